@@ -1,0 +1,62 @@
+# Every command a developer or CI needs. Only make and a Python >= 3.11 with venv have to be there.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-learning check format bench wheel clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+EXTRAS := classic,mpe,dev
+PYTEST_ARGS ?=
+
+# The first of these that runs, is new enough and can make an environment.
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python; do \
+	if "$$python" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then command -v "$$python"; break; fi; done)
+
+help:
+	@echo 'make demo           train PPO and DQN side by side on one environment'
+	@echo 'make test           everything CI runs: check, then the tests'
+	@echo 'make test-learning  the slow tests that train until something is learned'
+	@echo 'make check          format, lint, types, import layers; changes nothing'
+	@echo 'make format         format, and mend what lint can mend'
+	@echo 'make bench          the benchmarks'
+	@echo 'make wheel          build dist/'
+	@echo 'make clean          remove what was built; the environment and the runs stay'
+
+# -qq prints errors only; the pip of a fresh environment has nothing else to say.
+$(INSTALLED): pyproject.toml setup.py constraints.txt
+	@test -n "$(PYTHON)" || { echo 'marlflow needs a Python >= 3.11 with the venv module on the PATH' >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making $(VENV) with $(PYTHON)"; "$(PYTHON)" -m venv $(VENV); }
+	@echo 'installing marlflow and what it needs into $(VENV): some minutes the first time'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/marlflow train experiment=cartpole_team_ppo_dqn
+
+test: check
+	$(BIN)/python -m pytest -m 'not learning' $(PYTEST_ARGS)
+
+test-learning: $(INSTALLED)
+	$(BIN)/python -m pytest -m learning $(PYTEST_ARGS)
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict marlflow
+	$(BIN)/lint-imports --no-logo
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+wheel: $(INSTALLED)
+	$(BIN)/python -m build
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The configuration groups that Hydra composes; installed as `marlflow.conf`."""

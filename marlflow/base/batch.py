@@ -1,0 +1,97 @@
+"""Columns over rows: the one form in which experience exists.
+
+A row is one decision of one agent. Rows stand in segments: one agent's consecutive decisions in one episode under one
+policy. What is the same for all rows of a segment is stored once for the segment; what is seen after its last row is
+the segment's bootstrap. So the observation after a row is the segment's next row or its bootstrap, never stored twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Whole segments of rows of one policy.
+
+    `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behaviour_logp`, `version`, `t_env`
+    (env steps in the episode before the decision), `t_agent` (this agent's decisions before it), `action_mask` (bool
+    [N, A], only where the agents have one), and what stages add (`advantage`, `value_target`, ...).
+
+    `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs`,
+    `bootstrap_mask` (beside `action_mask`), `carried` (its first row was begun in the fragment before), `agent` (slot),
+    `copy`, `lane`, `episode`. The rows of a segment are neighbours, in order; segments follow each other.
+    """
+
+    columns: Mapping[str, Array]
+    segments: Mapping[str, Array]
+
+    @property
+    def rows(self) -> int:
+        """How many agent steps the batch holds."""
+        return len(self.columns["reward"])
+
+    def __getitem__(self, name: str) -> Array:
+        """The column `name`, [N, ...]; a segment's property is repeated for each of its rows."""
+        if name in self.columns:
+            return self.columns[name]
+        return np.repeat(self.segments[name], self.segments["length"], axis=0)
+
+    def ends(self) -> Array:
+        """The index of each segment's last row, [S]."""
+        return np.cumsum(self.segments["length"]) - 1
+
+    def with_columns(self, **columns: Array) -> Batch:
+        """This batch with columns added or replaced; the others are shared."""
+        return Batch({**self.columns, **columns}, self.segments)
+
+    def only(self, keep: Array) -> Batch:
+        """The segments for which `keep` (bool [S]) holds."""
+        rows = np.repeat(keep, self.segments["length"])
+        return Batch(
+            {name: column[rows] for name, column in self.columns.items()},
+            {name: column[keep] for name, column in self.segments.items()},
+        )
+
+    @staticmethod
+    def concat(batches: Sequence[Batch]) -> Batch:
+        """All rows of `batches`, in order."""
+        if len(batches) == 1:
+            return batches[0]
+        return Batch(_concat(b.columns for b in batches), _concat(b.segments for b in batches))
+
+
+def _concat(tables: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
+    rows = list(tables)
+    return {name: np.concatenate([table[name] for table in rows]) for name in rows[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """What a replay hands out: independent n-step transitions, [B, ...] each.
+
+    `reward` is the discounted n-step sum, `discount` what the value of `next_obs` is multiplied by (discount**k for a
+    window of k steps, 0 after termination), `weight` the importance weight, `row_id` names the row in its replay.
+    """
+
+    obs: Array
+    action: Array
+    reward: Array
+    discount: Array
+    next_obs: Array
+    weight: Array
+    row_id: Array
+    action_mask: Array | None = None
+    next_mask: Array | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many agent steps were drawn."""
+        return len(self.reward)

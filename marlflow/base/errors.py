@@ -1,0 +1,93 @@
+"""Every error that a user can cause, as a tree.
+
+MarlflowError
+├── InvalidInput            bad input, found before anything starts; holds every problem found
+│   ├── ConfigInvalid       a configuration that cannot run
+│   └── PlanInvalid         a plan that cannot run
+├── StageFailed             an operator raised; names the stage and the plan
+├── Stalled                 nothing is in flight and no stage can move
+├── EnvironmentFailed       an environment raised, or broke PettingZoo's contract
+└── ActorLost               a process of the run died
+"""
+
+from collections.abc import Sequence
+
+
+class MarlflowError(Exception):
+    """The root of all errors that marlflow raises on purpose."""
+
+
+class InvalidInput(MarlflowError):
+    """Bad input, found before anything started.
+
+    `problems` has one sentence for each thing that is wrong: what was expected, what came, where, and what to do.
+    """
+
+    subject = "input"
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        if not problems:
+            raise ValueError("an InvalidInput needs at least one problem")
+        self.problems = tuple(problems)
+        super().__init__(*self.problems)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return self.problems[0]
+        lines = [f"{len(self.problems)} problems in this {self.subject}:"]
+        return "\n".join(lines + [f"  {number}. {problem}" for number, problem in enumerate(self.problems, 1)])
+
+
+class ConfigInvalid(InvalidInput):
+    """A configuration that cannot run."""
+
+    subject = "configuration"
+
+
+class PlanInvalid(InvalidInput):
+    """A plan that cannot run."""
+
+    subject = "plan"
+
+
+class StageFailed(MarlflowError):
+    """An operator raised. The operator's own exception is `__cause__`."""
+
+    def __init__(self, stage: str, plan: str, path: str, reason: str) -> None:
+        self.stage, self.plan, self.path, self.reason = stage, plan, path, reason
+        super().__init__(stage, plan, path, reason)
+
+    def __str__(self) -> str:
+        return f"in stage {self.stage!r} of plan {self.plan!r}: {self.path}\n{self.reason}"
+
+
+class Stalled(MarlflowError):
+    """Nothing is in flight and no stage can move; `waits` says of each stage what it waits for."""
+
+    def __init__(self, waits: Sequence[tuple[str, str]]) -> None:
+        self.waits = tuple(waits)
+        super().__init__(self.waits)
+
+    def __str__(self) -> str:
+        lines = ["the dataflow stalled: nothing is in flight and no stage can move"]
+        return "\n".join(lines + [f"  {stage} waits for {what}" for stage, what in self.waits])
+
+
+class EnvironmentFailed(MarlflowError):
+    """An environment raised, or broke PettingZoo's contract.
+
+    `user_traceback` is the environment's own traceback as text, without marlflow's frames: it crosses processes,
+    where traceback objects cannot.
+    """
+
+    def __init__(self, where: str, reason: str, user_traceback: str = "") -> None:
+        self.where, self.reason, self.user_traceback = where, reason, user_traceback
+        super().__init__(where, reason, user_traceback)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.reason}"
+        return f"{self.user_traceback.rstrip()}\n\n{text}" if self.user_traceback else text
+
+
+class ActorLost(MarlflowError):
+    """A process of the run died; says which, and what is known of the cause."""

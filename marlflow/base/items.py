@@ -1,0 +1,48 @@
+"""What travels between stages besides rows: receipts, reports and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from marlflow.base.batch import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a learner published: a version (never used twice) and the parameters that act.
+
+    `flat` is one float32 vector, or on the driver of a distributed run an unopened reference to it.
+    """
+
+    version: int
+    flat: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """A replay took `rows` agent steps; `stored` is how many it now holds."""
+
+    rows: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a learner reports after one turn of learning.
+
+    `rows` counts agent steps trained on, each as often as it was used; `updates` counts optimiser steps; `version` is
+    the learner's when it began; `staleness_mean` is over the rows; `priorities` and `row_ids` go back to a replay.
+    """
+
+    policy: str
+    rows: int
+    updates: int
+    version: int
+    loss: Mapping[str, float] = field(default_factory=dict)
+    staleness_mean: float = 0.0
+    stale_rows_dropped: int = 0
+    rows_carried: int = 0
+    priorities: Array | None = None
+    row_ids: Array | None = None

@@ -1,0 +1,178 @@
+"""PettingZoo's AEC environments through the window: one agent decides at each turn, and the dead step by themselves.
+
+Rewards are what `env.rewards` says after each step, dead steps included. An agent's end is its dead step: what it
+receives until then, on whosever turn, is still its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium import spaces
+
+from marlflow.base.batch import Array
+from marlflow.env.place import Place
+from marlflow.env.roster import Roster
+from marlflow.env.turn import Ending, Turn
+
+
+class AECWindow:
+    """The `Window` on an AEC environment."""
+
+    def __init__(self, env: Any, place: Place) -> None:
+        self._env, self._place = env, place
+        self._roster = Roster(env, place)
+        self._turn = Turn()
+        self._known: list[str] = []
+        self._gone: set[int] = set()
+        self._appeared: set[int] = set()
+        self._any_masked = False
+        self.vanished = 0
+        self._begin(seed=0)
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """All agents: the declared ones, or where none are declared those seen so far."""
+        return self._roster.agents
+
+    @property
+    def declared(self) -> bool:
+        """Whether the environment has `possible_agents`."""
+        return self._roster.declared
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps (turns of living agents) in this episode."""
+        return self._place.env_steps
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """What `agent` observes, without the action mask."""
+        return self._roster.observation_spaces[self._roster.slot(agent)]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """What `agent` does."""
+        return self._roster.action_spaces[self._roster.slot(agent)]
+
+    def masked(self, agent: str) -> bool:
+        """Whether `agent` comes with an action mask."""
+        return self._roster.masked[self._roster.slot(agent)]
+
+    def appeared(self) -> list[int]:
+        """The slots of the agents that took part in this episode so far."""
+        return sorted(self._appeared)
+
+    def where(self, agent: str | None = None) -> str:
+        """The present moment in words."""
+        return self._place.words(agent)
+
+    def close(self) -> None:
+        """Frees what the environment holds."""
+        self._env.close()
+
+    def reset(self, seed: int) -> Turn:
+        """Begins an episode."""
+        self._begin(seed)
+        self._clear()
+        self._settle()
+        if self._turn.over:
+            raise self._place.broken("reset() left no agents")
+        self._roster.check(self._turn.deciding[0], self._turn.observations[0])
+        return self._turn
+
+    def _begin(self, seed: int) -> None:
+        self._place.begin(seed)
+        self._known = []
+        self._appeared.clear()
+        try:
+            self._env.reset(seed=seed)
+        except Exception as error:
+            raise self._place.raised(error, "reset()") from error
+        for agent in self._env.agents:
+            self._roster.slot(agent)
+        self._roster.find_info_masks(self._env.infos)
+        self._any_masked = any(self._roster.masked)
+
+    def act(self, actions: Sequence[Any]) -> Turn:
+        """One turn of the agent in the last turn's `deciding`, and the dead steps that follow."""
+        (action,) = actions
+        self._clear()
+        self._step(action, self._roster.agents[self._turn.deciding[0]])
+        self._place.env_steps += 1
+        self._settle()
+        return self._turn
+
+    def _clear(self) -> None:
+        turn = self._turn
+        turn.reward_slots, turn.rewards, turn.ended = [], [], []
+        turn.late_slots, turn.late_rewards = [], []
+        turn.over = False
+        self._gone.clear()
+
+    def _step(self, action: Any, agent: str) -> None:
+        """One `env.step`, and what everybody received by it."""
+        turn, slots = self._turn, self._roster.slots
+        try:
+            self._env.step(action)
+        except Exception as error:
+            raise self._place.raised(error, "step()", agent) from error
+        for name, reward in self._env.rewards.items():
+            if reward:
+                slot = slots[name] if name in slots else self._roster.slot(name)
+                late = slot in self._gone
+                (turn.late_slots if late else turn.reward_slots).append(slot)
+                (turn.late_rewards if late else turn.rewards).append(reward)
+
+    def _settle(self) -> None:
+        """Lets the dead step until a living agent must decide, or nobody is left."""
+        env, turn = self._env, self._turn
+        while True:
+            agents = env.agents
+            if agents != self._known:
+                self._reconcile(agents)
+            if not agents:
+                turn.deciding, turn.observations, turn.masks, turn.over = [], [], [], True
+                return
+            agent = env.agent_selection
+            try:
+                terminated, truncated = env.terminations[agent], env.truncations[agent]
+            except KeyError as missing:
+                reason = "the selected agent is not in `terminations` and `truncations`"
+                raise self._place.broken(reason, agent) from missing
+            if not (terminated or truncated):
+                break
+            self._end(agent, bool(terminated))
+        slot = self._roster.slots[agent]
+        observation, mask = self._observe(slot, agent, final=False)
+        turn.deciding, turn.observations = [slot], [observation]
+        turn.masks = [mask] if self._any_masked else []
+
+    def _observe(self, slot: int, agent: str, final: bool) -> tuple[Any, Array | None]:
+        try:
+            observation = self._env.observe(agent)
+        except Exception as error:
+            raise self._place.raised(error, "observe()", agent) from error
+        split = self._roster.split_final if final else self._roster.split
+        return split(slot, observation, self._env.infos.get(agent))
+
+    def _end(self, agent: str, terminated: bool) -> None:
+        """The dead step of `agent`."""
+        slot = self._roster.slots[agent]
+        final = self._observe(slot, agent, final=True)
+        self._step(None, agent)
+        self._gone.add(slot)
+        self._turn.ended.append(Ending(slot, terminated, not terminated, *final))
+        if agent in self._env.agents:
+            raise self._place.broken("a dead agent stayed in `agents` after its dead step", agent)
+        self._known.remove(agent)
+
+    def _reconcile(self, agents: Sequence[str]) -> None:
+        """Agents came, or went without a dead step."""
+        for agent in set(self._known).difference(agents):
+            slot = self._roster.slots[agent]
+            terminated = bool(self._env.terminations.get(agent))
+            self.vanished += not (terminated or self._env.truncations.get(agent))
+            self._turn.ended.append(Ending(slot, terminated, not terminated, None, None))
+            self._gone.add(slot)
+        self._appeared.update(self._roster.slot(agent) for agent in agents)
+        self._known = list(agents)

@@ -1,0 +1,100 @@
+"""N cart-poles side by side, each an agent: the environment of RLlib Flow's multi-agent example.
+
+The physics are gymnasium's CartPole (Barto, Sutton & Anderson, "Neuronlike adaptive elements that can solve difficult
+learning control problems", 1983). An agent whose pole falls terminates, the others play on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils import parallel_to_aec
+
+from marlflow.base.batch import Array
+
+
+class CartPoleTeam(ParallelEnv[str, Array, int]):
+    """Agents `cart_0`, `cart_1`, ...; reward 1 per env step; those that still stand after `max_cycles` are truncated."""
+
+    metadata: ClassVar[dict[str, Any]] = {
+        "name": "cartpole_team_v0",
+        "render_modes": ["rgb_array"],
+        "render_fps": 50,
+        "is_parallelizable": True,
+    }
+
+    def __init__(self, num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> None:
+        if num_agents < 1 or max_cycles < 1:
+            raise ValueError(f"num_agents and max_cycles must be at least 1, not {num_agents} and {max_cycles}")
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode must be None or 'rgb_array', not {render_mode!r}")
+        self.render_mode = render_mode
+        self.max_cycles = max_cycles
+        self.possible_agents = [f"cart_{number}" for number in range(num_agents)]
+        self.agents: list[str] = []
+        self._carts = {agent: CartPoleEnv(render_mode=render_mode) for agent in self.possible_agents}
+        self._random = np.random.default_rng()
+        self._cycles = 0
+
+    def observation_space(self, agent: str) -> Box:
+        """Position, velocity, angle, angular velocity: float32 [4]."""
+        return self._carts[agent].observation_space  # type: ignore[return-value]
+
+    def action_space(self, agent: str) -> Discrete:
+        """Push to the left (0) or to the right (1)."""
+        return self._carts[agent].action_space  # type: ignore[return-value]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
+        """Puts every pole upright; all carts draw from the one generator of `seed`. No options are known."""
+        del options
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self.agents = self.possible_agents[:]
+        self._cycles = 0
+        observations = {}
+        for agent, cart in self._carts.items():
+            cart.np_random = self._random
+            observations[agent] = cart.reset()[0]
+        return observations, {agent: {} for agent in self.agents}
+
+    def step(
+        self, actions: dict[str, int]
+    ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+        """Pushes every cart whose pole still stands."""
+        self._cycles += 1
+        late = self._cycles >= self.max_cycles
+        observations, rewards, terminations, truncations = {}, {}, {}, {}
+        for agent in self.agents:
+            observation, reward, fell, _, _ = self._carts[agent].step(actions[agent])
+            observations[agent] = observation
+            rewards[agent] = float(reward)
+            terminations[agent] = fell
+            truncations[agent] = late and not fell
+        infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
+        self.agents = [] if late else [agent for agent in self.agents if not terminations[agent]]
+        return observations, rewards, terminations, truncations, infos
+
+    def render(self) -> Array:
+        """All carts, one above the other: uint8 [height * N, width, 3]."""
+        return np.concatenate([np.asarray(cart.render()) for cart in self._carts.values()])
+
+    def close(self) -> None:
+        """Frees what rendering took."""
+        for cart in self._carts.values():
+            cart.close()
+
+
+def parallel_env(num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> CartPoleTeam:
+    """The team as a ParallelEnv."""
+    return CartPoleTeam(num_agents, max_cycles, render_mode)
+
+
+def env(num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> AECEnv[str, Array, int | None]:
+    """The team as an AECEnv, by PettingZoo's own conversion."""
+    return parallel_to_aec(CartPoleTeam(num_agents, max_cycles, render_mode))

@@ -1,0 +1,160 @@
+"""PettingZoo's Parallel environments through the window: everybody who is alive decides at every env step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gymnasium import spaces
+
+from marlflow.env.place import Place
+from marlflow.env.roster import Roster
+from marlflow.env.turn import Ending, Turn
+
+
+class ParallelWindow:
+    """The `Window` on a Parallel environment."""
+
+    def __init__(self, env: Any, place: Place) -> None:
+        self._env, self._place = env, place
+        self._roster = Roster(env, place)
+        self._turn = Turn()
+        self._live: list[str] = []
+        self._lingering: set[str] = set()
+        self._appeared: set[int] = set()
+        self._any_masked = False
+        self.vanished = 0
+        self._begin(seed=0)
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """All agents: the declared ones, or where none are declared those seen so far."""
+        return self._roster.agents
+
+    @property
+    def declared(self) -> bool:
+        """Whether the environment has `possible_agents`."""
+        return self._roster.declared
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps in this episode."""
+        return self._place.env_steps
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """What `agent` observes, without the action mask."""
+        return self._roster.observation_spaces[self._roster.slot(agent)]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """What `agent` does."""
+        return self._roster.action_spaces[self._roster.slot(agent)]
+
+    def masked(self, agent: str) -> bool:
+        """Whether `agent` comes with an action mask."""
+        return self._roster.masked[self._roster.slot(agent)]
+
+    def appeared(self) -> list[int]:
+        """The slots of the agents that took part in this episode so far."""
+        return sorted(self._appeared)
+
+    def where(self, agent: str | None = None) -> str:
+        """The present moment in words."""
+        return self._place.words(agent)
+
+    def close(self) -> None:
+        """Frees what the environment holds."""
+        self._env.close()
+
+    def reset(self, seed: int) -> Turn:
+        """Begins an episode."""
+        observations, infos = self._begin(seed)
+        turn = self._settle(observations, {}, {}, {}, infos)
+        if turn.over:
+            raise self._place.broken("reset() left no agents")
+        return turn
+
+    def _begin(self, seed: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        self._place.begin(seed)
+        self._live, self._lingering = [], set()
+        self._appeared.clear()
+        try:
+            observations, infos = self._env.reset(seed=seed)
+        except Exception as error:
+            raise self._place.raised(error, "reset()") from error
+        for agent in self._env.agents:
+            self._roster.slot(agent)
+        self._roster.find_info_masks(infos)
+        self._any_masked = any(self._roster.masked)
+        return observations, infos
+
+    def act(self, actions: Sequence[Any]) -> Turn:
+        """One env step with the actions of the agents in the last turn's `deciding`."""
+        live, env, turn = self._live, self._env, self._turn
+        try:
+            observations, rewards, terminations, truncations, infos = env.step(dict(zip(live, actions, strict=True)))
+        except Exception as error:
+            raise self._place.raised(error, "step()") from error
+        self._place.env_steps += 1
+        unchanged = env.agents == live and len(rewards) == len(live) and self._place.env_steps > 1
+        if not unchanged or any(terminations.values()) or any(truncations.values()):
+            return self._settle(observations, rewards, terminations, truncations, infos)
+        try:
+            turn.rewards = [rewards[agent] for agent in live]
+            if self._any_masked:
+                self._show(observations, infos)
+            else:
+                turn.observations = [observations[agent] for agent in live]
+        except KeyError as missing:
+            raise self._place.broken(_NOTHING, missing.args[0]) from missing
+        turn.reward_slots = turn.deciding
+        turn.ended = _NOBODY
+        turn.steady = True
+        return turn
+
+    def _settle(
+        self,
+        observations: Mapping[str, Any],
+        rewards: Mapping[str, float],
+        terminations: Mapping[str, bool],
+        truncations: Mapping[str, bool],
+        infos: Mapping[str, Any],
+    ) -> Turn:
+        """The turn after a step in which somebody may have ended, come, or vanished."""
+        turn, roster, agents = self._turn, self._roster, list(self._env.agents)
+        turn.steady = False
+        turn.reward_slots = [roster.slot(agent) for agent in rewards]
+        turn.rewards = list(rewards.values())
+        flagged = {agent for agent in agents if terminations.get(agent) or truncations.get(agent)}
+        turn.ended = []
+        for agent in self._live:
+            terminated, truncated = bool(terminations.get(agent)), bool(truncations.get(agent))
+            if terminated or truncated or agent not in agents:
+                self.vanished += not (terminated or truncated)
+                final = roster.split_final(roster.slots[agent], observations.get(agent), infos.get(agent))
+                turn.ended.append(Ending(roster.slots[agent], terminated, not terminated, *final))
+                flagged.add(agent)
+        self._lingering = {agent for agent in agents if agent in self._lingering or agent in flagged}
+        self._appeared.update(roster.slot(agent) for agent in agents)
+        joined = set(agents).difference(self._live)
+        self._live = [agent for agent in agents if agent not in self._lingering]
+        turn.deciding = [roster.slots[agent] for agent in self._live]
+        turn.over = not self._live
+        try:
+            self._show(observations, infos)
+        except KeyError as missing:
+            raise self._place.broken(_NOTHING, missing.args[0]) from missing
+        for slot, observation in zip(turn.deciding, turn.observations, strict=True):
+            if roster.agents[slot] in joined:
+                roster.check(slot, observation)
+        return turn
+
+    def _show(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
+        split, turn = self._roster.split, self._turn
+        slots = zip(turn.deciding, self._live, strict=True)
+        seen = [split(slot, observations[agent], infos.get(agent)) for slot, agent in slots]
+        turn.observations = [observation for observation, _ in seen]
+        turn.masks = [mask for _, mask in seen] if self._any_masked else []
+
+
+_NOBODY: list[Ending] = []
+_NOTHING = "step() gave no observation or no reward for an agent that is in `agents`"

@@ -1,0 +1,89 @@
+"""The agents of one environment: their slots, their spaces, and how mask and observation come apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from marlflow.base.batch import Array
+from marlflow.env.place import Place
+
+_OBSERVATION, _MASK = "observation", "action_mask"
+
+
+class Roster:
+    """Who can appear in `env` (AEC or Parallel), by slot."""
+
+    def __init__(self, env: Any, place: Place) -> None:
+        self._env, self._place = env, place
+        declared = getattr(env, "possible_agents", None)
+        self.declared = declared is not None
+        self.agents: list[str] = []
+        self.slots: dict[str, int] = {}
+        self.observation_spaces: list[spaces.Space[Any]] = []
+        self.action_spaces: list[spaces.Space[Any]] = []
+        self.masked: list[bool] = []
+        self._wrapped: list[bool] = []
+        self._inner: list[bool] = []
+        for agent in declared or ():
+            self._add(agent)
+
+    def slot(self, agent: str) -> int:
+        """The slot of `agent`; a new name gets one if the environment declares no agents, else it is an error."""
+        slot = self.slots.get(agent)
+        if slot is not None:
+            return slot
+        if self.declared:
+            known = ", ".join(map(repr, self.agents))
+            raise self._place.broken(f"agent {agent!r} is not one of possible_agents ({known})", agent)
+        return self._add(agent)
+
+    def _add(self, agent: str) -> int:
+        observation = self._env.observation_space(agent)
+        wrapped = isinstance(observation, spaces.Dict) and _MASK in observation.spaces
+        inner = wrapped and set(observation.spaces) == {_OBSERVATION, _MASK}
+        if inner:
+            observation = observation[_OBSERVATION]
+        elif wrapped:
+            observation = spaces.Dict({key: space for key, space in observation.spaces.items() if key != _MASK})
+        self.slots[agent] = len(self.agents)
+        self.agents.append(agent)
+        self.observation_spaces.append(observation)
+        self.action_spaces.append(self._env.action_space(agent))
+        self.masked.append(wrapped)
+        self._wrapped.append(wrapped)
+        self._inner.append(inner)
+        return self.slots[agent]
+
+    def find_info_masks(self, infos: Mapping[str, Any]) -> None:
+        """Marks the agents that come with a mask in `infos`, as an episode's first ones have them."""
+        for agent, slot in self.slots.items():
+            if _MASK in (infos.get(agent) or ()):
+                self.masked[slot] = True
+
+    def split(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
+        """The observation without its mask, and the mask."""
+        if self._wrapped[slot]:
+            return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[_MASK]
+        mask = info.get(_MASK) if info else None
+        if mask is not None and not self.masked[slot]:
+            agent = self.agents[slot]
+            raise self._place.broken("info['action_mask'] came, but not from the episode's start on", agent)
+        return observation, mask
+
+    def split_final(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
+        """As `split`, for a final observation: it may be missing, and a mask that allows nothing says nothing."""
+        if observation is None:
+            return None, None
+        observation, mask = self.split(slot, observation, info)
+        return observation, (mask if mask is not None and np.any(mask) else None)
+
+    def check(self, slot: int, observation: Any) -> None:
+        """Raises EnvironmentFailed unless a Box observation has its space's shape."""
+        space = self.observation_spaces[slot]
+        if isinstance(space, spaces.Box) and np.shape(observation) != space.shape:
+            reason = f"an observation of shape {space.shape} was declared, one of shape {np.shape(observation)} came"
+            raise self._place.broken(reason, self.agents[slot])

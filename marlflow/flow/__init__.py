@@ -1,0 +1,30 @@
+"""The dataflow core: plans as values, and the executor that runs them."""
+
+from marlflow.flow.executor import Executor
+from marlflow.flow.flow import Flow, merge, source
+from marlflow.flow.meters import Hook, StageId
+from marlflow.flow.operators import GatherOperator, Outcome, Place, StageTimes
+from marlflow.flow.pace import AgentSteps, Freely, InTurn, Pace
+from marlflow.flow.plan import Feed, Plan, Rounds, Together, together
+
+__all__ = [
+    "AgentSteps",
+    "Executor",
+    "Feed",
+    "Flow",
+    "Freely",
+    "GatherOperator",
+    "Hook",
+    "InTurn",
+    "Outcome",
+    "Pace",
+    "Place",
+    "Plan",
+    "Rounds",
+    "StageId",
+    "StageTimes",
+    "Together",
+    "merge",
+    "source",
+    "together",
+]

@@ -1,0 +1,137 @@
+"""Cells and edges: a plan as it runs.
+
+A cell is one stage at work, or several neighbours of one place fused into one call. An edge holds the items on their
+way from one cell to the next, and knows its capacity. Cells know their edges and nothing else; the executor decides
+which moves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from marlflow.flow.flow import Full, Kind
+from marlflow.flow.meters import Clock, Meter, StageId
+from marlflow.flow.pace import UNLIMITED, Ledger
+
+
+class Edge:
+    """Items between two cells, oldest first."""
+
+    __slots__ = ("capacity", "closed", "discarding", "dropped", "full", "gates", "items", "passed", "stage")
+
+    def __init__(self, capacity: int = 1, full: Full = "wait", stage: StageId | None = None) -> None:
+        self.capacity, self.full, self.stage = capacity, full, stage
+        self.items: deque[Any] = deque()
+        self.gates: list[Gate] = []
+        self.closed = False  # the producer has ended: nothing more will come
+        self.discarding = False  # the consumer has ended: what comes is counted and dropped
+        self.dropped = 0
+        self.passed = 0
+
+    def room(self) -> int:
+        """How many items fit without waiting."""
+        return UNLIMITED if self.discarding or self.full != "wait" else self.capacity - len(self.items)
+
+    def put(self, item: Any) -> None:
+        """Takes an item; what does not fit is dropped, oldest first, and counted."""
+        if self.discarding:
+            self.dropped += 1
+            return
+        if len(self.items) >= self.capacity and self.full == "drop_oldest":
+            self.items.popleft()
+            self.dropped += 1
+        self.items.append(item)
+        self.passed += 1
+
+    def discard(self) -> None:
+        """From now on nobody takes from here."""
+        self.dropped += len(self.items)
+        self.items.clear()
+        self.discarding = self.closed = True
+
+    @property
+    def ended(self) -> bool:
+        """Nothing is here and nothing will come."""
+        return self.closed and not self.items
+
+
+@dataclass(slots=True, eq=False)
+class Gate:
+    """One side of a pace at work: the ledger that grants turns, and what is under way between gate and end."""
+
+    ledger: Ledger
+    side: str
+    cells: list[Cell] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+
+    def available(self) -> int:
+        """How many more items may enter the side now."""
+        under_way = sum(len(edge.items) for edge in self.edges)
+        under_way += sum(cell.in_flight + len(cell.pending) for cell in self.cells)
+        return max(0, self.ledger.permits(self.side) - under_way)
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """A stage at work. `stages` has one entry, or those of a fused call, in order."""
+
+    kind: Kind | None
+    stages: list[StageId]
+    operators: list[Any] = field(default_factory=list)
+    call: Callable[[Sequence[Any]], Any] | None = None
+    inboxes: list[Edge] = field(default_factory=list)
+    outs: dict[Hashable, Edge] = field(default_factory=dict)
+    gates: list[Gate] = field(default_factory=list)
+    """Of a source: the paces that hold it. Other cells are held at their inbox's gates."""
+    sides: list[tuple[Ledger | None, str]] = field(default_factory=list)
+    """Of a merge or a plan's end: whom to tell, and under which name, of what came by each inbox."""
+    meters: list[Meter] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
+    in_flight: int = 0
+    pending: deque[tuple[Edge, Any]] = field(default_factory=deque)
+    exhausted: bool = False
+    ended: bool = False
+    next_inbox: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is in flight, and nothing made is still undelivered."""
+        return self.in_flight == 0 and not self.pending
+
+    def room(self) -> int:
+        """How many items its consumers have room for."""
+        return min((edge.room() for edge in self.outs.values()), default=UNLIMITED)
+
+    def deliver(self) -> bool:
+        """Hands on what is pending as far as there is room; whether anything moved."""
+        moved = False
+        while self.pending and self.pending[0][0].room() > 0:
+            edge, item = self.pending.popleft()
+            edge.put(item)
+            moved = True
+        return moved
+
+    def takeable(self, index: int = 0) -> int:
+        """How many items may be taken from an inbox now, by what is there and what its gates grant."""
+        edge = self.inboxes[index]
+        return min(len(edge.items), *(gate.available() for gate in edge.gates)) if edge.gates else len(edge.items)
+
+    def take(self, count: int, index: int = 0) -> list[Any]:
+        """The next `count` items of an inbox."""
+        items = self.inboxes[index].items
+        return [items.popleft() for _ in range(count)]
+
+    def waits_for(self) -> str:
+        """What keeps it from moving, in words."""
+        if self.pending or (self.inboxes and any(edge.items for edge in self.inboxes) and self.room() < 1):
+            return "room at " + ", ".join(
+                str(edge.stage or "the next stage") for edge in self.outs.values() if edge.room() < 1
+            )
+        gates = self.gates + [gate for edge in self.inboxes if edge.items for gate in edge.gates]
+        held = [f"its turn as {gate.side!r}" for gate in gates if gate.available() < 1]
+        if held:
+            return " and ".join(held)
+        return "input" if self.inboxes else "the plans that wait for rounds to come to rest"

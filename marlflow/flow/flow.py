@@ -1,0 +1,113 @@
+"""Flows: typed streams of items, described and not run.
+
+A flow is a value. `then`, `gather`, `split`, `fork`, `queue` and `merge` make new flows out of it and run nothing:
+
+    >>> numbers = source(iter([1, 2, 3]).__next__, name="numbers")
+    >>> doubled = numbers.then(lambda n: n * 2, name="double")
+    >>> [flow.name for flow in doubled.upstream()]
+    ['numbers', 'double']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Generic, Literal, TypeVar
+
+from marlflow.flow.operators import GatherOperator, describe, name_of
+from marlflow.flow.pace import Pace
+
+T = TypeVar("T")
+U = TypeVar("U")
+Full = Literal["wait", "drop_oldest"]
+
+
+class Kind(Enum):
+    """What a stage does with its items."""
+
+    SOURCE = "source"
+    THEN = "then"
+    GATHER = "gather"
+    SPLIT = "split"
+    FORK = "fork"
+    BRANCH = "branch"
+    QUEUE = "queue"
+    MERGE = "merge"
+
+
+@dataclass(frozen=True, eq=False)
+class Flow(Generic[T]):
+    """The stream that leaves a stage. Two flows are equal only if they are the same stage."""
+
+    kind: Kind
+    name: str
+    inputs: tuple[Flow[Any], ...] = ()
+    operator: Any = None
+    capacity: int | None = None
+    full: Full = "wait"
+    branch: Hashable = None
+    branches: tuple[Hashable, ...] = ()
+    pace: Pace | None = None
+    sides: tuple[str, ...] = ()
+    shown: str = ""
+
+    def then(self, operator: Callable[[T], U | Awaitable[U]], name: str | None = None) -> Flow[U]:
+        """One item out for each item in."""
+        return Flow(Kind.THEN, name or name_of(operator), (self,), operator, shown=describe(operator))
+
+    def gather(self, operator: GatherOperator[T, U], name: str | None = None) -> Flow[U]:
+        """Items out as the operator completes them: n to 0 or more."""
+        return Flow(Kind.GATHER, name or name_of(operator), (self,), operator, shown=describe(operator))
+
+    def split(
+        self,
+        operator: Callable[[T], Iterable[tuple[Hashable, U]]],
+        branches: Sequence[Hashable],
+        name: str | None = None,
+    ) -> Mapping[Hashable, Flow[U]]:
+        """Each item routed to the branches that the operator names; a flow for each of `branches`."""
+        stage: Flow[Any] = Flow(
+            Kind.SPLIT, name or name_of(operator), (self,), operator, branches=tuple(branches), shown=describe(operator)
+        )
+        return {key: Flow(Kind.BRANCH, f"{stage.name}[{key}]", (stage,), branch=key, capacity=1) for key in branches}
+
+    def fork(self, copies: int, capacity: int | None = None, full: Full = "wait") -> tuple[Flow[T], ...]:
+        """Every item leaves by each of `copies` branches; a branch holds `capacity` items, and when full makes the
+        others wait or drops its oldest."""
+        stage: Flow[T] = Flow(Kind.FORK, "fork", (self,), branches=tuple(range(copies)), capacity=capacity, full=full)
+        return tuple(
+            Flow(Kind.BRANCH, f"fork[{i}]", (stage,), branch=i, capacity=capacity, full=full) for i in range(copies)
+        )
+
+    def queue(self, capacity: int | None = None, full: Full = "wait", name: str = "queue") -> Flow[T]:
+        """Holds up to `capacity` items, so that what is before and what is behind need not keep step."""
+        return Flow(Kind.QUEUE, name, (self,), capacity=capacity, full=full)
+
+    def named(self, name: str) -> Flow[T]:
+        """The same stage under another name."""
+        return replace(self, name=name)
+
+    def upstream(self) -> Iterator[Flow[Any]]:
+        """Every stage the items of this flow come through, sources first, each once."""
+        seen: set[int] = set()
+
+        def visit(flow: Flow[Any]) -> Iterator[Flow[Any]]:
+            if id(flow) in seen:
+                return
+            seen.add(id(flow))
+            for before in flow.inputs:
+                yield from visit(before)
+            yield flow
+
+        return visit(self)
+
+
+def source(operator: Callable[[], T | Awaitable[T]], name: str | None = None) -> Flow[T]:
+    """A flow out of nothing: the operator makes each item, and ends the flow by raising StopIteration."""
+    return Flow(Kind.SOURCE, name or name_of(operator), operator=operator, shown=describe(operator))
+
+
+def merge(pace: Pace | None = None, name: str = "merge", **sides: Flow[Any]) -> Flow[Any]:
+    """One flow out of several, interleaved as the pace says."""
+    return Flow(Kind.MERGE, name, tuple(sides.values()), pace=pace, sides=tuple(sides))

@@ -1,0 +1,1 @@
+"""Learners, and the stages that estimate and learn."""

@@ -1,0 +1,53 @@
+"""What a learner wants to know of rows beside what happened: advantages and value targets."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from marlflow.base.batch import Array, Batch
+from marlflow.losses.advantages import generalized_advantage_estimation
+
+_SMALLEST_SPREAD = 1e-8
+
+
+class Critic(Protocol):
+    """What estimates the return from an observation on; a learner is one."""
+
+    def values(self, obs: Array) -> Array:
+        """Values of `obs` [N, ...], float32 [N]."""
+        ...
+
+
+def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float) -> Batch:
+    """`batch` with columns `value`, `advantage` and `value_target` (float32 [N]) by the learner's present critic.
+
+    A segment that terminated is followed by value 0, any other by the value of its `bootstrap_obs`.
+    """
+    ends, follows = batch.ends(), ~batch.segments["terminated"]
+    value = learner.values(batch.columns["obs"])
+    after = np.zeros(len(ends), np.float32)
+    after[follows] = learner.values(batch.segments["bootstrap_obs"][follows])
+    next_value = np.append(value[1:], np.float32(0.0))
+    next_value[ends] = after
+    # Segments stand behind each other on one time axis; lambda 0 at their ends keeps them apart.
+    lambdas = np.full(batch.rows, gae_lambda)
+    lambdas[ends] = 0.0
+    r_t = torch.from_numpy(batch.columns["reward"].astype(np.float64))
+    v_tm1, v_t = (torch.from_numpy(column.astype(np.float64)) for column in (value, next_value))
+    discount_t = torch.full_like(r_t, discount)
+    estimate = generalized_advantage_estimation(r_t, discount_t, torch.from_numpy(lambdas), v_tm1, v_t)
+    return batch.with_columns(
+        value=value,
+        advantage=estimate.numpy().astype(np.float32),
+        value_target=(estimate + v_tm1).numpy().astype(np.float32),
+    )
+
+
+def normalised(batch: Batch) -> Batch:
+    """`batch` with its `advantage` column shifted to mean 0 and scaled to standard deviation 1, over all rows."""
+    advantage = batch.columns["advantage"].astype(np.float64)
+    spread = advantage.std() + _SMALLEST_SPREAD
+    return batch.with_columns(advantage=((advantage - advantage.mean()) / spread).astype(np.float32))

@@ -1,0 +1,83 @@
+"""The console of a run on a terminal: a view that renews itself in place, with logs and prints above it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from marlflow.observe import wording
+from marlflow.observe.record import MetricsRecord, RunInfo
+from marlflow.observe.view import View
+
+
+class LiveConsole:
+    """Shows the run until `close`, which leaves the last state on screen.
+
+    The clock goes on between reports, once a second. Logging handlers that hold the terminal's streams are led
+    through the view while it is open, so that their lines land above it instead of tearing it.
+    """
+
+    def __init__(
+        self, info: RunInfo, terminal: Console | None = None, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._info = info
+        self._terminal = terminal or Console(highlight=False)
+        self._clock_s = clock_s
+        self._before: MetricsRecord | None = None
+        self._now: MetricsRecord | None = None
+        self._shown_at_s = clock_s()
+        self._is_open = True
+        self._live = Live(
+            console=self._terminal, get_renderable=self._view, refresh_per_second=1, vertical_overflow="crop"
+        )
+        terminal_streams = (sys.stdout, sys.stderr)
+        self._live.start(refresh=True)
+        self._redirected = list(_redirect_logging(terminal_streams))
+
+    def report(self, record: MetricsRecord) -> None:
+        """Show this record, with rates since the one before."""
+        self._before, self._now, self._shown_at_s = self._now, record, self._clock_s()
+        self._live.refresh()
+
+    def notice(self, text: str) -> None:
+        """Show a message above the view, where it stays."""
+        self._terminal.print(Text(f"{wording.duration(self._run_s())}  {text}", style="bold yellow"))
+
+    def close(self) -> None:
+        """Draw the last state in full, however long, and give the terminal and the logging handlers back."""
+        if self._is_open:
+            self._is_open = False
+            self._live.stop()
+            for handler, stream in self._redirected:
+                handler.setStream(stream)
+
+    def _run_s(self) -> float:
+        """Seconds since the run began: the last report's time and what has passed since."""
+        return (self._now["time_s"] if self._now else 0.0) + self._clock_s() - self._shown_at_s
+
+    def _view(self) -> View:
+        if self._is_open:
+            return View(self._info, self._before, self._now, self._run_s(), self._terminal.height)
+        last_s = self._now["time_s"] if self._now else self._run_s()
+        return View(self._info, self._before, self._now, last_s)
+
+
+def _redirect_logging(terminal_streams: tuple[Any, Any]) -> Iterator[tuple[logging.StreamHandler[Any], Any]]:
+    """Point every logging handler that writes to the terminal at what now stands in its place; yields what was."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = {
+        handler: None for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers
+    }
+    replacements = {id(old): new for old, new in zip(terminal_streams, (sys.stdout, sys.stderr), strict=True)}
+    for handler in handlers:
+        if isinstance(handler, logging.StreamHandler) and id(handler.stream) in replacements:
+            previous = handler.setStream(replacements[id(handler.stream)])
+            if previous is not None:
+                yield handler, previous

@@ -1,0 +1,82 @@
+"""The console of a run whose output is piped: one line per policy and report, as a log file wants it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from marlflow.observe import wording
+from marlflow.observe.rates import updates_per_s
+from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
+
+
+class PlainConsole:
+    """Writes lines without colour or cursor movement: what the run is, each report, and how it ended."""
+
+    def __init__(self, info: RunInfo, file: TextIO | None = None) -> None:
+        self._file = file or sys.stdout
+        self._run_dir = info.run_dir
+        self._last: MetricsRecord | None = None
+        self._closed = False
+        self._write(_opening(info))
+
+    def report(self, record: MetricsRecord) -> None:
+        """Write one line for each policy, and one for faults if there are new ones."""
+        rates = updates_per_s(self._last, record)
+        ids = wording.padded(record["policies"])
+        for policy, metrics in record["policies"].items():
+            self._write(f"{_clock(record)}  {ids[policy]}  {_standing(metrics, rates[policy])}")
+        if record["faults"] != (self._last["faults"] if self._last else {}):
+            faults = wording.faults_phrase(record["faults"])
+            if faults:
+                self._write(f"{_clock(record)}  faults so far: {faults}")
+        self._last = record
+
+    def notice(self, text: str) -> None:
+        """Write a message of its own line."""
+        self._write(text)
+
+    def close(self) -> None:
+        """Write the summary."""
+        if not self._closed:
+            self._closed = True
+            self._write(f"{_summary(self._last)}; kept in {self._run_dir}")
+
+    def _write(self, line: str) -> None:
+        print(line, file=self._file, flush=True)
+
+
+def _opening(info: RunInfo) -> str:
+    policies = "; ".join(
+        f"{policy} = {about.algorithm} for {wording.agents_phrase(about.agents)}"
+        for policy, about in info.policies.items()
+    )
+    return f"{info.name} (runtime {info.runtime}): {policies}; until {wording.stop_phrase(info.stop)}"
+
+
+def _clock(record: MetricsRecord) -> str:
+    steps, per_s = wording.full_count(record["env_steps"]), wording.speed(record["env_steps_per_s"])
+    return f"{wording.duration(record['time_s']):>8}  {steps:>11} env steps {per_s:>7}/s"
+
+
+def _standing(metrics: PolicyMetrics, rate: float | None) -> str:
+    return (
+        f"return {wording.mean_return(metrics['return_mean']):>8}  "
+        f"eval {wording.mean_return(metrics['eval_return_mean']):>8}  "
+        f"updates {wording.full_count(metrics['updates']):>9} {wording.speed(rate):>6}/s  "
+        f"staleness {wording.staleness(metrics['staleness_mean']):>4}  loss {wording.loss_terms(metrics['loss'])}"
+    )
+
+
+def _summary(record: MetricsRecord | None) -> str:
+    if record is None:
+        return "ended before the first report"
+    returns = "; ".join(_final(policy, metrics) for policy, metrics in record["policies"].items())
+    steps, episodes = wording.full_count(record["env_steps"]), wording.full_count(record["episodes"])
+    return f"ended after {wording.duration(record['time_s'])}, {steps} env steps, {episodes} episodes: {returns}"
+
+
+def _final(policy: str, metrics: PolicyMetrics) -> str:
+    trained, evaluated = metrics["return_mean"], metrics["eval_return_mean"]
+    evaluation = "" if evaluated is None else f" (eval {wording.mean_return(evaluated)})"
+    return f"{policy} return {wording.mean_return(trained)}{evaluation}"

@@ -1,0 +1,90 @@
+"""What happened between two reports: rates, shares of time, progress to the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from marlflow.observe.record import MetricsRecord, StageMetrics
+
+_RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
+_NOTHING = StageMetrics(items=0, rows=0, busy_s=0.0, starved_s=0.0, blocked_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StageShares:
+    """Shares of the time between two reports; `busy` exceeds 1 where several calls of a stage were in flight."""
+
+    busy: float
+    starved: float
+    blocked: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How near the end of the run is: `fraction` in [0, 1], and seconds left at the present speed, where known."""
+
+    fraction: float
+    left_s: float | None
+
+
+def elapsed_s(before: MetricsRecord | None, now: MetricsRecord) -> float:
+    """Seconds between two records; without a `before`, since the run began."""
+    return now["time_s"] - (before["time_s"] if before else 0.0)
+
+
+def updates_per_s(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, float | None]:
+    """Optimiser steps per second of each policy between two records; None if no time has passed."""
+    seconds = elapsed_s(before, now)
+    earlier = before["policies"] if before else {}
+    rates: dict[str, float | None] = {}
+    for policy, metrics in now["policies"].items():
+        done = metrics["updates"] - (earlier[policy]["updates"] if policy in earlier else 0)
+        rates[policy] = done / seconds if seconds > 0 else None
+    return rates
+
+
+def stage_shares(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, StageShares]:
+    """Where each stage's time went between two records; all 0 if no time has passed."""
+    seconds = elapsed_s(before, now)
+    earlier = before["stages"] if before else {}
+    return {stage: _shares(earlier.get(stage, _NOTHING), metrics, seconds) for stage, metrics in now["stages"].items()}
+
+
+def _shares(before: StageMetrics, now: StageMetrics, seconds: float) -> StageShares:
+    if seconds <= 0:
+        return StageShares(0.0, 0.0, 0.0)
+    return StageShares(
+        busy=(now["busy_s"] - before["busy_s"]) / seconds,
+        starved=(now["starved_s"] - before["starved_s"]) / seconds,
+        blocked=(now["blocked_s"] - before["blocked_s"]) / seconds,
+    )
+
+
+def progress(record: MetricsRecord, stop: Mapping[str, float]) -> Progress | None:
+    """Progress to the nearest of the conditions on env steps and time; None if the run has neither."""
+    candidates = []
+    if stop.get("env_steps"):
+        left, speed = stop["env_steps"] - record["env_steps"], record["env_steps_per_s"]
+        candidates.append(
+            Progress(_fraction(record["env_steps"], stop["env_steps"]), max(left, 0) / speed if speed > 0 else None)
+        )
+    if stop.get("time_s"):
+        left_s = max(stop["time_s"] - record["time_s"], 0.0)
+        candidates.append(Progress(_fraction(record["time_s"], stop["time_s"]), left_s))
+    return min(candidates, key=_remaining, default=None)
+
+
+def return_targets(stop: Mapping[str, float]) -> dict[str, float]:
+    """The mean return at which the run ends, by policy."""
+    matches = ((_RETURN_TARGET.fullmatch(condition), value) for condition, value in stop.items())
+    return {match[1]: value for match, value in matches if match}
+
+
+def _fraction(done: float, goal: float) -> float:
+    return min(max(done / goal, 0.0), 1.0)
+
+
+def _remaining(candidate: Progress) -> float:
+    return float("inf") if candidate.left_s is None else candidate.left_s

@@ -1,0 +1,83 @@
+"""The metrics record: one object per report, written to `metrics.jsonl` and shown on the console.
+
+Counts are totals since the run began, over resumes; a rate is the difference of two records. `None` stands for what
+is not known yet (no episode has ended, nothing has been evaluated, the policy does not learn).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+
+class PolicyMetrics(TypedDict):
+    """How one policy stands."""
+
+    return_mean: float | None  # per agent and episode, over the last 100 training episodes, exploration included
+    eval_return_mean: float | None  # the same over greedy evaluation episodes
+    episodes: int
+    agent_steps_sampled: int
+    agent_steps_trained: int  # a row counts as often as it was trained on
+    updates: int  # optimiser steps
+    version: int
+    staleness_mean: float | None  # versions
+    stale_rows_dropped: int  # rows
+    rows_carried: int  # rows
+    reward_unattributed: float
+    loss: Mapping[str, float]
+
+
+class AgentMetrics(TypedDict):
+    """How one agent fares."""
+
+    return_mean: float | None
+
+
+class StageMetrics(TypedDict):
+    """What one stage has done, and where its time went."""
+
+    items: int
+    rows: int
+    busy_s: float
+    starved_s: float  # waiting for input
+    blocked_s: float  # waiting for room
+
+
+class MetricsRecord(TypedDict):
+    """One report. Keys that end in `_s` are times, and alone may differ between identical inline runs."""
+
+    time_s: float
+    env_steps: int
+    agent_steps: int
+    episodes: int
+    env_steps_per_s: float
+    policies: Mapping[str, PolicyMetrics]
+    agents: Mapping[str, AgentMetrics]
+    stages: Mapping[str, StageMetrics]  # by "plan/stage"
+    faults: Mapping[str, int]
+    league: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """What does not change about a policy: its algorithm's name and the agents that it plays."""
+
+    algorithm: str
+    agents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What does not change about a run.
+
+    `stop` holds the conditions of which any ends the run, by the names of the configuration: `env_steps`, `time_s`
+    (seconds), `policies.<id>.return_mean`.
+    """
+
+    name: str
+    run_dir: Path
+    policies: Mapping[str, PolicyInfo]
+    runtime: str
+    stop: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,206 @@
+"""The live view of a run as one Rich renderable: a header, a table of policies, a table of stages.
+
+It is a value, made anew from the last two records for each drawing, and fits itself to the terminal: below 110
+columns numbers are short and agents are counted, below 80 some columns go; policies and stages that find no room are
+summed up in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from marlflow.observe import wording
+from marlflow.observe.rates import StageShares, progress, stage_shares, updates_per_s
+from marlflow.observe.record import MetricsRecord, PolicyInfo, PolicyMetrics, RunInfo
+
+NARROW_COLUMNS, WIDE_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 132
+_POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
+_SHARE_STYLES = ("green", "bright_black", "yellow")
+_SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
+_BAR_COLUMNS = 24
+_ROWS_BESIDE_TABLES = 16  # header, faults, footer, two table heads, blanks, "more" lines, and room above for messages
+_FEWEST_ROWS = 3
+_NOBODY = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A run as it stands. `clock_s` is the time to show; `rows` is how many the terminal has, None for no limit."""
+
+    info: RunInfo
+    before: MetricsRecord | None
+    now: MetricsRecord | None
+    clock_s: float
+    rows: int | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw as wide as `options` allow."""
+        until = f"  {self.info.runtime}, until {wording.stop_phrase(self.info.stop)}"
+        yield _line(Text.assemble((self.info.name, "bold"), until))
+        if self.now is None:
+            yield _line(Text(f"{wording.duration(self.clock_s)}  waiting for the first report"))
+        else:
+            yield from self._report(self.now, options)
+        yield _line(Text(f"kept in {self.info.run_dir}", style="bright_black"))
+
+    def _report(self, now: MetricsRecord, options: ConsoleOptions) -> Iterator[RenderableType]:
+        policy_rows, stage_rows = _room(self.rows, len(now["policies"]), len(now["stages"]))
+        yield _header(now, self.info.stop, self.clock_s)
+        if faults := wording.faults_phrase(now["faults"]):
+            yield _line(Text(f"faults: {faults}", style="yellow"))
+        yield Text()
+        yield _policies(self.info, self.before, now, options.max_width, policy_rows)
+        yield from _more(len(now["policies"]) - policy_rows, "policies")
+        yield Text()
+        if now["stages"]:
+            yield _stages(self.info, self.before, now, options, stage_rows)
+            yield from _more(len(now["stages"]) - stage_rows, "stages that were less busy")
+            yield Text()
+
+
+def _line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _more(count: int, what: str) -> Iterator[Text]:
+    if count > 0:
+        yield Text(f"and {count} more {what}", style="bright_black")
+
+
+def _room(rows: int | None, policies: int, stages: int) -> tuple[int, int]:
+    """Rows of each table to show: neither takes more than half of what there is, unless the other leaves it."""
+    if rows is None:
+        return policies, stages
+    free = max(rows - _ROWS_BESIDE_TABLES, 2 * _FEWEST_ROWS)
+    policy_rows = min(policies, max(free - stages, free // 2))
+    return policy_rows, min(stages, free - policy_rows)
+
+
+def _header(now: MetricsRecord, stop: Mapping[str, float], clock_s: float) -> Table:
+    head = Table.grid(padding=(0, 2), expand=True)
+    cells: list[RenderableType] = [
+        wording.duration(clock_s),
+        f"{wording.full_count(now['env_steps'])} env steps",
+        f"{wording.speed(now['env_steps_per_s'])}/s",
+    ]
+    for _ in cells:
+        head.add_column(no_wrap=True)
+    ahead = progress(now, stop)
+    head.add_column(ratio=1)
+    if ahead is not None:
+        head.add_column(no_wrap=True, justify="right")
+        left = "" if ahead.left_s is None else f", {wording.duration(ahead.left_s)} left"
+        cells += [ProgressBar(total=1.0, completed=ahead.fraction), f"{int(100 * ahead.fraction)}%{left}"]
+    head.add_row(*cells)
+    return head
+
+
+def _empty_table(gap: int) -> Table:
+    return Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold", collapse_padding=True)
+
+
+def _styles(info: RunInfo, now: MetricsRecord) -> dict[str, str]:
+    """One colour per policy, the same in both tables and in every report."""
+    ids = dict.fromkeys((*info.policies, *now["policies"]))
+    return {policy: _POLICY_STYLES[place % len(_POLICY_STYLES)] for place, policy in enumerate(ids)}
+
+
+def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, width: int, rows: int) -> Table:
+    columns = _policy_columns(width)
+    table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
+    table.add_column("policy", vertical="bottom", max_width=24)
+    for heading, least_width, _ in columns:
+        table.add_column(heading, no_wrap=True, justify="right", min_width=least_width)
+    rates, styles = updates_per_s(before, now), _styles(info, now)
+    for policy, metrics in list(now["policies"].items())[:rows]:
+        standing = _Standing(info.policies.get(policy, _NOBODY), metrics, rates[policy])
+        table.add_row(_line(Text(policy, styles[policy])), *(cell(standing) for _, _, cell in columns))
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What a row of the policies' table is made from."""
+
+    about: PolicyInfo
+    metrics: PolicyMetrics
+    updates_per_s: float | None
+
+
+_Column: TypeAlias = tuple[str, int, Callable[[_Standing], str]]  # heading, least width, text
+
+
+def _policy_columns(width: int) -> list[_Column]:
+    """The columns after the policy's name that fit a terminal of `width` columns."""
+    wide = width >= WIDE_COLUMNS
+    count = wording.full_count if wide else wording.short_count
+    who: list[_Column] = [
+        ("agents", 6, lambda row: wording.agents_phrase(row.about.agents) if wide else str(len(row.about.agents))),
+        ("agent steps" if wide else "agent\nsteps", 5, lambda row: count(row.metrics["agent_steps_sampled"])),
+        ("episodes" if wide else "epi-\nsodes", 5, lambda row: count(row.metrics["episodes"])),
+    ]
+    return [
+        ("algorithm" if wide else "algo-\nrithm", 5, lambda row: row.about.algorithm),
+        *(who if width >= NARROW_COLUMNS else []),
+        ("return", 7, lambda row: wording.mean_return(row.metrics["return_mean"])),
+        ("eval", 7, lambda row: wording.mean_return(row.metrics["eval_return_mean"])),
+        ("updates", 7, lambda row: count(row.metrics["updates"])),
+        ("per s", 5, lambda row: wording.speed(row.updates_per_s)),
+        ("staleness" if wide else "stale-\nness", 6, lambda row: wording.staleness(row.metrics["staleness_mean"])),
+        ("loss", 6, lambda row: _loss(row.metrics["loss"], width)),
+    ]
+
+
+def _loss(loss: Mapping[str, float], width: int) -> str:
+    if width >= ALL_LOSS_TERMS_COLUMNS:
+        return wording.loss_terms(loss)
+    return wording.small_number(wording.headline_loss(loss))
+
+
+def _stages(
+    info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, options: ConsoleOptions, rows: int
+) -> Table:
+    wide, line_break = options.max_width >= WIDE_COLUMNS, " " if options.max_width >= WIDE_COLUMNS else "\n"
+    table = _empty_table(gap=2)
+    table.add_column("plan", max_width=24)
+    table.add_column("stage", max_width=32)
+    waits = [f"waits for{line_break}input", f"waits for{line_break}room"]
+    for name in ("items", "rows", "busy", *waits):
+        table.add_column(name, no_wrap=True, justify="right", min_width=6)
+    if wide:
+        table.add_column("since the last report", no_wrap=True)
+    shares, styles = stage_shares(before, now), _styles(info, now)
+    count = wording.full_count if wide else wording.short_count
+    for name in _busiest(now, rows):
+        plan, _, stage = name.rpartition("/")
+        share, metrics = shares[name], now["stages"][name]
+        cells: list[RenderableType] = [_line(Text(plan, styles.get(plan, ""))), _line(Text(stage))]
+        cells += [count(metrics["items"]), count(metrics["rows"])]
+        cells += [f"{100 * part:.0f}%" for part in (share.busy, share.starved, share.blocked)]
+        table.add_row(*cells, *([_share_bar(share, options.ascii_only)] if wide else []))
+    return table
+
+
+def _busiest(now: MetricsRecord, rows: int) -> list[str]:
+    """The stages with the most busy time in all, in the order of the plans; so rows do not jump between reports."""
+    kept = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
+    return [name for name in now["stages"] if name in kept]
+
+
+def _share_bar(share: StageShares, ascii_only: bool) -> Text:
+    """Busy, waiting for input and waiting for room as lengths; what is blank was neither (the pace held it)."""
+    glyphs, bar, drawn, end = _SHARE_GLYPHS_ASCII if ascii_only else _SHARE_GLYPHS, Text(), 0, 0.0
+    for part, glyph, style in zip((share.busy, share.starved, share.blocked), glyphs, _SHARE_STYLES, strict=True):
+        end = min(end + part, 1.0)
+        columns = round(end * _BAR_COLUMNS) - drawn
+        bar.append(glyph * columns, style)
+        drawn += columns
+    return bar

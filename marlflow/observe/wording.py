@@ -1,0 +1,163 @@
+"""Numbers, times and agents as short text for a person. ASCII only: a log file may have any encoding."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from marlflow.observe.rates import return_targets
+
+UNKNOWN = "-"
+_NUMBER_SUFFIX = re.compile(r"_\d+$")
+
+
+def full_count(count: int) -> str:
+    """A count with its thousands apart.
+
+    >>> full_count(1234567)
+    '1,234,567'
+    """
+    return f"{count:,}"
+
+
+def short_count(count: int) -> str:
+    """A count in at most five characters and three digits, rounded down.
+
+    >>> [short_count(count) for count in (999, 12_345, 1_999_999, 3_000_000_000)]
+    ['999', '12.3k', '1.99M', '3.00G']
+    """
+    for unit, suffix in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= unit:
+            digits = 2 if count < 10 * unit else 1 if count < 100 * unit else 0
+            shift = 10**digits
+            return f"{count * shift // unit / shift:.{digits}f}{suffix}"
+    return str(count)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds, with days where there are any.
+
+    >>> duration(3723.9), duration(90000)
+    ('1:02:03', '1d 01:00:00')
+    """
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{days}d {hour:02}:{minute:02}:{second:02}" if days else f"{hour}:{minute:02}:{second:02}"
+
+
+def mean_return(value: float | None) -> str:
+    """A return with two decimals, fewer where it is large.
+
+    >>> mean_return(-12.3), mean_return(123456.7), mean_return(None)
+    ('-12.30', '123,457', '-')
+    """
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f}" if not math.isfinite(value) or abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def small_number(value: float | None) -> str:
+    """A loss with about three digits, in at most eight characters.
+
+    >>> [small_number(value) for value in (0.0, 0.01234, -1.5, 123.4, 0.00001, 12345.6, None)]
+    ['0', '0.012', '-1.500', '123.4', '1.0e-05', '12,346', '-']
+    """
+    if value is None:
+        return UNKNOWN
+    size = abs(value)
+    if value == 0:
+        return "0"
+    if not math.isfinite(value) or size < 0.001 or size >= 1e6:
+        return f"{value:.1e}"
+    return f"{value:.3f}" if size < 10 else f"{value:.1f}" if size < 1000 else f"{value:,.0f}"
+
+
+def speed(per_s: float | None) -> str:
+    """A rate per second.
+
+    >>> speed(0.25), speed(34.56), speed(3456.0), speed(0.0), speed(None)
+    ('0.25', '34.6', '3,456', '0', '-')
+    """
+    if per_s is None:
+        return UNKNOWN
+    if per_s == 0:
+        return "0"
+    return f"{per_s:.2f}" if per_s < 10 else f"{per_s:.1f}" if per_s < 1000 else f"{per_s:,.0f}"
+
+
+def staleness(versions: float | None) -> str:
+    """A mean staleness, in versions.
+
+    >>> staleness(0.0), staleness(3.44), staleness(None)
+    ('0.0', '3.4', '-')
+    """
+    return UNKNOWN if versions is None else f"{versions:.1f}"
+
+
+def loss_terms(loss: Mapping[str, float]) -> str:
+    """Every term of a loss.
+
+    >>> loss_terms({"policy": -0.0125, "value": 3.5})
+    'policy -0.013, value 3.500'
+    """
+    return ", ".join(f"{name} {small_number(value)}" for name, value in loss.items()) or UNKNOWN
+
+
+def headline_loss(loss: Mapping[str, float]) -> float | None:
+    """The one number to show of a loss where room is short: its `total`, `loss`, or else its first term."""
+    for name in ("total", "loss"):
+        if name in loss:
+            return loss[name]
+    return next(iter(loss.values()), None)
+
+
+def agents_phrase(agents: Sequence[str]) -> str:
+    """Agents in few words: those of one name are counted.
+
+    >>> agents_phrase(["adversary_0", "adversary_1", "prey"])
+    '2 adversary, prey'
+    """
+    stems = [_NUMBER_SUFFIX.sub("", agent) for agent in agents]
+    counts = Counter(stems)
+    first = {stem: agent for stem, agent in zip(reversed(stems), reversed(agents), strict=True)}
+    return ", ".join(first[stem] if count == 1 else f"{count} {stem}" for stem, count in counts.items()) or "no agents"
+
+
+def stop_phrase(stop: Mapping[str, float]) -> str:
+    """When the run ends.
+
+    >>> stop_phrase({"env_steps": 1e6, "policies.prey.return_mean": 5})
+    '1,000,000 env steps or a mean return of 5.00 of prey'
+    >>> stop_phrase({})
+    'Ctrl-C'
+    """
+    conditions = []
+    if stop.get("env_steps"):
+        conditions.append(f"{int(stop['env_steps']):,} env steps")
+    if stop.get("time_s"):
+        conditions.append(duration(stop["time_s"]))
+    conditions += [f"a mean return of {mean_return(goal)} of {policy}" for policy, goal in return_targets(stop).items()]
+    return " or ".join(conditions) or "Ctrl-C"
+
+
+def faults_phrase(faults: Mapping[str, int]) -> str:
+    """The faults that happened, with their counts; empty if none did.
+
+    >>> faults_phrase({"workers_lost": 2, "env_errors": 0})
+    'workers lost 2'
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in faults.items() if count)
+
+
+def padded(names: Iterable[str]) -> dict[str, str]:
+    """Names filled with blanks to the length of the longest.
+
+    >>> padded(["prey", "adversary"])
+    {'prey': 'prey     ', 'adversary': 'adversary'}
+    """
+    names = list(names)
+    width = max(map(len, names), default=0)
+    return {name: name.ljust(width) for name in names}

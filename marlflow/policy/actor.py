@@ -1,0 +1,49 @@
+"""What acts: the one interface between experience and everything that chooses actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from marlflow.base.batch import Array
+from marlflow.base.random import RowRandom
+
+Mode: TypeAlias = Literal["explore", "greedy"]
+
+
+class Acted(NamedTuple):
+    """What an actor chose for N rows.
+
+    `action` [N, ...] in the dtype of the action column (a Discrete action counts from 0, whatever the space's `start`);
+    `behaviour_logp` float32 [N], the log-probability with which this mode chooses it (NaN where that is unknown);
+    `memory` to be handed in with each row's next decision.
+    """
+
+    action: Array
+    behaviour_logp: Array
+    memory: Any
+
+
+class Actor(Protocol):
+    """Chooses actions for rows: `acted = actor.act(obs, action_mask, memory, "explore", RowRandom(keys, counters))`."""
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        """Actions for `obs` [N, ...], none of them illegal in `action_mask` (bool [N, A])."""
+        ...
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes the scheduled values that this actor knows (such as `epsilon`); the others are not its concern."""
+        ...
+
+
+@runtime_checkable
+class WeightedActor(Actor, Protocol):
+    """An actor with parameters, which a learner publishes as one float32 vector."""
+
+    def flat(self) -> Array:
+        """A copy of all parameters, in their order, as one float32 vector."""
+        ...
+
+    def load_flat(self, flat: Array) -> None:
+        """Replaces all parameters by those of `flat`; raises ValueError if it has another size."""
+        ...

@@ -1,0 +1,95 @@
+"""A policy over Box actions: a Gaussian whose samples are clipped to the box.
+
+The Gaussian lives in coordinates in which a bounded component of the box is [-1, 1], and its standard deviation does
+not depend on the observation. What is stored is the clipped action, and its likelihood is exact: a density inside the
+box, and at a bound the whole mass beyond it (Fujita and Maeda, "Clipped action policy gradient", ICML 2018,
+arXiv:1802.07564). So the learner recomputes from the stored action what the actor reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import MarlflowError
+from marlflow.base.random import RowRandom
+from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.tensors import as_tensor, read_flat, write_flat
+from marlflow.policy.torso import linear
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class GaussianActor(nn.Module):
+    """A torso with a linear head for the means, and one free log standard deviation per component of the action."""
+
+    centre: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
+        super().__init__()
+        self._shape = box.shape
+        low, high = box.low.astype(np.float32).ravel(), box.high.astype(np.float32).ravel()
+        bounded = np.isfinite(low) & np.isfinite(high)
+        centre = np.where(bounded, 0.5 * np.where(bounded, low, 0.0) + 0.5 * np.where(bounded, high, 0.0), 0.0)
+        scale = np.where(bounded, np.where(bounded, high, 0.0) - centre, 1.0)
+        for name, value in {"low": low, "high": high, "centre": centre, "scale": scale}.items():
+            self.register_buffer(name, torch.from_numpy(value.astype(np.float32)), persistent=False)
+        self.torso = torso
+        self.head = linear(features, len(low), 0.01, generator)
+        self.log_std = nn.Parameter(torch.zeros(len(low)))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Means [N, D] of `obs` [N, ...], in the coordinates of the box."""
+        return self.from_features(self.torso(obs))
+
+    def from_features(self, features: Tensor) -> Tensor:
+        """Means [N, D] of the torso's `features` [N, F]."""
+        mean: Tensor = self.head(features)
+        return mean
+
+    def log_prob_and_entropy(self, mean: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of the clipped `action` [N, *shape], and of the unclipped Gaussian, [N] each, in nats; a Box has no mask."""
+        flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
+        noise = ((flat - self.centre) / self.scale - mean) * torch.exp(-self.log_std)
+        inside = -0.5 * noise.square() - self.log_std - _HALF_LOG_TWO_PI
+        # log_ndtr(noise) is the mass below, log_ndtr(-noise) the mass above: one evaluation serves both bounds.
+        at_low, at_high = flat <= self.low, flat >= self.high
+        beyond = torch.special.log_ndtr(torch.where(at_low, noise, -noise))
+        logp = torch.where(at_low | at_high, beyond, inside).sum(-1)
+        entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum().expand(len(flat))
+        return logp, entropy
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        """Samples an action per row and clips it; when greedy the mean, with the log-probability of sampling it."""
+        with torch.inference_mode():
+            mean = self(as_tensor(obs))
+            sampled = mean
+            if mode == "explore":
+                noise = np.stack([generator.normal() for _ in range(mean.shape[1])], axis=-1).astype(np.float32)
+                sampled = mean + torch.from_numpy(noise) * torch.exp(self.log_std)
+            action = torch.clamp(self.centre + self.scale * sampled, self.low, self.high)
+            logp, _ = self.log_prob_and_entropy(mean, action, None)
+        if not np.isfinite(logp.numpy().sum()):
+            raise MarlflowError("cannot choose an action: the network's output is not finite")
+        return Acted(action.numpy().reshape(len(obs), *self._shape), logp.numpy(), memory)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Nothing of a Gaussian actor is scheduled."""
+
+    def flat(self) -> Array:
+        """A copy of all parameters, in their order, as one float32 vector."""
+        return read_flat(self)
+
+    def load_flat(self, flat: Array) -> None:
+        """Replaces all parameters by those of `flat`; raises ValueError if it has another size."""
+        write_flat(self, flat)

@@ -1,0 +1,125 @@
+"""Action values, and the epsilon-greedy policy over them (Watkins, 1989; Mnih et al., 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import MarlflowError
+from marlflow.base.random import RowRandom
+from marlflow.base.spaces import Spaces
+from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.scripted import uniform_legal
+from marlflow.policy.tensors import as_tensor, read_flat, write_flat
+from marlflow.policy.torso import TorsoConfig, linear
+
+
+class QHead(nn.Module):
+    """One value per action from the torso's features."""
+
+    def __init__(self, features: int, num_actions: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.action = linear(features, num_actions, 1.0, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Action values [N, A] of `features` [N, F]."""
+        q: Tensor = self.action(features)
+        return q
+
+
+class DuelingHead(nn.Module):
+    """A state's value and each action's advantage over the mean (Wang et al., 2016, arXiv:1511.06581, equation 9)."""
+
+    def __init__(self, features: int, num_actions: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.state = linear(features, 1, 1.0, generator)
+        self.advantage = linear(features, num_actions, 1.0, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Action values [N, A] of `features` [N, F]."""
+        advantage: Tensor = self.advantage(features)
+        state: Tensor = self.state(features)
+        return state + (advantage - advantage.mean(-1, keepdim=True))
+
+
+class QActor(nn.Module):
+    """Acts epsilon-greedily on action values; `epsilon` comes from the schedule of that name and starts at 1."""
+
+    def __init__(self, torso: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.torso, self.head = torso, head
+        self.epsilon = 1.0
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Action values [N, A] of `obs` [N, ...]."""
+        q: Tensor = self.head(self.torso(obs))
+        return q
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        """The best legal action of each row, or with probability `epsilon` when exploring a uniform legal one."""
+        with torch.inference_mode():
+            q = self(as_tensor(obs)).numpy()
+        if np.isnan(q.sum()):
+            raise MarlflowError("cannot choose an action: the network's output is not a number")
+        epsilon = self.epsilon if mode == "explore" else 0.0
+        action, logp = epsilon_greedy(q, action_mask, epsilon, generator)
+        return Acted(action, logp, memory)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes `epsilon`."""
+        self.epsilon = float(values.get("epsilon", self.epsilon))
+
+    def flat(self) -> Array:
+        """A copy of all parameters, in their order, as one float32 vector."""
+        return read_flat(self)
+
+    def load_flat(self, flat: Array) -> None:
+        """Replaces all parameters by those of `flat`; raises ValueError if it has another size."""
+        write_flat(self, flat)
+
+
+class QNetwork(nn.Module):
+    """What a Q-learner learns: all of it is published to `actor`."""
+
+    def __init__(self, spaces: Spaces, torso: TorsoConfig, dueling: bool, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        body, features = torso.build(spaces.obs_shape, generator)
+        head = DuelingHead if dueling else QHead
+        self.actor = QActor(body, head(features, spaces.num_actions, generator))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Action values [N, A] of `obs` [N, ...]."""
+        q: Tensor = self.actor(obs)
+        return q
+
+
+def epsilon_greedy(q: Array, mask: Array | None, epsilon: float, generator: RowRandom) -> tuple[Array, Array]:
+    """Actions (int64 [N]) and their log-probabilities (float32 [N]).
+
+    `q` float32 [N, A] and no NaN, `mask` bool [N, A]. Draws once, and only if `epsilon` > 0: a draw below `epsilon`,
+    divided by it, is itself uniform and picks the random action.
+    """
+    rows, actions = q.shape
+    if mask is not None:
+        q = np.where(mask, q, -np.inf)
+        if not mask.any(1).all():
+            raise MarlflowError("cannot choose an action: a row has no legal action")
+    greedy = q.argmax(1)
+    if epsilon <= 0.0:
+        return greedy, np.zeros(rows, np.float32)
+    uniform = generator.uniform()
+    explores = uniform < epsilon
+    within = np.minimum(uniform, np.nextafter(epsilon, 0.0)) / epsilon
+    if mask is None:
+        other, legal = (within * actions).astype(np.int64), actions
+    else:
+        other, legal = uniform_legal(mask, within)
+    action = np.where(explores, other, greedy)
+    probability = epsilon / legal + (1.0 - epsilon) * (action == greedy)
+    return action, np.log(probability).astype(np.float32)

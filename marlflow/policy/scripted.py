@@ -1,0 +1,88 @@
+"""Policies without parameters: uniformly random ones, and a user's own function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import ConfigInvalid, MarlflowError
+from marlflow.base.random import RowRandom
+from marlflow.policy.actor import Acted, Mode
+
+
+class RandomActor:
+    """Uniform over the legal actions of a Discrete space, over MultiDiscrete and MultiBinary, or in a bounded Box.
+
+    It is as random when greedy. Raises ConfigInvalid for an action space that it cannot be uniform in.
+    """
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self._shape = action_space.shape or ()
+        if isinstance(action_space, spaces.Box) and action_space.is_bounded():
+            self._low = action_space.low.astype(np.float64).ravel()
+            self._width = action_space.high.astype(np.float64).ravel() - self._low
+            self._choices = None
+        elif isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            self._choices = _choices(action_space)
+        else:
+            raise ConfigInvalid([f"a random policy needs whole-number actions or a bounded Box, not {action_space}"])
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        """Actions for the rows of `obs`, with one draw of `generator` for each component of an action."""
+        if action_mask is not None:
+            action, legal = uniform_legal(action_mask, generator.uniform())
+            return Acted(action, -np.log(legal, dtype=np.float32), memory)
+        sizes = self._width if self._choices is None else self._choices
+        draws = np.stack([generator.uniform() for _ in sizes], axis=-1) * sizes
+        action = draws.astype(np.int64) if self._choices is not None else (self._low + draws).astype(np.float32)
+        logp = np.full(len(obs), -np.log(sizes).sum(), np.float32)
+        return Acted(action.reshape(len(obs), *self._shape), logp, memory)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Nothing of a random actor is scheduled."""
+
+
+class CallableActor:
+    """A user's `choose(obs, action_mask, generator)`, which returns actions [N, ...]; the same when greedy."""
+
+    def __init__(self, choose: Callable[[Array, Array | None, RowRandom], Array]) -> None:
+        self._choose = choose
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        """What the function chose; raises MarlflowError for a wrong number of actions or an illegal one."""
+        action = np.asarray(self._choose(obs, action_mask, generator))
+        if action.shape[:1] != (len(obs),):
+            raise MarlflowError(f"{self._choose!r} returned shape {action.shape} for {len(obs)} observations")
+        if action_mask is not None:
+            illegal = np.flatnonzero(~action_mask[np.arange(len(obs)), action])
+            if illegal.size:
+                raise MarlflowError(f"{self._choose!r} chose illegal action {action[illegal[0]]} in row {illegal[0]}")
+        return Acted(action, np.full(len(obs), np.nan, np.float32), memory)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Nothing of a function is scheduled."""
+
+
+def uniform_legal(mask: Array, uniform: Array) -> tuple[Array, Array]:
+    """Actions (int64 [N]) uniform over the legal ones in `mask` (bool [N, A]), and how many those are, [N].
+
+    `uniform` is float64 [N] in [0, 1); raises MarlflowError for a row without a legal action.
+    """
+    ranks = np.add.accumulate(mask, 1, dtype=np.int64)
+    legal = ranks[:, -1]
+    if not legal.all():
+        raise MarlflowError(f"row {int(legal.argmin())} has no legal action")
+    wanted = (uniform * legal).astype(np.int64)
+    return np.add.reduce(ranks <= wanted[:, None], 1, dtype=np.int64), legal
+
+
+def _choices(space: spaces.Discrete[Any] | spaces.MultiDiscrete[Any] | spaces.MultiBinary) -> Array:
+    if isinstance(space, spaces.Discrete):
+        return np.array([int(space.n)])
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.asarray(space.nvec).ravel()
+    return np.full(int(np.prod(space.shape)), 2)

@@ -1,0 +1,38 @@
+"""Between arrays and tensors: observations in, and a network's parameters as one float32 vector, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from marlflow.base.batch import Array
+
+
+def as_tensor(array: Array) -> Tensor:
+    """`array` as a tensor, sharing its memory unless it is read-only (as arrays from an object store are)."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def parameter_count(module: nn.Module) -> int:
+    """How many numbers the parameters of `module` are."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def read_flat(module: nn.Module) -> Array:
+    """A copy of all parameters of `module`, in their order, as one float32 vector."""
+    with torch.no_grad():
+        parts = [parameter.reshape(-1).cpu().numpy() for parameter in module.parameters()]
+    return np.concatenate(parts, dtype=np.float32)
+
+
+def write_flat(module: nn.Module, flat: Array) -> None:
+    """Replaces all parameters of `module` by those of `flat`; raises ValueError if it has another size."""
+    expected = parameter_count(module)
+    if flat.shape != (expected,):
+        raise ValueError(f"expected a flat vector of {expected} parameters, got shape {flat.shape}")
+    source, offset = as_tensor(flat), 0
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(source[offset : offset + parameter.numel()].view_as(parameter))
+            offset += parameter.numel()

@@ -1,0 +1,44 @@
+"""What a plan's stages need of a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.items import Inserted
+
+
+class Replay(Protocol):
+    """A store of experience that is drawn from again and again.
+
+    inserted = replay.insert(fragment)
+    transitions = replay.draw(agent_steps=64)
+    replay.reprioritize(transitions.row_id, td_error_magnitudes)
+    """
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    def insert(self, batch: Batch) -> Inserted:
+        """Take the whole segments of `batch`; the oldest segments make room."""
+        ...
+
+    def draw(self, agent_steps: int) -> Transitions:
+        """`agent_steps` n-step transitions, with replacement."""
+        ...
+
+    def reprioritize(self, row_ids: Array, priorities: Array) -> None:
+        """Say how much each of these rows, [B], is worth drawing again; rows evicted since are ignored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayState:
+    """All that a replay needs to go on as if never stopped: named arrays, and values that JSON can hold."""
+
+    arrays: Mapping[str, Array]
+    values: Mapping[str, Any]

@@ -1,0 +1,172 @@
+"""Whole segments in rings: rows in one, what follows each segment's last row in another.
+
+Rows and segments are numbered as they come and numbers never repeat, so those alive are always a range, and a number
+tells at once whether its row is still there. An observation is stored once: what follows a window is a later row, or
+its segment's bootstrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.errors import InvalidInput
+from marlflow.replay.n_step import Windows
+from marlflow.replay.ring import Ring
+
+_FEW_SEGMENTS = 64
+
+
+class SegmentStore:
+    """At most `capacity` rows in whole segments; the rows first to stop - 1 are alive."""
+
+    __slots__ = ("_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.first = self.stop = 0
+        self.first_segment = self.stop_segment = 0
+        self._rows: Ring | None = None
+        self._segments: Ring | None = None
+
+    def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
+        """Evict whole segments, oldest first, until `rows` more fit; returns the [first, stop) of the rows that went.
+
+        `skipped` rows came and went before these `rows`, and everything older with them; their numbers are used up.
+        """
+        evicted_first, full = self.first, self.stop + rows - self.capacity
+        if skipped:
+            evicted = (evicted_first, self.stop)
+            self.first = self.stop = self.stop + skipped
+            self.first_segment = self.stop_segment
+            return evicted
+        if full > self.first:
+            rows_ring, segments = self._rings()
+            segment = int(rows_ring.columns["segment"][(full - 1) % self.capacity])
+            self.first_segment = segment + 1
+            self.first = int(segments.columns["stop"][segment % segments.size])
+        return evicted_first, self.first
+
+    def append(self, batch: Batch, windows: Windows) -> tuple[int, int]:
+        """Store segments for which there is room; returns the [first, stop) of their rows."""
+        first, segment = self.stop, self.stop_segment
+        length = batch.segments["length"]
+        numbers = np.arange(segment, segment + len(length))
+        own = np.repeat(numbers, length)
+        rows = _named(batch.columns, {"obs": "obs", "action": "action", "action_mask": "action_mask"})
+        rows["reward"] = windows.reward.astype(np.float32)
+        rows["discount"] = windows.discount.astype(np.float32)
+        # The number of the row after the window, or the complement of the number of the segment whose bootstrap it is.
+        rows["next"] = np.where(windows.reaches_end, ~own, first + windows.next_row)
+        rows["segment"] = own
+        ends = _named(batch.segments, {"bootstrap_obs": "obs", "bootstrap_mask": "action_mask"})
+        ends["stop"] = first + np.cumsum(length)
+        self._write(rows, ends, len(own), len(numbers))
+        return first, self.stop
+
+    def transitions(self, row_ids: Array, weight: Array) -> Transitions:
+        """The n-step transitions that begin at the rows alive `row_ids`, [B]."""
+        rows, _ = self._rings()
+        slots = row_ids % self.capacity
+        column = {name: ring.take(slots, axis=0) for name, ring in rows.columns.items() if name != "segment"}
+        following = column["next"]
+        ended = np.flatnonzero(following < 0)
+        return Transitions(
+            obs=column["obs"],
+            action=column["action"],
+            reward=column["reward"],
+            discount=column["discount"],
+            next_obs=self._following("obs", following, ended),
+            weight=weight,
+            row_id=row_ids,
+            action_mask=column.get("action_mask"),
+            next_mask=self._following("action_mask", following, ended) if "action_mask" in column else None,
+        )
+
+    def arrays(self) -> dict[str, Array]:
+        """Everything alive, oldest first, by `rows.<column>` and `segments.<column>`; empty before the first insert."""
+        if self._rows is None or self._segments is None:
+            return {}
+        rows = {f"rows.{name}": self._rows.span(name, self.first, self.stop) for name in self._rows.columns}
+        ends = (self.first_segment, self.stop_segment)
+        return rows | {f"segments.{name}": self._segments.span(name, *ends) for name in self._segments.columns}
+
+    def load(self, arrays: Mapping[str, Array], first: int, first_segment: int) -> None:
+        """Hold what `arrays()` gave, under the same numbers."""
+        rows = {name.removeprefix("rows."): array for name, array in arrays.items() if name.startswith("rows.")}
+        ends = {name.removeprefix("segments."): array for name, array in arrays.items() if name.startswith("segments.")}
+        self.first = self.stop = first
+        self.first_segment = self.stop_segment = first_segment
+        self._rows = self._segments = None
+        if rows:
+            self._write(rows, ends, len(rows["segment"]), len(ends["stop"]))
+
+    def check(self, batch: Batch) -> None:
+        """Raises InvalidInput unless the batch holds whole segments that fit, with the columns of those before."""
+        length = batch.segments["length"]
+        if not batch.rows:
+            raise InvalidInput(["a replay was given a batch without rows"])
+        if int(length.min()) < 1 or int(length.sum()) != batch.rows:
+            raise InvalidInput([f"a batch of {batch.rows} rows says its segments have lengths {length.tolist()}"])
+        if (longest := int(length.max())) > self.capacity:
+            text = f"a segment of {longest} agent steps does not fit a replay of {self.capacity}"
+            raise InvalidInput([f"{text}; raise its capacity_agent_steps or lower rollouts.fragment_env_steps"])
+        if problems := self._column_problems(batch):
+            raise InvalidInput(problems)
+
+    def _column_problems(self, batch: Batch) -> list[str]:
+        known = batch.columns if self._rows is None else self._rows.columns
+        problems = []
+        if ("action_mask" in known) != ("action_mask" in batch.columns):
+            masked = "with" if "action_mask" in known else "without"
+            problems.append(f"this replay holds rows {masked} an action mask, and the batch is not so")
+        pairs = [("obs", "obs", batch.columns), ("action", "action", batch.columns)]
+        pairs.append(("obs", "bootstrap_obs", batch.segments))
+        if "action_mask" in known and "action_mask" in batch.columns:
+            pairs.append(("action_mask", "action_mask", batch.columns))
+            pairs.append(("action_mask", "bootstrap_mask", batch.segments))
+        for stored, name, table in pairs:
+            if name not in table:
+                problems.append(f"the batch has no {name!r}, which a replay stores")
+            elif (want := known[stored]).dtype != table[name].dtype or want.shape[1:] != table[name].shape[1:]:
+                problems.append(f"{name!r} of the batch is {_row_type(table[name])}, expected {_row_type(want)}")
+        return problems
+
+    def _write(self, rows: Mapping[str, Array], ends: Mapping[str, Array], row_count: int, segment_count: int) -> None:
+        if self._rows is None or self._segments is None:
+            self._rows, self._segments = Ring(self.capacity, rows), Ring(_FEW_SEGMENTS, ends)
+        needed, size = self.stop_segment + segment_count - self.first_segment, self._segments.size
+        if needed > size:
+            self._segments = self._segments.resized(max(needed, 2 * size), self.first_segment, self.stop_segment)
+        self._rows.write(self.stop, rows)
+        self._segments.write(self.stop_segment, ends)
+        self.stop += row_count
+        self.stop_segment += segment_count
+
+    def _following(self, name: str, following: Array, ended: Array) -> Array:
+        rows, segments = self._rings()
+        values = rows.columns[name].take(following % self.capacity, axis=0)
+        values[ended] = segments.columns[name].take(~following[ended] % segments.size, axis=0)
+        return values
+
+    def _rings(self) -> tuple[Ring, Ring]:
+        assert self._rows is not None, "rows are alive only after an insert"
+        assert self._segments is not None, "both rings are made by the first insert"
+        return self._rows, self._segments
+
+
+def newest_that_fit(batch: Batch, capacity: int) -> Batch:
+    """The longest run of segments at the end of `batch` that has at most `capacity` rows."""
+    if batch.rows <= capacity:
+        return batch
+    return batch.only(np.cumsum(batch.segments["length"][::-1])[::-1] <= capacity)
+
+
+def _named(table: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
+    return {new: table[old] for old, new in names.items() if old in table}
+
+
+def _row_type(column: Array) -> str:
+    return f"{column.dtype}{list(column.shape[1:])} per row"

@@ -1,0 +1,1 @@
+"""Where a plan's workers, learners and replays run."""

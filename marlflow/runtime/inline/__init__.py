@@ -1,0 +1,1 @@
+"""The in-process runtime: one process, one thread."""

@@ -1,0 +1,1 @@
+"""The Ray runtime: workers, learners and replays are actors."""

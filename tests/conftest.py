@@ -1,0 +1,52 @@
+"""What all tests share: how the libraries behave under test, and one Ray instance for the session."""
+
+import os
+from collections.abc import Iterator
+
+# Set before any library is imported, because each reads them once. One thread per process: several processes at once
+# share few cores, and the sums of a matrix product do not then depend on how many cores there are.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+import psutil
+import pytest
+from hypothesis import settings
+
+# A deadline would test the machine, not the code.
+settings.register_profile("marlflow", deadline=None)
+settings.load_profile("marlflow")
+
+RAY_CPUS = 4
+RAY_OBJECT_STORE_BYTES = 256 * 2**20
+RAY_EXIT_S = 60
+
+
+def _descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One Ray of 4 CPUs for all tests of the session; when it is shut down, no process of it may be left.
+
+    The 4 CPUs are what Ray believes in, whatever the machine has, so that placement is the same everywhere.
+    """
+    import ray
+
+    before = _descendants()
+    ray.init(
+        num_cpus=RAY_CPUS,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=RAY_OBJECT_STORE_BYTES,
+    )
+    yield
+    # Taken while Ray still runs: when their parent dies first, workers are no descendants of this process any more.
+    started = _descendants() - before
+    ray.shutdown()
+    _, left = psutil.wait_procs(started | (_descendants() - before), timeout=RAY_EXIT_S)
+    assert not left, f"{RAY_EXIT_S} s after ray.shutdown() these processes of it are still there: {left}"

@@ -1,0 +1,134 @@
+"""A wheel, built from an sdist, installed away from the checkout, has all that a user needs to train.
+
+Nothing is downloaded, so that this takes a minute and no network:
+- `python -m build --no-isolation` builds with the setuptools of the running environment.
+- The new environment is empty but for the wheel. What marlflow depends on it finds through a .pth file that names the
+  running environment's site-packages. Python reads no .pth file of a folder that was itself named by one, and an
+  editable marlflow is nothing but a .pth file: so it stays out of sight, which a test holds.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import REPOSITORY, repository_files
+
+CONF = REPOSITORY / "conf"
+TIMEOUT_S = 300
+
+
+def _run(command: list[str], cwd: Path) -> str:
+    """What the command printed; a failure shows all of it."""
+    clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    ran = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert ran.returncode == 0, f"{' '.join(command)} ended with {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+    return ran.stdout
+
+
+def _yaml_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml")}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the sdist and the wheel that was made from it.
+
+    Built from a copy: setuptools takes into an sdist what an .egg-info of an earlier build lists, and would hide that a
+    file is missing from the declarations.
+    """
+    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for path in repository_files():
+        target = source / path.relative_to(REPOSITORY)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+    _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(source)], cwd=dist)
+    return dist
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that has the wheel and, through a .pth file, what it depends on."""
+    environment = tmp_path_factory.mktemp("environment")
+    venv.create(environment, with_pip=False)
+    python = environment / "bin" / "python"
+    (wheel,) = built.glob("*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index", "--no-deps"]
+    _run([*pip, str(wheel)], cwd=environment)
+    site_packages = Path(
+        _run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], environment).strip()
+    )
+    named = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site_packages / "dependencies.pth").write_text("\n".join(sorted(named)) + "\n", encoding="utf-8")
+    return environment / "bin"
+
+
+def test_sdist_and_wheel_hold_every_configuration_file(built: Path) -> None:
+    (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    in_wheel = set(zipfile.ZipFile(wheel).namelist())
+    expected = _yaml_of(CONF)
+    assert expected, "conf/ has no configuration files"
+    assert {f"conf/{name}" for name in expected} <= in_sdist
+    assert {f"marlflow/conf/{name}" for name in expected} <= in_wheel
+    assert "marlflow/py.typed" in in_wheel
+    top_level = {name.partition("/")[0] for name in in_wheel}
+    assert {name for name in top_level if not name.endswith(".dist-info")} == {"marlflow"}
+
+
+_WHERE = """
+import importlib.resources, json, marlflow
+conf = importlib.resources.files("marlflow.conf")
+print(json.dumps([marlflow.__file__, str(conf)]))
+"""
+
+
+def test_the_wheel_is_what_is_imported_and_has_its_configuration(installed: Path, tmp_path: Path) -> None:
+    package, conf = json.loads(_run([str(installed / "python"), "-c", _WHERE], cwd=tmp_path))
+    environment = installed.parent
+    assert Path(package).is_relative_to(environment), f"marlflow was imported from {package}, not from {environment}"
+    assert Path(conf).is_relative_to(environment)
+    assert _yaml_of(Path(conf)) == _yaml_of(CONF)
+
+
+def test_this_environment_finds_the_configuration_too() -> None:
+    """The tests run on an editable install; there `marlflow.conf` is the checkout's conf/."""
+    output = _run([sys.executable, "-c", _WHERE], cwd=Path(sys.prefix))
+    assert [Path(path) for path in json.loads(output)] == [REPOSITORY / "marlflow" / "__init__.py", CONF]
+
+
+def _commands_that_compose() -> list[str]:
+    """One override for each experiment and each environment that ships."""
+    return [f"{group}={path.stem}" for group in ("experiment", "env") for path in sorted((CONF / group).glob("*.yaml"))]
+
+
+def test_every_shipped_experiment_and_environment_can_be_planned(installed: Path, tmp_path: Path) -> None:
+    overrides = _commands_that_compose()
+    assert {override.partition("=")[0] for override in overrides} == {"experiment", "env"}
+
+    def planned(override: str) -> str:
+        return _run([str(installed / "marlflow"), "plan", override], cwd=tmp_path)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        outputs = list(pool.map(planned, overrides))
+    silent = [override for override, output in zip(overrides, outputs, strict=True) if not output.strip()]
+    assert not silent, f"these plans printed nothing: {silent}"
+
+
+def test_training_from_the_wheel_leaves_metrics(installed: Path, tmp_path: Path) -> None:
+    overrides = ["runtime=inline", "stop.env_steps=2000", "log.every_env_steps=500", "env.copies=4"]
+    run = tmp_path / "run"
+    _run([str(installed / "marlflow"), "train", *overrides, f"hydra.run.dir={run}"], cwd=tmp_path)
+    reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert reports, "metrics.jsonl is empty"
+    assert reports[-1]["env_steps"] >= 2000
