@@ -1,5 +1,6 @@
 """What all tests share: how the libraries behave under test, and one Ray instance for the session."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -25,8 +26,12 @@ RAY_OBJECT_STORE_BYTES = 256 * 2**20
 RAY_EXIT_S = 60
 
 
-def _descendants() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
+def _with_descendants(processes: set[psutil.Process]) -> set[psutil.Process]:
+    found = set(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= set(process.children(recursive=True))
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -37,16 +42,19 @@ def ray_session() -> Iterator[None]:
     """
     import ray
 
-    before = _descendants()
+    this = psutil.Process()
+    before = set(this.children())
     ray.init(
         num_cpus=RAY_CPUS,
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=RAY_OBJECT_STORE_BYTES,
     )
+    daemons = set(this.children()) - before
+    assert daemons, "ray.init started no process; was a Ray already running, or RAY_ADDRESS set?"
     yield
-    # Taken while Ray still runs: when their parent dies first, workers are no descendants of this process any more.
-    started = _descendants() - before
+    # Taken while Ray still runs: workers whose parent died first are no descendants any more.
+    started = _with_descendants(daemons)
     ray.shutdown()
-    _, left = psutil.wait_procs(started | (_descendants() - before), timeout=RAY_EXIT_S)
+    _, left = psutil.wait_procs(started, timeout=RAY_EXIT_S)
     assert not left, f"{RAY_EXIT_S} s after ray.shutdown() these processes of it are still there: {left}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ class Batch:
     `bootstrap_mask` (beside `action_mask`), `carried` (its first row was begun in the fragment before), `agent` (slot),
     `copy`, `lane`, `episode`. The rows of a segment are neighbours, in order; segments follow each other.
     """
+
+    made_from: ClassVar[Mapping[str, str]] = {"Fragment": ".gather(Concat(agent_steps=...))"}
 
     columns: Mapping[str, Array]
     segments: Mapping[str, Array]
@@ -74,12 +76,27 @@ def _concat(tables: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 @dataclass(frozen=True, slots=True)
+class EstimatedBatch(Batch):
+    """A batch whose rows have `value`, `advantage` and `value_target`, float32 [N] each."""
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Batch": ".then(Advantages(learner, ...))",
+        "Fragment": ".gather(Concat(agent_steps=...)).then(Advantages(learner, ...))",
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class Transitions:
     """What a replay hands out: independent n-step transitions, [B, ...] each.
 
     `reward` is the discounted n-step sum, `discount` what the value of `next_obs` is multiplied by (discount**k for a
     window of k steps, 0 after termination), `weight` the importance weight, `row_id` names the row in its replay.
     """
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Fragment": "a replay (experience.then(Insert(replay)), and source(Draw(replay, ...)))",
+        "Batch": "a replay (experience.then(Insert(replay)), and source(Draw(replay, ...)))",
+    }
 
     obs: Array
     action: Array

@@ -21,6 +21,33 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """Rows on their way: how many, and the batches that hold them, or unopened references to those.
+
+    The driver passes these on; the place where the next stage runs opens them.
+    """
+
+    rows: int
+    payloads: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """The rows of one policy from one collect of one worker, as the driver sees them.
+
+    `payloads` holds the batch, or an unopened reference to it; `closes_round` says that it is its round's last.
+    """
+
+    policy: str
+    worker: int
+    round: int
+    closes_round: bool
+    rows: int
+    rows_carried: int
+    payloads: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Inserted:
     """A replay took `rows` agent steps; `stored` is how many it now holds."""
 

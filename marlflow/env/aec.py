@@ -30,6 +30,8 @@ class AECWindow:
         self._any_masked = False
         self.vanished = 0
         self._begin(seed=0)
+        self._roster.find_info_masks(env.infos)
+        self._any_masked = any(self._roster.masked)
 
     @property
     def agents(self) -> Sequence[str]:
@@ -58,9 +60,9 @@ class AECWindow:
         """Whether `agent` comes with an action mask."""
         return self._roster.masked[self._roster.slot(agent)]
 
-    def appeared(self) -> list[int]:
+    def appeared(self) -> set[int]:
         """The slots of the agents that took part in this episode so far."""
-        return sorted(self._appeared)
+        return self._appeared
 
     def where(self, agent: str | None = None) -> str:
         """The present moment in words."""
@@ -90,8 +92,6 @@ class AECWindow:
             raise self._place.raised(error, "reset()") from error
         for agent in self._env.agents:
             self._roster.slot(agent)
-        self._roster.find_info_masks(self._env.infos)
-        self._any_masked = any(self._roster.masked)
 
     def act(self, actions: Sequence[Any]) -> Turn:
         """One turn of the agent in the last turn's `deciding`, and the dead steps that follow."""

@@ -18,7 +18,7 @@ from marlflow.base.batch import Array
 
 
 class CartPoleTeam(ParallelEnv[str, Array, int]):
-    """Agents `cart_0`, `cart_1`, ...; reward 1 per env step; those that still stand after `max_cycles` are truncated."""
+    """Agents `cart_0`, `cart_1`, ...; reward 1 per env step; who still stands after `max_cycles` is truncated."""
 
     metadata: ClassVar[dict[str, Any]] = {
         "name": "cartpole_team_v0",

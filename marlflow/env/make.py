@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -76,8 +77,6 @@ def _exists(module_path: str) -> bool:
 
 
 def _submodules(package: str) -> list[str]:
-    import pkgutil  # noqa: PLC0415  (only for the text of an error)
-
     spec = importlib.util.find_spec(package)
     paths = spec.submodule_search_locations if spec else None
     return [module.name for module in pkgutil.iter_modules(paths)] if paths else []

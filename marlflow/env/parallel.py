@@ -24,7 +24,9 @@ class ParallelWindow:
         self._appeared: set[int] = set()
         self._any_masked = False
         self.vanished = 0
-        self._begin(seed=0)
+        _, infos = self._begin(seed=0)
+        self._roster.find_info_masks(infos)
+        self._any_masked = any(self._roster.masked)
 
     @property
     def agents(self) -> Sequence[str]:
@@ -53,9 +55,9 @@ class ParallelWindow:
         """Whether `agent` comes with an action mask."""
         return self._roster.masked[self._roster.slot(agent)]
 
-    def appeared(self) -> list[int]:
+    def appeared(self) -> set[int]:
         """The slots of the agents that took part in this episode so far."""
-        return sorted(self._appeared)
+        return self._appeared
 
     def where(self, agent: str | None = None) -> str:
         """The present moment in words."""
@@ -83,29 +85,31 @@ class ParallelWindow:
             raise self._place.raised(error, "reset()") from error
         for agent in self._env.agents:
             self._roster.slot(agent)
-        self._roster.find_info_masks(infos)
-        self._any_masked = any(self._roster.masked)
         return observations, infos
 
     def act(self, actions: Sequence[Any]) -> Turn:
         """One env step with the actions of the agents in the last turn's `deciding`."""
-        live, env, turn = self._live, self._env, self._turn
+        live, env, turn, place = self._live, self._env, self._turn, self._place
         try:
             observations, rewards, terminations, truncations, infos = env.step(dict(zip(live, actions, strict=True)))
         except Exception as error:
-            raise self._place.raised(error, "step()") from error
-        self._place.env_steps += 1
-        unchanged = env.agents == live and len(rewards) == len(live) and self._place.env_steps > 1
-        if not unchanged or any(terminations.values()) or any(truncations.values()):
+            raise place.raised(error, "step()") from error
+        place.env_steps += 1
+        if (
+            True in terminations.values()
+            or True in truncations.values()
+            or env.agents != live
+            or len(rewards) != len(live)
+            or place.env_steps == 1
+        ):
             return self._settle(observations, rewards, terminations, truncations, infos)
         try:
             turn.rewards = [rewards[agent] for agent in live]
-            if self._any_masked:
-                self._show(observations, infos)
-            else:
-                turn.observations = [observations[agent] for agent in live]
+            turn.observations = [observations[agent] for agent in live]
         except KeyError as missing:
-            raise self._place.broken(_NOTHING, missing.args[0]) from missing
+            raise place.broken(_NOTHING, missing.args[0]) from missing
+        if self._any_masked:
+            self._split(infos)
         turn.reward_slots = turn.deciding
         turn.ended = _NOBODY
         turn.steady = True
@@ -120,38 +124,46 @@ class ParallelWindow:
         infos: Mapping[str, Any],
     ) -> Turn:
         """The turn after a step in which somebody may have ended, come, or vanished."""
-        turn, roster, agents = self._turn, self._roster, list(self._env.agents)
+        turn, slots, agents, before = self._turn, self._roster.slots, list(self._env.agents), self._live
         turn.steady = False
-        turn.reward_slots = [roster.slot(agent) for agent in rewards]
+        for agent in (*agents, *rewards):
+            if agent not in slots:
+                self._roster.slot(agent)
+        turn.reward_slots = [slots[agent] for agent in rewards]
         turn.rewards = list(rewards.values())
-        flagged = {agent for agent in agents if terminations.get(agent) or truncations.get(agent)}
         turn.ended = []
-        for agent in self._live:
-            terminated, truncated = bool(terminations.get(agent)), bool(truncations.get(agent))
+        gone = self._lingering
+        for agent in before:
+            terminated, truncated = terminations.get(agent), truncations.get(agent)
             if terminated or truncated or agent not in agents:
                 self.vanished += not (terminated or truncated)
-                final = roster.split_final(roster.slots[agent], observations.get(agent), infos.get(agent))
-                turn.ended.append(Ending(roster.slots[agent], terminated, not terminated, *final))
-                flagged.add(agent)
-        self._lingering = {agent for agent in agents if agent in self._lingering or agent in flagged}
-        self._appeared.update(roster.slot(agent) for agent in agents)
-        joined = set(agents).difference(self._live)
-        self._live = [agent for agent in agents if agent not in self._lingering]
-        turn.deciding = [roster.slots[agent] for agent in self._live]
+                final = self._roster.split_final(slots[agent], observations.get(agent), infos.get(agent))
+                turn.ended.append(Ending(slots[agent], bool(terminated), not terminated, *final))
+                gone.add(agent)
+        joined = [agent for agent in agents if agent not in before and agent not in gone]
+        gone.update(agent for agent in joined if terminations.get(agent) or truncations.get(agent))
+        self._appeared.update(slots[agent] for agent in joined)
+        if gone:
+            gone.intersection_update(agents)
+        self._live = [agent for agent in agents if agent not in gone]
+        turn.deciding = [slots[agent] for agent in self._live]
         turn.over = not self._live
         try:
-            self._show(observations, infos)
+            turn.observations = [observations[agent] for agent in self._live]
         except KeyError as missing:
             raise self._place.broken(_NOTHING, missing.args[0]) from missing
-        for slot, observation in zip(turn.deciding, turn.observations, strict=True):
-            if roster.agents[slot] in joined:
-                roster.check(slot, observation)
+        if self._any_masked or joined or self._place.env_steps == 1:
+            self._split(infos)
+        for agent in joined:
+            if agent not in gone:
+                self._roster.check(slots[agent], turn.observations[self._live.index(agent)])
         return turn
 
-    def _show(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
+    def _split(self, infos: Mapping[str, Any]) -> None:
+        """Takes the masks out of the turn's observations, or out of `infos`."""
         split, turn = self._roster.split, self._turn
-        slots = zip(turn.deciding, self._live, strict=True)
-        seen = [split(slot, observations[agent], infos.get(agent)) for slot, agent in slots]
+        shown = zip(turn.deciding, turn.observations, self._live, strict=True)
+        seen = [split(slot, observation, infos.get(agent)) for slot, observation, agent in shown]
         turn.observations = [observation for observation, _ in seen]
         turn.masks = [mask for _, mask in seen] if self._any_masked else []
 

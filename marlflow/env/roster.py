@@ -28,6 +28,7 @@ class Roster:
         self.masked: list[bool] = []
         self._wrapped: list[bool] = []
         self._inner: list[bool] = []
+        self._info_masks = False
         for agent in declared or ():
             self._add(agent)
 
@@ -53,25 +54,29 @@ class Roster:
         self.agents.append(agent)
         self.observation_spaces.append(observation)
         self.action_spaces.append(self._env.action_space(agent))
-        self.masked.append(wrapped)
+        self.masked.append(wrapped or (self._info_masks and isinstance(self.action_spaces[-1], spaces.Discrete)))
         self._wrapped.append(wrapped)
         self._inner.append(inner)
         return self.slots[agent]
 
     def find_info_masks(self, infos: Mapping[str, Any]) -> None:
-        """Marks the agents that come with a mask in `infos`, as an episode's first ones have them."""
-        for agent, slot in self.slots.items():
-            if _MASK in (infos.get(agent) or ()):
-                self.masked[slot] = True
+        """If anybody has a mask in the first `infos`, everybody with Discrete actions may come with one."""
+        self._info_masks = any(_MASK in (infos.get(agent) or ()) for agent in self.slots)
+        for slot, space in enumerate(self.action_spaces):
+            self.masked[slot] = self._wrapped[slot] or (self._info_masks and isinstance(space, spaces.Discrete))
 
     def split(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
         """The observation without its mask, and the mask."""
         if self._wrapped[slot]:
-            return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[_MASK]
+            try:
+                return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[_MASK]
+            except (KeyError, TypeError, IndexError) as error:
+                reason = f"the observation has no {_MASK!r} beside it, as its space declares"
+                raise self._place.broken(reason, self.agents[slot]) from error
         mask = info.get(_MASK) if info else None
         if mask is not None and not self.masked[slot]:
             agent = self.agents[slot]
-            raise self._place.broken("info['action_mask'] came, but not from the episode's start on", agent)
+            raise self._place.broken("info['action_mask'] came, but reset() gave nobody one", agent)
         return observation, mask
 
     def split_final(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:

@@ -65,7 +65,7 @@ class Turn:
 
 
 class Window(Protocol):
-    """One environment, AEC or Parallel: `turn = window.reset(seed)`, then `turn = window.act(actions)` until `turn.over`.
+    """One environment of either kind: `turn = window.reset(seed)`, then `turn = window.act(actions)` until `turn.over`.
 
     An agent's slot is its index in `agents`. Whatever the environment does wrong is raised as EnvironmentFailed.
     """
@@ -102,7 +102,7 @@ class Window(Protocol):
         """Whether `agent` comes with an action mask."""
         ...
 
-    def appeared(self) -> list[int]:
+    def appeared(self) -> set[int]:
         """The slots of the agents that took part in this episode so far."""
         ...
 

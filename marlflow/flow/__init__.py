@@ -3,12 +3,13 @@
 from marlflow.flow.executor import Executor
 from marlflow.flow.flow import Flow, merge, source
 from marlflow.flow.meters import Hook, StageId
-from marlflow.flow.operators import GatherOperator, Outcome, Place, StageTimes
+from marlflow.flow.operators import EndOfFlow, GatherOperator, OperatorRaised, Outcome, Place, StageTimes
 from marlflow.flow.pace import AgentSteps, Freely, InTurn, Pace
 from marlflow.flow.plan import Feed, Plan, Rounds, Together, together
 
 __all__ = [
     "AgentSteps",
+    "EndOfFlow",
     "Executor",
     "Feed",
     "Flow",
@@ -16,6 +17,7 @@ __all__ = [
     "GatherOperator",
     "Hook",
     "InTurn",
+    "OperatorRaised",
     "Outcome",
     "Pace",
     "Place",

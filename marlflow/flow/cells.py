@@ -18,7 +18,7 @@ from marlflow.flow.pace import UNLIMITED, Ledger
 
 
 class Edge:
-    """Items between two cells, oldest first."""
+    """Items between two cells, oldest first. `stage` names it where it is a buffer that the plan states."""
 
     __slots__ = ("capacity", "closed", "discarding", "dropped", "full", "gates", "items", "passed", "stage")
 
@@ -32,8 +32,10 @@ class Edge:
         self.passed = 0
 
     def room(self) -> int:
-        """How many items fit without waiting."""
-        return UNLIMITED if self.discarding or self.full != "wait" else self.capacity - len(self.items)
+        """How many items it takes at a time without waiting."""
+        if self.discarding or self.full != "wait":
+            return self.capacity
+        return self.capacity - len(self.items)
 
     def put(self, item: Any) -> None:
         """Takes an item; what does not fit is dropped, oldest first, and counted."""
@@ -64,19 +66,32 @@ class Gate:
 
     ledger: Ledger
     side: str
+    peers: list[Gate]
+    """The gates of all sides of the pace, this one too."""
+    heads: list[Edge] = field(default_factory=list)
+    """Where items that came from elsewhere wait to be let into the side."""
     cells: list[Cell] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
 
+    def under_way(self) -> int:
+        """How many items are between the gate and the side's end."""
+        return sum([len(edge.items) for edge in self.edges]) + sum([c.in_flight + len(c.pending) for c in self.cells])
+
     def available(self) -> int:
         """How many more items may enter the side now."""
-        under_way = sum(len(edge.items) for edge in self.edges)
-        under_way += sum(cell.in_flight + len(cell.pending) for cell in self.cells)
-        return max(0, self.ledger.permits(self.side) - under_way)
+        permitted = self.ledger.permits(self.side)
+        return max(0, permitted - self.under_way()) if permitted else 0
+
+    def may_stop(self) -> bool:
+        """Whether the pace is at rest, with nothing under way, and whatever is fed from elsewhere has ended."""
+        return self.ledger.at_rest and all(
+            peer.under_way() == 0 and all(edge.ended for edge in peer.heads) for peer in self.peers
+        )
 
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A stage at work. `stages` has one entry, or those of a fused call, in order."""
+    """A stage at work. `stages` has one entry, or those of a fused call, in order. A plan's ends have no kind."""
 
     kind: Kind | None
     stages: list[StageId]
@@ -85,7 +100,7 @@ class Cell:
     inboxes: list[Edge] = field(default_factory=list)
     outs: dict[Hashable, Edge] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
-    """Of a source: the paces that hold it. Other cells are held at their inbox's gates."""
+    """Of a source: the paces that hold it, the innermost first. Other cells are held at their inbox's gates."""
     sides: list[tuple[Ledger | None, str]] = field(default_factory=list)
     """Of a merge or a plan's end: whom to tell, and under which name, of what came by each inbox."""
     meters: list[Meter] = field(default_factory=list)
@@ -97,41 +112,61 @@ class Cell:
     next_inbox: int = 0
 
     @property
+    def is_plumbing(self) -> bool:
+        """Whether no stage of the plan's author stands here: a plan's end, or a carrier between two buffers."""
+        return self.kind is None or self.kind is Kind.QUEUE
+
+    @property
     def is_idle(self) -> bool:
         """Nothing is in flight, and nothing made is still undelivered."""
         return self.in_flight == 0 and not self.pending
 
+    def held(self) -> int:
+        """How many items are here, or on their way to here."""
+        return sum(len(edge.items) for edge in self.inboxes) + self.in_flight + len(self.pending)
+
     def room(self) -> int:
         """How many items its consumers have room for."""
-        return min((edge.room() for edge in self.outs.values()), default=UNLIMITED)
+        return min([edge.room() for edge in self.outs.values()], default=UNLIMITED)
 
     def deliver(self) -> bool:
-        """Hands on what is pending as far as there is room; whether anything moved."""
-        moved = False
-        while self.pending and self.pending[0][0].room() > 0:
-            edge, item = self.pending.popleft()
-            edge.put(item)
-            moved = True
+        """Hands on what is pending as far as there is room, in order on each edge; whether anything moved."""
+        waiting: deque[tuple[Edge, Any]] = deque()
+        full: set[Edge] = set()
+        for edge, item in self.pending:
+            if edge not in full and edge.room() > 0:
+                edge.put(item)
+            else:
+                full.add(edge)
+                waiting.append((edge, item))
+        moved = len(waiting) < len(self.pending)
+        self.pending = waiting
         return moved
 
     def takeable(self, index: int = 0) -> int:
         """How many items may be taken from an inbox now, by what is there and what its gates grant."""
         edge = self.inboxes[index]
-        return min(len(edge.items), *(gate.available() for gate in edge.gates)) if edge.gates else len(edge.items)
+        waiting = len(edge.items)
+        if waiting and edge.gates:
+            return min(waiting, *[gate.available() for gate in edge.gates])
+        return waiting
 
     def take(self, count: int, index: int = 0) -> list[Any]:
         """The next `count` items of an inbox."""
         items = self.inboxes[index].items
         return [items.popleft() for _ in range(count)]
 
-    def waits_for(self) -> str:
-        """What keeps it from moving, in words."""
-        if self.pending or (self.inboxes and any(edge.items for edge in self.inboxes) and self.room() < 1):
+    def waits_for(self) -> str | None:
+        """What keeps it from moving, in words; None where its own edges and gates do not."""
+        full = {str(edge.stage) if edge.stage else "the next stage" for edge in self.outs.values() if edge.room() < 1}
+        has_input = any(edge.items for edge in self.inboxes)
+        if self.pending:
             return "room at " + ", ".join(
-                str(edge.stage or "the next stage") for edge in self.outs.values() if edge.room() < 1
+                sorted({str(e.stage) if e.stage else "the next stage" for e, _ in self.pending})
             )
+        if full and (has_input or not self.inboxes):
+            return "room at " + ", ".join(sorted(full))
         gates = self.gates + [gate for edge in self.inboxes if edge.items for gate in edge.gates]
-        held = [f"its turn as {gate.side!r}" for gate in gates if gate.available() < 1]
-        if held:
-            return " and ".join(held)
-        return "input" if self.inboxes else "the plans that wait for rounds to come to rest"
+        if held := [f"its turn as {gate.side!r}" for gate in gates if gate.available() < 1]:
+            return " and ".join(dict.fromkeys(held))
+        return "input" if self.inboxes and not has_input else None

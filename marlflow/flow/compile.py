@@ -37,6 +37,8 @@ class _Compiler:
         self._consumers = consumers(all_stages(plan))
         self._paths = stage_paths(plan)
         self._cells: dict[int, Cell] = {}
+        self._fed_by: dict[int, tuple[Flow[Any], ...]] = {}  # by the cell's identity: a flow for each inbox
+        self._gates: dict[int, list[Gate]] = {}  # by the ledger's identity
         for one in plan.plans if isinstance(plan, Together) else (plan,):
             self._close(one)
 
@@ -45,8 +47,7 @@ class _Compiler:
         ledger = self._ledger(plan.pace, plan.name)
         for side, end in plan.ends().items():
             edge = self._edge(end)
-            sink = Cell(None, [StageId(plan.name, f"({side})")], inboxes=[edge], sides=[(ledger, side)])
-            self._add(sink)
+            self._add(Cell(None, [StageId(plan.name, f"({side})")], inboxes=[edge], sides=[(ledger, side)]))
             self._gate(end, edge, ledger, side)
 
     def _ledger(self, pace: Pace | None, name: str) -> Ledger | None:
@@ -65,39 +66,42 @@ class _Compiler:
         plan = self._owner[id(flow)]
         return StageId(plan, flow.name, self._paths.get(plan, ""))
 
-    def _edge(self, flow: Flow[Any], capacity: int = 1, full: Any = "wait", stage: StageId | None = None) -> Edge:
+    # -- edges --------------------------------------------------------------------------------------------------
+
+    def _edge(self, flow: Flow[Any]) -> Edge:
         """A new edge that carries the items of `flow` to whoever asks."""
         if flow.kind is Kind.QUEUE:
             return self._queue(flow)
-        edge = Edge(capacity, full, stage)
+        if _is_fork_branch(flow):
+            return self._wire(flow, Edge(flow.capacity or 1, flow.full, self._id(flow)))
         if flow.kind is Kind.BRANCH:
-            divider = flow.inputs[0]
-            cell = self._cell(divider)
-            if divider.kind is Kind.FORK:
-                edge = Edge(flow.capacity or 1, flow.full, self._id(flow))
-            cell.outs[flow.branch] = edge
-        else:
-            self._cell(flow).outs[None] = edge
+            return self._wire(flow, Edge())
+        cell = self._cell(flow)
+        # A call takes all that waits for it, so there has to be room for all that comes back.
+        return self._wire(flow, Edge(cell.inboxes[0].capacity if cell.call is not None and cell.inboxes else 1))
+
+    def _wire(self, flow: Flow[Any], edge: Edge) -> Edge:
+        cell = self._cell(flow.inputs[0] if flow.kind is Kind.BRANCH else flow)
+        cell.outs[flow.branch] = edge
         self.network.edges.append(edge)
         return edge
 
     def _queue(self, flow: Flow[Any]) -> Edge:
-        before = flow.inputs[0]
-        stage, capacity = self._id(flow), flow.capacity or 1
-        buffered = before.kind is Kind.QUEUE or (before.kind is Kind.BRANCH and before.inputs[0].kind is Kind.FORK)
-        if buffered:  # two buffers in a row: something has to carry items from one to the other
-            edge = self._relay(self._edge(before), stage.plan, Edge(capacity, flow.full, stage))
+        before, stage = flow.inputs[0], self._id(flow)
+        edge = Edge(flow.capacity or 1, flow.full, stage)
+        if before.kind is Kind.QUEUE or _is_fork_branch(before):
+            # Two buffers in a row: something has to carry items from one to the other.
+            self._add(
+                Cell(Kind.QUEUE, [StageId(stage.plan, "(carry)")], inboxes=[self._edge(before)], outs={None: edge})
+            )
+            self.network.edges.append(edge)
         else:
-            edge = self._edge(before, capacity, flow.full, stage)
+            self._wire(before, edge)
         if before.kind is Kind.BRANCH and self._owner[id(before)] != stage.plan:
             self.network.feeds[stage.plan] = edge
         return edge
 
-    def _relay(self, source: Edge, plan: str, target: Edge | None = None) -> Edge:
-        target = target or Edge()
-        self._add(Cell(Kind.QUEUE, [StageId(plan, "(carry)")], inboxes=[source], outs={None: target}))
-        self.network.edges.append(target)
-        return target
+    # -- cells --------------------------------------------------------------------------------------------------
 
     def _cell(self, flow: Flow[Any]) -> Cell:
         """The cell of a stage, built once with all that feeds it."""
@@ -105,21 +109,17 @@ class _Compiler:
             return known
         chain = self._chain(flow)
         first = chain[0]
-        cell = Cell(flow.kind if len(chain) == 1 else Kind.THEN, [self._id(stage) for stage in chain])
-        cell.kind = first.kind if first.kind is Kind.SOURCE else cell.kind
-        cell.operators = [stage.operator for stage in chain]
-        if (place := place_of(first.operator)) is not None and first.kind in (Kind.SOURCE, Kind.THEN):
+        cell = Cell(first.kind, [self._id(stage) for stage in chain], [stage.operator for stage in chain])
+        if (place := place_of(first.operator)) is not None:
             cell.call = place.prepare(cell.operators)
-        ledger = self._ledger(first.pace, f"{self._owner[id(first)]}/{first.name}")
-        for position, before in enumerate(first.inputs):
-            edge = self._edge(before)
-            cell.inboxes.append(edge)
-            if first.kind is Kind.MERGE:
-                side = first.sides[position]
-                cell.sides.append((ledger, side))
+        self._cells.update((id(stage), cell) for stage in chain)
+        self._fed_by[id(cell)] = first.inputs
+        cell.inboxes = [self._edge(before) for before in first.inputs]
+        if first.kind is Kind.MERGE:
+            ledger = self._ledger(first.pace, f"{self._owner[id(first)]}/{first.name}")
+            cell.sides = [(ledger, side) for side in first.sides]
+            for side, before, edge in zip(first.sides, first.inputs, cell.inboxes, strict=True):
                 self._gate(before, edge, ledger, side)
-        for stage in chain:
-            self._cells[id(stage)] = cell
         return self._add(cell)
 
     def _chain(self, flow: Flow[Any]) -> list[Flow[Any]]:
@@ -134,27 +134,33 @@ class _Compiler:
             chain.insert(0, before)
         return chain
 
+    # -- gates --------------------------------------------------------------------------------------------------
+
     def _gate(self, end: Flow[Any], edge: Edge, ledger: Ledger | None, side: str) -> None:
         """Holds a side back where it begins: at sources, and just behind a fork, a split or a queue."""
         if ledger is None:
             return
-        gate = Gate(ledger, side)
+        peers = self._gates.setdefault(id(ledger), [])
+        gate = Gate(ledger, side, peers)
+        peers.append(gate)
         self._hang(gate, end, edge)
 
     def _hang(self, gate: Gate, flow: Flow[Any], edge: Edge) -> None:
         if flow.kind in (Kind.BRANCH, Kind.QUEUE):
             edge.gates.append(gate)
+            gate.heads.append(edge)
             return
         cell = self._cells[id(flow)]
         gate.edges.append(edge)
-        if cell in gate.cells:
-            return
         gate.cells.append(cell)
         if cell.kind is Kind.SOURCE:
             cell.gates.append(gate)
-        first = next(stage for stage in self._chain(flow))
-        for before, inbox in zip(first.inputs, cell.inboxes, strict=True):
+        for before, inbox in zip(self._fed_by[id(cell)], cell.inboxes, strict=True):
             self._hang(gate, before, inbox)
+
+
+def _is_fork_branch(flow: Flow[Any]) -> bool:
+    return flow.kind is Kind.BRANCH and flow.inputs[0].kind is Kind.FORK
 
 
 def stage_paths(plan: AnyPlan) -> dict[str, str]:

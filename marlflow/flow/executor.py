@@ -7,26 +7,31 @@ the same order, so that with operators that return at once two runs do the same 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marlflow.base.errors import MarlflowError, StageFailed, Stalled
+from marlflow.base.errors import MarlflowError, PlanInvalid, Stalled
 from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
+from marlflow.flow.firing import Firing, condition
 from marlflow.flow.flow import Kind
-from marlflow.flow.meters import Condition, Hook, Meter, rows_of
-from marlflow.flow.operators import OperatorRaised, Outcome, StageTimes
+from marlflow.flow.meters import Condition, Hook, Meter
 from marlflow.flow.plan import AnyPlan, Together
+
+SETTLE_S = 60.0
+"""How long what is in flight may take to land when a stage has failed, before the failure is raised all the same."""
+
+_SWEEPS_AT_ONCE = 100  # with nothing in flight there is nothing to wait for, but others may share the event loop
 
 
 class Executor:
     """Runs a plan: `await executor.run()`, or `executor.run_sync()` from anywhere.
 
     `on_output(plan's name, item)` is called with each item that leaves a plan by its output. Raises PlanInvalid before
-    anything starts, StageFailed when an operator raises, Stalled when nothing can move.
+    anything starts, StageFailed when an operator raises, Stalled when nothing can move; what a hook or `on_output`
+    raises comes out as it is.
     """
 
     def __init__(
@@ -36,344 +41,269 @@ class Executor:
         hooks: Sequence[Hook] = (),
     ) -> None:
         plan.check()
-        self._plan = plan
-        self._hooks = tuple(hooks)
-        self._on_output = on_output or (lambda name, item: None)
         self._network = compile_plan(plan)
         self._order = list(reversed(self._network.cells))
-        self._waiting_plans = _plans_that_wait(plan)
-        self._stopping = False
-        self._in_flight = 0
-        self._failure: BaseException | None = None
-        self._began_s = time.perf_counter()
+        self._firing = Firing(on_output or _ignore, hooks)
+        self._plans = (plan.name, *(one.name for one in plan.plans)) if isinstance(plan, Together) else (plan.name,)
+        self._stopping: set[str] = set()
+        self._shared = self._network.by_plan.get(plan.name, []) if isinstance(plan, Together) else []
+        self._overlap = isinstance(plan, Together) and plan.rounds.overlap
+        waiting = [one.name for one in plan.plans if one.waits_for_rounds] if isinstance(plan, Together) else []
+        self._waited_for = {name: self._network.by_plan[name] for name in waiting}
 
     # -- running ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Runs until every source has ended and everything they made has been used."""
-        self._wake = asyncio.Event()
-        now = time.perf_counter()
-        self._began_s = now
         for cell in self._network.cells:
-            cell.clock.since_s = now
+            cell.clock.since_s = time.perf_counter()
+        try:
+            await self._loop()
+        except Exception:
+            await self._firing.settle(SETTLE_S)
+            raise
+
+    async def _loop(self) -> None:
+        firing, sweeps = self._firing, 0
         while True:
+            firing.landed.clear()
             moved = self._sweep()
-            if self._failure is not None:
-                await self._settle()
-                raise self._failure
+            if firing.failure is not None:
+                raise firing.failure
             if moved:
-                await asyncio.sleep(0)
-            elif self._in_flight:
+                sweeps += 1
+                if firing.in_flight or sweeps % _SWEEPS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            elif firing.in_flight:
                 self._look()
-                await self._wake.wait()
-                self._wake.clear()
-            elif all(cell.ended for cell in self._network.cells):
+                await firing.landed.wait()
+            elif all(cell.ended for cell in self._order):
                 return
             else:
-                raise Stalled([(str(c.stages[0]), c.waits_for()) for c in self._network.cells if not c.ended])
+                raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in self._stuck()])
 
     def run_sync(self) -> None:
         """The same, from code that is not asynchronous, in a notebook's running loop too."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
+            failure = self._run_to_end()
+        else:
+            failures: list[BaseException | None] = []
+            thread = threading.Thread(target=lambda: failures.append(self._run_to_end()), name="marlflow-executor")
+            thread.start()
+            thread.join()
+            failure = failures[0]
+        if isinstance(failure, MarlflowError):
+            raise failure.with_traceback(None)  # the loop's frames say nothing; the cause has the operator's own
+        if failure is not None:
+            raise failure
+
+    def _run_to_end(self) -> BaseException | None:
+        try:
             asyncio.run(self.run())
-            return
-        failure: list[BaseException] = []
-
-        def run_in_thread() -> None:
-            try:
-                asyncio.run(self.run())
-            except BaseException as error:  # noqa: BLE001  carried over to the caller's thread, raised there
-                failure.append(error)
-
-        thread = threading.Thread(target=run_in_thread, name="marlflow-executor")
-        thread.start()
-        thread.join()
-        if failure:
-            raise failure[0]
+        except BaseException as error:  # noqa: BLE001  raised by run_sync, in the caller's thread
+            return error
+        return None
 
     def stop(self) -> None:
         """Every source ends when its pace is next at rest; what is under way is finished."""
-        self._stopping = True
+        self._stopping.update(self._plans)
 
     def end_plan(self, name: str) -> None:
-        """The plan takes nothing more from the shared stream (counted as dropped); what it has is finished."""
-        self._network.feeds[name].discard()
+        """The plan takes nothing more from the shared stream (counted as dropped); what it has taken is finished.
+
+        Its own sources end as in `stop`; other plans go on. Raises PlanInvalid if there is no such plan.
+        """
+        if name not in self._plans:
+            raise PlanInvalid([f"no plan is named {name!r}; there are {', '.join(map(repr, self._plans))}"])
+        self._stopping.add(name)
+        if name in self._network.feeds:
+            self._network.feeds[name].discard()
 
     # -- looking ------------------------------------------------------------------------------------------------
 
     def meters(self) -> dict[str, dict[str, Any]]:
-        """Every stage's figures by `plan/stage`, up to now."""
+        """Every stage's figures by `plan/stage`, up to now. Buffers have items and drops, and no times."""
         self._look()
         found: dict[str, dict[str, Any]] = {}
-        elapsed = time.perf_counter() - self._began_s
         for cell in self._network.cells:
-            if cell.kind is None or cell.stages[0].stage.startswith("("):
-                continue
-            for position, (stage, meter) in enumerate(zip(cell.stages, cell.meters, strict=True)):
-                found[str(stage)] = _with_waits(meter, cell, position, elapsed).snapshot()
+            if not cell.is_plumbing:
+                for position, stage in enumerate(cell.stages):
+                    found[str(stage)] = _metered(cell, position).snapshot()
         for edge in self._network.edges:
             if edge.stage is not None:
                 found[str(edge.stage)] = Meter(items=edge.passed, dropped=edge.dropped).snapshot()
         return found
 
     def held(self) -> dict[str, int]:
-        """Items on the way, by the stage they wait for: for bounds and conservation."""
-        return {
-            str(cell.stages[0]): sum(len(edge.items) for edge in cell.inboxes) + cell.in_flight + len(cell.pending)
-            for cell in self._network.cells
-        }
+        """Items on the way, by the stage they wait for: for bounds and conservation. A plan's ends are `(side)`."""
+        found: dict[str, int] = {}
+        for cell in self._network.cells:
+            stage = str(cell.stages[0])
+            found[stage] = found.get(stage, 0) + cell.held()
+        return found
 
     def ledger_state(self) -> dict[str, Any]:
-        """Where every pace stands."""
+        """Where every pace stands, by its plan, or by plan/stage for a merge's; plain data."""
         return {name: dict(ledger.state()) for name, ledger in self._network.ledgers.items()}
+
+    def load_ledger_state(self, state: Mapping[str, Any]) -> None:
+        """Every pace goes on where `ledger_state` found it; call it before `run`."""
+        for name, ledger in self._network.ledgers.items():
+            ledger.load_state(state[name])
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _sweep(self) -> bool:
+        """Looks at every cell once; whether anything moved."""
         moved = False
         for cell in self._order:
             if cell.ended:
                 continue
-            if cell.pending:
-                moved |= cell.deliver()
+            if cell.pending and cell.deliver():
+                moved = True
             if self._fire(cell):
                 moved = True
-            if self._failure is not None:
-                return moved
-            if self._has_ended(cell):
-                self._end(cell)
+                if self._firing.failure is not None:
+                    return True
+            if self._leave_paces(cell) or self._has_ended(cell):
                 moved = True
         return moved
 
     def _fire(self, cell: Cell) -> bool:
-        if cell.kind is None or cell.kind is Kind.MERGE:
+        kind = cell.kind
+        if kind is None or kind is Kind.MERGE:
             return self._take_sides(cell)
         if cell.pending or cell.in_flight:
             return False
-        if cell.kind is Kind.SOURCE:
+        if kind is Kind.SOURCE:
             return self._fire_source(cell)
         count = cell.takeable()
         if count < 1:
             return False
-        if cell.kind in (Kind.GATHER, Kind.SPLIT):
-            self._divide(cell, cell.take(1)[0])
+        if kind is Kind.GATHER or kind is Kind.SPLIT:
+            self._firing.divide(cell, cell.take(1)[0])
             return True
         count = min(count, cell.room())
         if count < 1:
             return False
-        if cell.kind in (Kind.QUEUE, Kind.FORK):
-            self._copy(cell, cell.take(count))
-            return True
-        self._start(cell, cell.take(count if cell.call is not None else 1))
+        if kind is Kind.THEN:
+            self._firing.call(cell, cell.take(count if cell.call is not None else 1))
+        else:
+            self._firing.copy(cell, cell.take(count))
         return True
 
     def _fire_source(self, cell: Cell) -> bool:
-        count = min([cell.room(), *(gate.available() for gate in cell.gates)]) if cell.gates else min(1, cell.room())
-        if cell.exhausted or count < 1 or self._should_end(cell) or not self._may_begin_round(cell):
+        count = min([cell.room(), *[gate.available() for gate in cell.gates]])
+        if count < 1 or cell.exhausted or self._is_over(cell) or not self._may_begin_round(cell):
             return False
-        self._start(cell, [None] * (count if cell.call is not None else 1))
+        self._firing.call(cell, [None] * (count if cell.call is not None else 1))
         return True
 
-    def _may_begin_round(self, cell: Cell) -> bool:
-        if not isinstance(self._plan, Together) or cell.stages[0].plan != self._plan.name:
-            return True
-        overlap = self._plan.rounds.overlap
-        return all(
-            cell.ended or (_took_all(cell) if overlap else _took_all(cell) and cell.is_idle)
-            for name in self._waiting_plans
-            for cell in self._network.by_plan[name]
-        )
-
-    def _start(self, cell: Cell, items: list[Any]) -> None:
-        for hook in self._hooks:
-            hook.before(cell.stages[0], len(items))
-        began = time.time()
-        cell.clock.turn(Condition.BUSY, time.perf_counter())
-        try:
-            if cell.call is not None:
-                result = cell.call(items)
-            else:
-                result = cell.operators[0]() if cell.kind is Kind.SOURCE else cell.operators[0](items[0])
-        except StopIteration:
-            cell.exhausted = True
-            return
-        except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
-            self._fail(cell, error)
-            return
-        if inspect.isawaitable(result):
-            cell.in_flight = len(items)
-            self._in_flight += 1
-            future = asyncio.ensure_future(_awaited(result))
-            future.add_done_callback(lambda done: self._landed(cell, done, began))
-        else:
-            self._finish(cell, result, began)
-
-    def _landed(self, cell: Cell, done: asyncio.Future[Any], began: float) -> None:
-        cell.in_flight = 0
-        self._in_flight -= 1
-        self._wake.set()
-        if done.cancelled():
-            self._fail(cell, asyncio.CancelledError("the call was cancelled"))
-        elif (error := done.exception()) is not None:
-            self._fail(cell, error)
-        else:
-            self._finish(cell, done.result(), began)
-
-    def _finish(self, cell: Cell, result: Any, began: float) -> None:
-        if cell.call is not None:
-            outcome: Outcome = result
-        else:
-            outcome = Outcome([result], [StageTimes(began, time.time(), rows_of(result))])
-        out = cell.outs[None]
-        for item in outcome.outputs:
-            out.put(item)
-        self._record(cell, len(outcome.outputs), outcome.times)
-
-    def _record(self, cell: Cell, items: int, times: Sequence[StageTimes]) -> None:
-        for stage, meter, spent in zip(cell.stages, cell.meters, times, strict=True):
-            meter.items += items
-            meter.rows += spent.rows
-            meter.busy_s += max(0.0, spent.ended_s - spent.began_s)
-            for hook in self._hooks:
-                hook.after(stage, items, spent)
-        cell.clock.turn(self._condition(cell), time.perf_counter())
-
-    def _divide(self, cell: Cell, item: Any) -> None:
-        began = time.time()
-        operator = cell.operators[0]
-        for hook in self._hooks:
-            hook.before(cell.stages[0], 1)
-        try:
-            if cell.kind is Kind.GATHER:
-                parts = [(None, part) for part in operator.add(item)]
-            else:
-                parts = list(operator(item))
-            cell.pending.extend((cell.outs[key], part) for key, part in parts)
-        except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
-            self._fail(cell, _unknown_branch(error, cell))
-            return
-        cell.deliver()
-        rows = sum(rows_of(part) for _, part in parts)
-        self._record(cell, len(parts), [StageTimes(began, time.time(), rows)])
-
-    def _copy(self, cell: Cell, items: list[Any]) -> None:
-        for item in items:
-            for edge in cell.outs.values():
-                edge.put(item)
-        rows, now = sum(rows_of(item) for item in items), time.time()
-        self._record(cell, len(items), [StageTimes(now, now, rows)])
-
     def _take_sides(self, cell: Cell) -> bool:
-        """A merge or a plan's end takes what its sides have for it, each in its turn."""
-        moved = False
-        for offset in range(len(cell.inboxes)):
-            index = (cell.next_inbox + offset) % len(cell.inboxes)
-            count = min(cell.takeable(index), cell.room())
-            if count < 1:
+        """A merge takes one item, from its sides in rotation; a plan's end takes all that its turns allow."""
+        sides = len(cell.inboxes)
+        for offset in range(sides):
+            index = (cell.next_inbox + offset) % sides
+            if cell.takeable(index) < 1 or cell.room() < 1:
                 continue
-            ledger, side = cell.sides[index]
-            count = 1 if cell.kind is Kind.MERGE else count
-            for item in cell.take(count, index):
-                if ledger is not None:
-                    ledger.took(side, rows_of(item))
-                if cell.kind is Kind.MERGE:
-                    cell.outs[None].put(item)
-                    self._record(cell, 1, [StageTimes(0.0, 0.0, rows_of(item))])
-                elif side == "output":
-                    self._on_output(cell.stages[0].plan, item)
-            cell.next_inbox = (index + 1) % len(cell.inboxes)
-            moved = True
-            break
-        return moved
+            self._firing.take_side(cell, index)
+            while cell.kind is None and cell.takeable(index) > 0:
+                self._firing.take_side(cell, index)
+            cell.next_inbox = (index + 1) % sides
+            return True
+        return False
+
+    # -- rounds -------------------------------------------------------------------------------------------------
+
+    def _may_begin_round(self, source: Cell) -> bool:
+        """Whether a source may make its next item: one of the shared stream waits for the plans that wait for rounds."""
+        if not self._waited_for or source not in self._shared:
+            return True
+        delivered = all(cell.held() == 0 for cell in self._shared if cell is not source)
+        return delivered and all(self._has_rested(name) for name in self._waited_for)
+
+    def _has_rested(self, name: str) -> bool:
+        """Whether the plan is done with all rounds so far; where rounds overlap, with all but the last piece."""
+        cells = self._waited_for[name]
+        if not self._overlap:
+            return all(cell.held() == 0 for cell in cells)
+        waiting = sum(cell.held() - cell.in_flight for cell in cells)
+        return waiting == 0 and sum(cell.in_flight for cell in cells) <= 1
 
     # -- ending -------------------------------------------------------------------------------------------------
 
-    def _should_end(self, cell: Cell) -> bool:
-        if cell.gates:
-            return any(gate.ledger.is_over(gate.side, self._stopping) for gate in cell.gates)
-        return self._stopping
+    def _is_over(self, source: Cell) -> bool:
+        """Whether a source is to end though it could go on. Of nested paces, the outermost has to be at rest."""
+        if any(gate.ledger.is_over(gate.side) for gate in source.gates):
+            return True
+        if source.stages[0].plan not in self._stopping:
+            return False
+        return not source.gates or source.gates[-1].may_stop()
+
+    def _leave_paces(self, cell: Cell) -> bool:
+        """Ended sides leave their pace; what can never be given a turn again is discarded; whether that was news."""
+        news = False
+        for (ledger, side), edge in zip(cell.sides, cell.inboxes, strict=False):
+            if edge.ended and ledger is not None and not ledger.is_over(side):
+                ledger.leave(side)
+                news = True
+        for edge in cell.inboxes:
+            if edge.gates and not edge.discarding and any(gate.ledger.is_over(gate.side) for gate in edge.gates):
+                edge.discard()
+                news = True
+        return news
 
     def _has_ended(self, cell: Cell) -> bool:
-        for edge, side in zip(cell.inboxes, cell.sides, strict=False):
-            if edge.ended and side[0] is not None:
-                side[0].leave(side[1])
-        if not cell.is_idle:
+        """Ends the cell if nothing will come out of it any more; whether that was now."""
+        if cell.in_flight or cell.pending:
             return False
         if cell.kind is Kind.SOURCE:
-            return cell.exhausted or self._should_end(cell)
-        return all(edge.ended for edge in cell.inboxes)
-
-    def _end(self, cell: Cell) -> None:
+            over = cell.exhausted or self._is_over(cell)
+        else:
+            over = all([edge.closed and not edge.items for edge in cell.inboxes])
+        if not over:
+            return False
         cell.ended = True
         cell.clock.turn(Condition.ENDED, time.perf_counter())
         for edge in cell.outs.values():
             edge.closed = True
-        if cell.kind is Kind.SOURCE and isinstance(self._plan, Together) and cell.stages[0].plan == self._plan.name:
-            self._stopping = True
+        if cell in self._shared and all(cell.ended for cell in self._shared if cell.kind is Kind.SOURCE):
+            self.stop()
+        return True
 
-    def _fail(self, cell: Cell, error: BaseException) -> None:
-        if self._failure is not None:
-            return
-        position, cause = 0, error
-        if isinstance(error, OperatorRaised):
-            position, cause = error.position, error.__cause__ or error
-        stage = cell.stages[position]
-        failure = StageFailed(stage.stage, stage.plan, stage.path, _reason(cause))
-        failure.__cause__ = cause
-        self._failure = failure
-
-    async def _settle(self) -> None:
-        """Lets what is in flight land, so that nothing is left behind when the failure is raised."""
-        while self._in_flight:
-            await self._wake.wait()
-            self._wake.clear()
-
-    # -- conditions ---------------------------------------------------------------------------------------------
+    # -- waiting ------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        now = time.perf_counter()
+        now_s = time.perf_counter()
         for cell in self._network.cells:
-            cell.clock.turn(self._condition(cell), now)
+            cell.clock.turn(condition(cell), now_s)
 
-    def _condition(self, cell: Cell) -> Condition:
-        if cell.ended:
-            return Condition.ENDED
-        if cell.in_flight:
-            return Condition.BUSY
-        has_input = any(edge.items for edge in cell.inboxes) or not cell.inboxes
-        return Condition.BLOCKED if cell.pending or has_input else Condition.STARVED
+    def _stuck(self) -> list[Cell]:
+        """The cells that have not ended, without the ends of plans that only wait for input."""
+        return [cell for cell in self._network.cells if not cell.ended and (cell.kind is not None or cell.held())]
 
-
-async def _awaited(result: Any) -> Any:
-    return await result
+    def _waits_for(self, cell: Cell) -> str:
+        if (known := cell.waits_for()) is not None:
+            return known
+        tired = [name for name in self._waited_for if not self._has_rested(name)]
+        return " and ".join(f"plan {name!r} to come to rest" for name in tired) or "the round before to be taken up"
 
 
-def _took_all(cell: Cell) -> bool:
-    return not cell.pending and not any(edge.items for edge in cell.inboxes)
+def _ignore(plan: str, item: Any) -> None:
+    """Nobody asked for what leaves the plans."""
 
 
-def _plans_that_wait(plan: AnyPlan) -> tuple[str, ...]:
-    return tuple(one.name for one in plan.plans if one.waits_for_rounds) if isinstance(plan, Together) else ()
-
-
-def _with_waits(meter: Meter, cell: Cell, position: int, elapsed_s: float) -> Meter:
-    """The meter with its waiting times: a fused stage waits for those before it in its call."""
-    starved, blocked = cell.clock.spent_s[Condition.STARVED], cell.clock.spent_s[Condition.BLOCKED]
-    if position > 0:
-        starved, blocked = max(0.0, elapsed_s - meter.busy_s), 0.0
-    return Meter(meter.items, meter.rows, meter.dropped, meter.busy_s, starved, blocked)
-
-
-def _reason(cause: BaseException) -> str:
-    text = str(cause)
-    return text if isinstance(cause, MarlflowError) else f"{type(cause).__name__}: {text}"
-
-
-def _unknown_branch(error: Exception, cell: Cell) -> Exception:
-    if cell.kind is Kind.SPLIT and isinstance(error, KeyError) and error.args and error.args[0] not in cell.outs:
-        return KeyError(
-            f"the split routed an item to {error.args[0]!r}; its branches are {sorted(map(str, cell.outs))}"
+def _metered(cell: Cell, position: int) -> Meter:
+    """A stage's meter with its times. In a call of several, the first is blocked by the others, and they wait for it."""
+    meter, clock = cell.meters[position], cell.clock
+    starved_s, blocked_s = clock.spent_s[Condition.STARVED], clock.spent_s[Condition.BLOCKED]
+    busy_s = clock.spent_s[Condition.BUSY]
+    if cell.call is not None:
+        busy_s = meter.busy_s
+        elsewhere_s = max(0.0, clock.called_s - busy_s)
+        starved_s, blocked_s = (
+            (starved_s, blocked_s + elsewhere_s) if position == 0 else (starved_s + elsewhere_s, blocked_s)
         )
-    return error
+    return Meter(meter.items, meter.rows, meter.dropped, busy_s, starved_s, blocked_s)

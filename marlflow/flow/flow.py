@@ -72,12 +72,16 @@ class Flow(Generic[T]):
         )
         return {key: Flow(Kind.BRANCH, f"{stage.name}[{key}]", (stage,), branch=key, capacity=1) for key in branches}
 
-    def fork(self, copies: int, capacity: int | None = None, full: Full = "wait") -> tuple[Flow[T], ...]:
-        """Every item leaves by each of `copies` branches; a branch holds `capacity` items, and when full makes the
-        others wait or drops its oldest."""
-        stage: Flow[T] = Flow(Kind.FORK, "fork", (self,), branches=tuple(range(copies)), capacity=capacity, full=full)
+    def fork(
+        self, copies: int, capacity: int | None = None, full: Full = "wait", name: str = "fork"
+    ) -> tuple[Flow[T], ...]:
+        """Every item leaves by each of `copies` branches.
+
+        A branch holds up to `capacity` items; a full one makes the others wait, or drops its own oldest.
+        """
+        stage: Flow[T] = Flow(Kind.FORK, name, (self,), branches=tuple(range(copies)), capacity=capacity, full=full)
         return tuple(
-            Flow(Kind.BRANCH, f"fork[{i}]", (stage,), branch=i, capacity=capacity, full=full) for i in range(copies)
+            Flow(Kind.BRANCH, f"{name}[{i}]", (stage,), branch=i, capacity=capacity, full=full) for i in range(copies)
         )
 
     def queue(self, capacity: int | None = None, full: Full = "wait", name: str = "queue") -> Flow[T]:
@@ -104,7 +108,7 @@ class Flow(Generic[T]):
 
 
 def source(operator: Callable[[], T | Awaitable[T]], name: str | None = None) -> Flow[T]:
-    """A flow out of nothing: the operator makes each item, and ends the flow by raising StopIteration."""
+    """A flow out of nothing: the operator makes each item, and ends the flow by raising StopIteration or EndOfFlow."""
     return Flow(Kind.SOURCE, name or name_of(operator), operator=operator, shown=describe(operator))
 
 

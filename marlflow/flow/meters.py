@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from typing import Any, Protocol
 
 from marlflow.flow.operators import StageTimes
 
 
-class Condition(Enum):
-    """What a stage is doing now."""
+class Condition(IntEnum):
+    """What a stage is doing now: it works, waits for input, waits for room or for its turn, or has ended."""
 
-    BUSY = "busy"
-    STARVED = "waits for input"
-    BLOCKED = "waits for room, or for its turn"
-    ENDED = "has ended"
+    BUSY = 0
+    STARVED = 1
+    BLOCKED = 2
+    ENDED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +43,31 @@ class Meter:
 
     def snapshot(self) -> dict[str, Any]:
         """The figures as plain data."""
-        return {
-            "items": self.items,
-            "rows": self.rows,
-            "dropped": self.dropped,
-            "busy_s": self.busy_s,
-            "starved_s": self.starved_s,
-            "blocked_s": self.blocked_s,
-        }
+        return asdict(self)
 
 
 class Hook(Protocol):
-    """Watches stages. `before` when items are handed to a stage, `after` with the times it really ran."""
+    """Watches stages. Operators of one call are told one after the other; forks and merges take no time.
+
+    A `before` without an `after` is a source that ended, or a stage that failed.
+    """
 
     def before(self, stage: StageId, items: int) -> None:
         """`items` items are about to be handed to the stage."""
 
     def after(self, stage: StageId, items: int, times: StageTimes) -> None:
-        """The stage has dealt with `items` items."""
+        """The stage has run; `items` items came out of it."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """Charges the time between two looks at a cell to the condition it was in."""
+    """Charges the time between two looks at a cell to the condition it was in; `called_s` is the time of landed calls."""
 
     condition: Condition = Condition.STARVED
     since_s: float = 0.0
-    spent_s: dict[Condition, float] = field(default_factory=lambda: dict.fromkeys(Condition, 0.0))
+    spent_s: list[float] = field(default_factory=lambda: [0.0] * len(Condition))
+    call_began_s: float = 0.0
+    called_s: float = 0.0
 
     def turn(self, condition: Condition, now_s: float) -> None:
         """The condition is `condition` from now on."""

@@ -4,18 +4,33 @@ An operator of `then` is a callable of one item; of `gather` an object with `add
 are now complete; of `split` a callable that returns (branch, item) pairs; of `source` a callable of nothing. Each
 returns its value or something awaitable. What it takes and gives is read from its annotations, or from `accepts` and
 `emits` where they depend on how it was made.
+
+A source ends its flow by raising StopIteration or, where Python forbids that (in a coroutine), EndOfFlow:
+
+    >>> async def numbers():
+    ...     raise EndOfFlow
+
+What else an operator may declare: `place` (a Place, where it runs), `name`, `routes` (of a split: the type of what it
+routes), `at_most_one` (of a gather: it never gives several items for one), `updates` (the learner that it changes),
+`publishes` (it hands out weights), `max_staleness` (how many versions old its rows may be).
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import or_ as operator_or
 from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
+
+
+class EndOfFlow(Exception):
+    """A source raises it when nothing more will come; the one way for a source that is awaited."""
 
 
 class GatherOperator(Protocol[In_contra, Out_co]):
@@ -46,7 +61,8 @@ class Place(Protocol):
     """Where operators run when that is not the driver: a learner's process, a replay's, the rollout workers'.
 
     Neighbouring stages of one place become one call: `prepare` is told the operators once, before the first item;
-    what it returns runs them, in order, on each item of a list (`None` for each turn of a source).
+    what it returns runs them, in order, on each item of a list (`None` for each turn of a source). Fewer outputs than
+    turns say that the source has ended. An operator's own exception comes as OperatorRaised.
     """
 
     name: str
@@ -61,6 +77,9 @@ class OperatorRaised(Exception):
     def __init__(self, position: int, reason: str) -> None:
         self.position, self.reason = position, reason
         super().__init__(position, reason)
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class Bridged(Protocol):
@@ -93,24 +112,33 @@ def accepts(operator: Any, method: str = "__call__") -> Any:
     """The type of item the operator takes; Any where it does not say."""
     if (declared := getattr(operator, "accepts", None)) is not None:
         return declared
-    hints = _hints(operator, method)
-    return next((hint for name, hint in hints.items() if name != "return"), Any)
+    function, bound = _function(operator, method)
+    if function is None:
+        return Any
+    parameters = list(inspect.signature(function).parameters)[bound:]
+    return _hints(function).get(parameters[0], Any) if parameters else Any
 
 
 def emits(operator: Any, method: str = "__call__") -> Any:
     """The type of item the operator gives, out of its awaitable or list; Any where it does not say."""
     if (declared := getattr(operator, "emits", None)) is not None:
         return declared
-    result = _hints(operator, method).get("return", Any)
-    if method == "add":
-        result = _inside(result, Sequence)
-    return _without_awaitable(result)
+    function, _ = _function(operator, method)
+    result = _hints(function).get("return", Any) if function is not None else Any
+    return _without_awaitable(_inside(result) if method == "add" else result)
 
 
-def _hints(operator: Any, method: str) -> dict[str, Any]:
-    function = operator if inspect.isfunction(operator) else getattr(type(operator), method, None)
-    if isinstance(operator, type | types.BuiltinFunctionType) or function is None:
-        return {}
+def _function(operator: Any, method: str) -> tuple[Any, int]:
+    """The Python function that will run, and how many of its first parameters are already bound."""
+    if inspect.isfunction(operator):
+        return operator, 0
+    if inspect.ismethod(operator):
+        return operator.__func__, 1
+    function = None if inspect.isclass(operator) else getattr(type(operator), method, None)
+    return (function, 1) if inspect.isfunction(function) else (None, 0)
+
+
+def _hints(function: Any) -> dict[str, Any]:
     try:
         return get_type_hints(function)
     except (NameError, TypeError):  # names that exist only for type checkers: the stage is taken as untyped
@@ -119,10 +147,8 @@ def _hints(operator: Any, method: str) -> dict[str, Any]:
 
 def _without_awaitable(hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
-        plain = [option for option in get_args(hint) if get_origin(option) is not Awaitable and not _awaits(option)]
-        awaited = [get_args(option)[0] for option in get_args(hint) if _awaits(option)]
-        return Union[tuple(plain + awaited)]
-    return get_args(hint)[0] if _awaits(hint) else hint
+        return functools.reduce(operator_or, (_without_awaitable(option) for option in get_args(hint)))
+    return get_args(hint)[0] if _awaits(hint) and get_args(hint) else hint
 
 
 def _awaits(hint: Any) -> bool:
@@ -130,7 +156,7 @@ def _awaits(hint: Any) -> bool:
     return inspect.isclass(origin) and issubclass(origin, Awaitable)
 
 
-def _inside(hint: Any, container: type) -> Any:
+def _inside(hint: Any) -> Any:
     origin = get_origin(hint)
     if inspect.isclass(origin) and issubclass(origin, Iterable) and get_args(hint):
         return get_args(hint)[0]
@@ -141,11 +167,12 @@ def fits(got: Any, expected: Any) -> bool:
     """Whether items of type `got` can be handed to a stage that expects `expected`; unknown types fit anything."""
     if got is Any or expected is Any or isinstance(got, TypeVar) or isinstance(expected, TypeVar):
         return True
-    wanted = _options(expected)
-    return all(any(_is_a(option, want) for want in wanted) for option in _options(got))
+    wanted = options(expected)
+    return all(any(_is_a(option, want) for want in wanted) for option in options(got))
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def options(hint: Any) -> tuple[Any, ...]:
+    """The types a union is of; any other type alone."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
@@ -158,9 +185,9 @@ def _is_a(got: Any, want: Any) -> bool:
 
 def bridge(got: Any, expected: Any) -> str | None:
     """The stage that makes `expected` out of `got`, as the expected type declares it."""
-    for option in _options(expected):
+    for option in options(expected):
         made_from = getattr(option, "made_from", {})
-        for source in _options(got):
+        for source in options(got):
             if (stage := made_from.get(type_name(source))) is not None:
                 return str(stage)
     return None
@@ -168,7 +195,4 @@ def bridge(got: Any, expected: Any) -> str | None:
 
 def type_name(hint: Any) -> str:
     """The type as an error message shows it."""
-    return " or ".join(getattr(option, "__name__", str(option)) for option in _options(hint))
-
-
-BranchKey = Hashable
+    return " or ".join(getattr(option, "__name__", str(option)) for option in options(hint))

@@ -25,17 +25,21 @@ class AgentSteps:
 class Ledger(Protocol):
     """A pace at work. Sides are known by name."""
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether every side has had all that is due to it, and none has begun on its next turn."""
+
     def permits(self, side: str) -> int:
-        """How many turns the side may have under way or waiting now."""
+        """How many items may be under way on the side, or waiting at its end, now."""
 
     def took(self, side: str, rows: int) -> None:
         """One item of `rows` agent steps left the side."""
 
     def leave(self, side: str) -> None:
-        """The side has ended and takes no further part."""
+        """The side has ended and takes no further part; once it has left, leaving again changes nothing."""
 
-    def is_over(self, side: str, stopping: bool) -> bool:
-        """Whether the side can never again be given a turn, or should take none while stopping."""
+    def is_over(self, side: str) -> bool:
+        """Whether the side can never again be given a turn."""
 
     def state(self) -> Mapping[str, Any]:
         """All it knows, as plain data."""
@@ -103,63 +107,84 @@ class InTurn:
         return _RowLedger(*rows[0], items) if rows else _ItemLedger(items)
 
     def __str__(self) -> str:
-        shown = [
-            f"{name} {share}"
-            if not isinstance(share, AgentSteps)
-            else f"{name} {share.per} agent steps" + (f" (after the first {share.starts})" if share.starts else "")
-            for name, share in self.shares
-        ]
-        return "in turn: " + " : ".join(shown)
+        rows = [(name, share) for name, share in self.shares if isinstance(share, AgentSteps)]
+        items = ", ".join(f"{name} {share}" for name, share in self.shares if not isinstance(share, AgentSteps))
+        if not rows:
+            return f"in turn: {items}"
+        name, share = rows[0]
+        starts = f", after the first {share.starts}" if share.starts else ""
+        return f"in turn: {items} for every {share.per} agent steps of {name}{starts}"
 
 
 Pace = Freely | InTurn
 
 
 class _ItemLedger:
-    """Whole turns in a fixed order: each side its share, then the next side."""
+    """Whole turns in a fixed order: each side its share, then the next side.
+
+    When a side leaves in the middle of its share, the sides after it still have theirs if a side before it has had
+    its own; else the turn counts as not begun.
+    """
 
     def __init__(self, shares: list[tuple[str, int]]) -> None:
         self._shares = shares
         self._current = 0
         self._left = shares[0][1]
+        self._begun = False
+        self.turns = 0
 
     @property
     def at_rest(self) -> bool:
-        """Whether every side has had its share, and none has begun on the next."""
-        return bool(self._shares) and self._current == 0 and self._left == self._shares[0][1]
+        return not self._begun
+
+    @property
+    def sides(self) -> list[tuple[str, int]]:
+        """Who still takes part, with their shares."""
+        return self._shares
 
     def permits(self, side: str) -> int:
         return self._left if self._shares and self._shares[self._current][0] == side else 0
 
     def took(self, side: str, rows: int) -> None:
+        self._begun = True
         self._left -= 1
         if self._left == 0:
-            self._next(self._current + 1)
+            self._go_to(self._current + 1)
 
     def leave(self, side: str) -> None:
         index = next((i for i, (name, _) in enumerate(self._shares) if name == side), None)
         if index is None:
             return
-        was_current = index == self._current
         del self._shares[index]
-        if was_current and self._shares:
-            self._next(index)
-        elif index < self._current:
+        if index < self._current:
             self._current -= 1
+        elif index == self._current:
+            self._begun = self._begun and index > 0
+            self._go_to(index)
 
-    def is_over(self, side: str, stopping: bool) -> bool:
-        return (stopping and self.at_rest) or side not in dict(self._shares)
+    def is_over(self, side: str) -> bool:
+        return all(name != side for name, _ in self._shares)
 
     def state(self) -> Mapping[str, Any]:
-        return {"shares": [list(share) for share in self._shares], "current": self._current, "left": self._left}
+        return {
+            "shares": [list(share) for share in self._shares],
+            "current": self._current,
+            "left": self._left,
+            "begun": self._begun,
+            "turns": self.turns,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._shares = [(name, share) for name, share in state["shares"]]
         self._current, self._left = state["current"], state["left"]
+        self._begun, self.turns = state["begun"], state["turns"]
 
-    def _next(self, index: int) -> None:
-        self._current = index % len(self._shares)
-        self._left = self._shares[self._current][1]
+    def _go_to(self, index: int) -> None:
+        if index >= len(self._shares):
+            self.turns += self._begun
+            self._begun, index = False, 0
+        self._current = index
+        self._left = self._shares[index][1] if self._shares else 0
 
 
 class _RowLedger:
@@ -167,16 +192,13 @@ class _RowLedger:
 
     def __init__(self, leader: str, share: AgentSteps, followers: list[tuple[str, int]]) -> None:
         self._leader, self._share = leader, share
-        self._followers = followers
-        self._turn = _ItemLedger(list(followers))
-        self.rows = 0
-        self.turns = 0
+        self._followers = _ItemLedger(followers)
         self._leader_left = False
+        self.rows = 0
 
-    def _due(self) -> int:
-        if not self._followers:  # nobody is left to spend what the leader earns
-            return 0
-        return max(0, self.rows - self._share.starts) // self._share.per - self.turns
+    @property
+    def at_rest(self) -> bool:
+        return self._due() == 0
 
     def permits(self, side: str) -> int:
         due = self._due()
@@ -184,33 +206,35 @@ class _RowLedger:
             return UNLIMITED if due == 0 else 0
         if due == 0:
             return 0
-        alone = len(self._followers) == 1
-        return self._turn.permits(side) + ((due - 1) * self._followers[0][1] if alone else 0)
+        sides = self._followers.sides
+        ahead = (due - 1) * sides[0][1] if len(sides) == 1 else 0  # one alone may have all its turns under way
+        return self._followers.permits(side) + ahead
 
     def took(self, side: str, rows: int) -> None:
         if side == self._leader:
             self.rows += rows
-            return
-        self._turn.took(side, rows)
-        self.turns += self._turn.at_rest
+        else:
+            self._followers.took(side, rows)
 
     def leave(self, side: str) -> None:
         if side == self._leader:
             self._leader_left = True
-            return
-        begun = not self._turn.at_rest
-        self._followers = [(name, share) for name, share in self._followers if name != side]
-        self._turn.leave(side)
-        self.turns += begun and self._turn.at_rest
+        else:
+            self._followers.leave(side)
 
-    def is_over(self, side: str, stopping: bool) -> bool:
+    def is_over(self, side: str) -> bool:
         if side == self._leader:
             return self._leader_left
-        return (self._leader_left and self._due() == 0) or side not in dict(self._followers)
+        return self._followers.is_over(side) or (self._leader_left and self._due() == 0)
 
     def state(self) -> Mapping[str, Any]:
-        return {"rows": self.rows, "turns": self.turns, "turn": self._turn.state()}
+        return {"rows": self.rows, "leader_left": self._leader_left, "followers": self._followers.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.rows, self.turns = state["rows"], state["turns"]
-        self._turn.load_state(state["turn"])
+        self.rows, self._leader_left = state["rows"], state["leader_left"]
+        self._followers.load_state(state["followers"])
+
+    def _due(self) -> int:
+        if not self._followers.sides:  # nobody is left to spend what the leader earns
+            return 0
+        return max(0, self.rows - self._share.starts) // self._share.per - self._followers.turns

@@ -124,7 +124,7 @@ def together(
     by: Callable[[Any], Any],
     plans: Mapping[str, Callable[[Flow[Any]], Plan]],
     feeds: Mapping[str, Feed],
-    rounds: Rounds = Rounds(),  # noqa: B008  immutable
+    rounds: Rounds = Rounds(),
 ) -> Together:
     """Divides `experience` among `plans` with the split operator `by`, each behind a queue of its own.
 
@@ -178,9 +178,7 @@ def head_stages(end: Flow[Any]) -> list[Flow[Any]]:
     todo = [end]
     while todo:
         stage = todo.pop()
-        if stage.kind in (Kind.BRANCH, Kind.QUEUE):
-            heads[id(stage)] = stage
-        elif stage.kind is Kind.SOURCE:
+        if stage.kind in (Kind.BRANCH, Kind.QUEUE, Kind.SOURCE):
             heads[id(stage)] = stage
         todo.extend(() if id(stage) in heads else stage.inputs)
     return list(heads.values())

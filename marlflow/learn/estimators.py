@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.losses.advantages import generalized_advantage_estimation
 
 _SMALLEST_SPREAD = 1e-8
@@ -21,7 +21,7 @@ class Critic(Protocol):
         ...
 
 
-def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float) -> Batch:
+def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float) -> EstimatedBatch:
     """`batch` with columns `value`, `advantage` and `value_target` (float32 [N]) by the learner's present critic.
 
     A segment that terminated is followed by value 0, any other by the value of its `bootstrap_obs`.
@@ -30,7 +30,7 @@ def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float
     value = learner.values(batch.columns["obs"])
     after = np.zeros(len(ends), np.float32)
     after[follows] = learner.values(batch.segments["bootstrap_obs"][follows])
-    next_value = np.append(value[1:], np.float32(0.0))
+    next_value = np.roll(value, -1)
     next_value[ends] = after
     # Segments stand behind each other on one time axis; lambda 0 at their ends keeps them apart.
     lambdas = np.full(batch.rows, gae_lambda)
@@ -39,15 +39,19 @@ def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float
     v_tm1, v_t = (torch.from_numpy(column.astype(np.float64)) for column in (value, next_value))
     discount_t = torch.full_like(r_t, discount)
     estimate = generalized_advantage_estimation(r_t, discount_t, torch.from_numpy(lambdas), v_tm1, v_t)
-    return batch.with_columns(
-        value=value,
-        advantage=estimate.numpy().astype(np.float32),
-        value_target=(estimate + v_tm1).numpy().astype(np.float32),
-    )
+    found = {
+        "value": value,
+        "advantage": estimate.numpy().astype(np.float32),
+        "value_target": (estimate + v_tm1).numpy().astype(np.float32),
+    }
+    return EstimatedBatch({**batch.columns, **found}, batch.segments)
 
 
-def normalised(batch: Batch) -> Batch:
+def normalised(batch: EstimatedBatch) -> EstimatedBatch:
     """`batch` with its `advantage` column shifted to mean 0 and scaled to standard deviation 1, over all rows."""
+    if not batch.rows:
+        return batch
     advantage = batch.columns["advantage"].astype(np.float64)
     spread = advantage.std() + _SMALLEST_SPREAD
-    return batch.with_columns(advantage=((advantage - advantage.mean()) / spread).astype(np.float32))
+    scaled = ((advantage - advantage.mean()) / spread).astype(np.float32)
+    return EstimatedBatch({**batch.columns, "advantage": scaled}, batch.segments)

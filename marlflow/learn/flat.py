@@ -63,22 +63,24 @@ class FlatAdam:
         self.moment_1, self.moment_2 = torch.zeros_like(flat.vector), torch.zeros_like(flat.vector)
         self.steps = torch.zeros((), device=flat.vector.device)
         self._on_cpu = flat.vector.device.type == "cpu"
-        self._unscaled = torch.ones((), device=flat.vector.device)
 
-    def step(self) -> Tensor:
-        """Steps once; the norm of the gradient before it was clipped, a float32 scalar."""
-        norm = torch.linalg.vector_norm(self._gradients[0])
-        if self._on_cpu:
-            size = norm.item()
-            if math.isfinite(size):
-                scale = self._unscaled if size <= self.max_norm else (norm / self.max_norm)
-                self._fused_step(scale, None)
-        else:
-            lost = torch.isfinite(norm).logical_not_().to(torch.float32)
-            self._fused_step((norm / self.max_norm).clamp_(min=1.0), lost)
+    def step(self) -> Tensor | float:
+        """Steps once; the norm of the gradient before it was clipped, on a CPU as a number."""
+        norm: Tensor = torch.linalg.vector_norm(self._gradients[0])
+        return self._step_now(norm) if self._on_cpu else self._step_unseen(norm)
+
+    def _step_now(self, norm: Tensor) -> float:
+        size = norm.item()
+        if math.isfinite(size):
+            self._fused_step(norm / self.max_norm if size > self.max_norm else None, None)
+        return size
+
+    def _step_unseen(self, norm: Tensor) -> Tensor:
+        lost = torch.isfinite(norm).logical_not_().to(torch.float32)
+        self._fused_step((norm / self.max_norm).clamp_(min=1.0), lost)
         return norm
 
-    def _fused_step(self, scale: Tensor, lost: Tensor | None) -> None:
+    def _fused_step(self, scale: Tensor | None, lost: Tensor | None) -> None:
         # torch.optim.Adam(fused=True) calls this same kernel, at six times the price for a vector of this size.
         self.steps += 1.0
         torch._fused_adam_(

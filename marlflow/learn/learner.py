@@ -9,31 +9,36 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.items import Update, Weights
+from marlflow.flow import Place
 from marlflow.learn.flat import FlatAdam, FlatParameters
 from marlflow.policy.tensors import as_tensor
 
 VALUES_CHUNK_ROWS = 16_384
+_COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced", "stale_rows_dropped")
 _NOT_FOR_LOSSES = frozenset({"version", "t_env", "t_agent", "row_id"})
 
 
 class LossTerms(NamedTuple):
     """What a loss found for one minibatch of N rows.
 
-    `total` is the scalar to descend; `terms` are scalars to report, detached; `priorities` [N], detached, go back to a
-    replay that asked for them.
+    `total` is the scalar to descend, or None if the loss has written the gradient of every parameter itself; `terms` are scalars to report, detached or already numbers; `priorities` [N],
+    detached, go back to a replay that asked for them.
     """
 
-    total: Tensor
-    terms: Mapping[str, Tensor]
+    total: Tensor | None
+    terms: Mapping[str, Tensor] | Mapping[str, float]
     priorities: Tensor | None = None
 
 
 class LossFunction(Protocol):
-    """The loss of an algorithm: `loss(module, target_module, minibatch).total.backward()`."""
+    """The loss of an algorithm: `loss(module, target_module, minibatch).total.backward()`.
+
+    One that knows its gradient in closed form writes it into each parameter's `.grad` and returns no total.
+    """
 
     def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """The loss of `minibatch`, columns [N, ...]; `target_module` is None for a learner without a target."""
@@ -55,8 +60,9 @@ class LearnerState:
 class TorchLearner:
     """Learns with Adam on minibatches, in this process.
 
-    `module` has an `actor`, whose parameters are what is published, and a `critic` if its values are asked for. With
-    `target`, a frozen copy of the module is kept for the loss, and renewed by `sync_target`.
+    `module` has an `actor`, whose parameters are what is published, and a `critic` if its values are asked for.
+    `trains_on` is the type of item that `loss` is for. With `target`, a frozen copy of the module is kept for the loss,
+    and renewed by `sync_target`. `place` is None for a learner in this process.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class TorchLearner:
         module: Any,
         loss: LossFunction,
         *,
+        trains_on: type,
         learning_rate: float,
         max_grad_norm: float = float("inf"),
         adam_eps: float = 1e-8,
@@ -72,12 +79,18 @@ class TorchLearner:
         device: str = "cpu",
         target: bool = False,
     ) -> None:
-        self.name, self.loss, self.version = name, loss, 0
+        self.name, self.loss, self.trains_on = name, loss, trains_on
+        self.place: Place | None = None
+        self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
+        self.stale_rows_dropped = 0
         self.device = torch.device(device)
         self.module: Any = module.to(self.device)
         self.flat = FlatParameters(module, module.actor)
         self.optimiser = FlatAdam(self.flat, learning_rate, max_grad_norm, adam_eps)
-        self.target_module, self._target_flat = _frozen_copy(self.module) if target else (None, None)
+        self.target_module: Any = None
+        self._target_flat: FlatParameters | None = None
+        if target:
+            self.target_module, self._target_flat = _frozen_copy(self.module)
         self._generator = torch.Generator().manual_seed(seed)
         self.published = Weights(0, self.flat.publish())
 
@@ -97,35 +110,46 @@ class TorchLearner:
         without `minibatch_agent_steps` there is one. `loss` of the result has the means of the loss's terms and of
         `grad_norm` over the steps taken, and in `skipped` how many were not, their gradient being not finite.
         """
-        parts = 1 if minibatch_agent_steps is None else max(1, batch.rows // minibatch_agent_steps)
         columns = {name: self._tensor(column) for name, column in _columns(batch).items()}
+        parts = 1 if minibatch_agent_steps is None else max(1, batch.rows // minibatch_agent_steps)
         log, priorities = _StepLog(), None
-        for _ in range(epochs):
+        for _ in range(epochs if batch.rows else 0):
             order = torch.randperm(batch.rows, generator=self._generator).to(self.device) if parts > 1 else None
             found = [self._step(minibatch, log) for minibatch in _minibatches(columns, order, parts)]
             priorities = _in_row_order(found, order)
-        loss, skipped = log.means()
+        return self._report(batch, epochs, log, priorities)
+
+    def _report(self, batch: Batch | Transitions, epochs: int, log: _StepLog, priorities: Tensor | None) -> Update:
+        loss, taken, skipped = log.means()
+        self.updates += taken
+        dropped, self.stale_rows_dropped = self.stale_rows_dropped, 0
+        kept = {"row_ids": batch.row_id} if isinstance(batch, Transitions) else self._freshness(batch)
         return Update(
             policy=self.name,
             rows=batch.rows * epochs,
-            updates=parts * epochs - skipped,
+            updates=taken,
             version=self.version,
             loss={**loss, "skipped": float(skipped)},
-            staleness_mean=float(self.version - batch.columns["version"].mean()) if isinstance(batch, Batch) else 0.0,
-            rows_carried=int(batch.segments["carried"].sum()) if isinstance(batch, Batch) else 0,
+            stale_rows_dropped=dropped,
             priorities=None if priorities is None else priorities.cpu().numpy(),
-            row_ids=batch.row_id if isinstance(batch, Transitions) else None,
+            **kept,
         )
+
+    def _freshness(self, batch: Batch) -> dict[str, Any]:
+        staleness = float(self.version - batch.columns["version"].mean()) if batch.rows else 0.0
+        return {"staleness_mean": staleness, "rows_carried": int(batch.segments["carried"].sum())}
 
     def sync_target(self) -> None:
         """Copies the parameters into the target; raises TypeError if this learner has none."""
         if self._target_flat is None:
             raise TypeError(f"the learner of policy {self.name!r} was made without a target")
         self._target_flat.load(self.flat.vector)
+        self.updates_when_synced = self.updates
 
     def publish(self) -> Weights:
         """The acting parameters under a new version."""
         self.version += 1
+        self.updates_when_published = self.updates
         self.published = Weights(self.version, self.flat.publish())
         return self.published
 
@@ -138,7 +162,8 @@ class TorchLearner:
         """Copies of the parameters, the optimiser's moments, the target and the random state; see `load_state`."""
         tensors = {name: tensor.cpu().numpy().copy() for name, tensor in self._tensors().items()}
         tensors["generator"] = self._generator.get_state().numpy().copy()
-        return LearnerState(tensors, {"version": self.version, "learning_rate": self.optimiser.learning_rate})
+        numbers = {name: getattr(self, name) for name in _COUNTS}
+        return LearnerState(tensors, {**numbers, "learning_rate": self.optimiser.learning_rate})
 
     def load_state(self, state: LearnerState) -> None:
         """Goes on from `state`; raises ValueError if it is of another module."""
@@ -147,7 +172,8 @@ class TorchLearner:
                 raise ValueError(f"{name} of {self.name!r}: expected {tensor.shape}, got {state.tensors[name].shape}")
             tensor.copy_(as_tensor(state.tensors[name]))
         self._generator.set_state(as_tensor(state.tensors["generator"]))
-        self.version = int(state.numbers["version"])
+        for name in _COUNTS:
+            setattr(self, name, int(state.numbers[name]))
         self.optimiser.learning_rate = float(state.numbers["learning_rate"])
         self.published = Weights(self.version, self.flat.publish())
 
@@ -159,7 +185,8 @@ class TorchLearner:
     def _step(self, minibatch: Mapping[str, Tensor], log: _StepLog) -> Tensor | None:
         self.flat.gradient.zero_()
         total, terms, priorities = self.loss(self.module, self.target_module, minibatch)
-        total.backward()  # type: ignore[no-untyped-call]
+        if total is not None:
+            total.backward()
         log.add(terms, self.optimiser.step())
         return priorities
 
@@ -174,22 +201,23 @@ class _StepLog:
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
-        self._scalars: list[Tensor] = []
+        self._scalars: list[Tensor | float] = []
 
-    def add(self, terms: Mapping[str, Tensor], grad_norm: Tensor) -> None:
-        self._names = tuple(terms)
+    def add(self, terms: Mapping[str, Tensor] | Mapping[str, float], grad_norm: Tensor | float) -> None:
+        self._names = (*terms, "grad_norm")
         self._scalars += terms.values()
         self._scalars.append(grad_norm)
 
-    def means(self) -> tuple[dict[str, float], int]:
-        """The mean of each term over the steps with a finite gradient, and how many had none."""
-        names = (*self._names, "grad_norm")
-        table = torch.stack(self._scalars).view(-1, len(names)).cpu().numpy()
+    def means(self) -> tuple[dict[str, float], int, int]:
+        """The mean of each term over the steps with a finite gradient, how many these are, and how many had none."""
+        on_device = [scalar for scalar in self._scalars if isinstance(scalar, Tensor)]
+        fetched = iter(torch.stack(on_device).tolist() if on_device else ())
+        scalars = [next(fetched) if isinstance(scalar, Tensor) else scalar for scalar in self._scalars]
+        table = np.array(scalars).reshape(-1, max(1, len(self._names)))
         finite = np.isfinite(table[:, -1])
-        if not finite.any():
-            return {}, len(table)
-        means = table[finite].mean(0, dtype=np.float64)
-        return dict(zip(names, means.tolist(), strict=True)), int((~finite).sum())
+        taken = int(finite.sum())
+        means = table[finite].mean(0).tolist() if taken else []
+        return dict(zip(self._names, means, strict=bool(taken))), taken, len(table) - taken
 
 
 def _columns(batch: Batch | Transitions) -> dict[str, Array]:
@@ -197,7 +225,7 @@ def _columns(batch: Batch | Transitions) -> dict[str, Array]:
         every = dict(batch.columns)
     else:
         every = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {name: column for name, column in every.items() if column is not None and name not in _NOT_FOR_LOSSES}
+    return {name: column for name, column in every.items() if name not in _NOT_FOR_LOSSES and column is not None}
 
 
 def _minibatches(columns: Mapping[str, Tensor], order: Tensor | None, parts: int) -> Iterator[dict[str, Tensor]]:
@@ -219,7 +247,7 @@ def _in_row_order(found: list[Tensor | None], order: Tensor | None) -> Tensor | 
 
 
 def _frozen_copy(module: Any) -> tuple[Any, FlatParameters]:
-    frozen: nn.Module = copy.deepcopy(module)
-    flat = FlatParameters(frozen, frozen.actor)  # type: ignore[arg-type]
+    frozen = copy.deepcopy(module)
+    flat = FlatParameters(frozen, frozen.actor)
     frozen.requires_grad_(False)
     return frozen, flat

@@ -43,7 +43,8 @@ class PlainConsole:
             self._write(f"{_summary(self._last)}; kept in {self._run_dir}")
 
     def _write(self, line: str) -> None:
-        print(line, file=self._file, flush=True)
+        self._file.write(line + "\n")
+        self._file.flush()
 
 
 def _opening(info: RunInfo) -> str:

@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +54,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         raise InvalidInput([f"{path} does not exist; expected the metrics.jsonl of a run"])
-    *lines, cut_off = path.read_text(encoding="utf-8").split("\n")
+    *lines, _cut_off = path.read_text(encoding="utf-8").split("\n")
     records = []
     for number, line in enumerate(lines, 1):
         try:
@@ -107,11 +106,12 @@ class TensorBoardSink:
 
     def report(self, record: MetricsRecord) -> None:
         """Write one event that holds all scalars, and flush it."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         if self._writer is None:
             self._open()
-        protos = import_module("tensorboard.compat.proto.summary_pb2")
-        values = [protos.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
-        self._write(step=int(record["env_steps"]), summary=protos.Summary(value=values))
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
+        self._write(step=int(record["env_steps"]), summary=Summary(value=values))
         self._writer.flush()
 
     def close(self) -> None:
@@ -120,15 +120,17 @@ class TensorBoardSink:
             self._writer.close()
 
     def _open(self) -> None:
-        writer = import_module("tensorboard.summary.writer.event_file_writer")
-        self._writer = writer.EventFileWriter(str(self._directory))
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer = EventFileWriter(str(self._directory))
         if self._resumed_at is not None:
-            log = import_module("tensorboard.compat.proto.event_pb2").SessionLog
-            self._write(step=self._resumed_at + 1, session_log=log(status=log.START))
+            self._write(step=self._resumed_at + 1, session_log=SessionLog(status=SessionLog.START))
 
     def _write(self, **fields: Any) -> None:
-        event = import_module("tensorboard.compat.proto.event_pb2").Event
-        self._writer.add_event(event(wall_time=time.time(), **fields))
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.add_event(Event(wall_time=time.time(), **fields))
 
 
 def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -20,7 +20,7 @@ from marlflow.observe import wording
 from marlflow.observe.rates import StageShares, progress, stage_shares, updates_per_s
 from marlflow.observe.record import MetricsRecord, PolicyInfo, PolicyMetrics, RunInfo
 
-NARROW_COLUMNS, WIDE_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 132
+NARROW_COLUMNS, WIDE_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 150
 _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
 _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
@@ -98,7 +98,10 @@ def _header(now: MetricsRecord, stop: Mapping[str, float], clock_s: float) -> Ta
     if ahead is not None:
         head.add_column(no_wrap=True, justify="right")
         left = "" if ahead.left_s is None else f", {wording.duration(ahead.left_s)} left"
-        cells += [ProgressBar(total=1.0, completed=ahead.fraction), f"{int(100 * ahead.fraction)}%{left}"]
+        cells += [
+            ProgressBar(1.0, ahead.fraction, style="bright_black", complete_style="green", finished_style="green"),
+            f"{int(100 * ahead.fraction)}%{left}",
+        ]
     head.add_row(*cells)
     return head
 
@@ -118,7 +121,8 @@ def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, w
     table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
     table.add_column("policy", vertical="bottom", max_width=24)
     for heading, least_width, _ in columns:
-        table.add_column(heading, no_wrap=True, justify="right", min_width=least_width)
+        is_text = heading.startswith("algo") or (heading == "agents" and width >= WIDE_COLUMNS)
+        table.add_column(heading, no_wrap=True, justify="left" if is_text else "right", min_width=least_width)
     rates, styles = updates_per_s(before, now), _styles(info, now)
     for policy, metrics in list(now["policies"].items())[:rows]:
         standing = _Standing(info.policies.get(policy, _NOBODY), metrics, rates[policy])
@@ -168,8 +172,9 @@ def _loss(loss: Mapping[str, float], width: int) -> str:
 def _stages(
     info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, options: ConsoleOptions, rows: int
 ) -> Table:
-    wide, line_break = options.max_width >= WIDE_COLUMNS, " " if options.max_width >= WIDE_COLUMNS else "\n"
-    table = _empty_table(gap=2)
+    wide = options.max_width >= WIDE_COLUMNS
+    line_break = " " if wide else "\n"
+    table = _empty_table(gap=2 if options.max_width >= NARROW_COLUMNS else 1)
     table.add_column("plan", max_width=24)
     table.add_column("stage", max_width=32)
     waits = [f"waits for{line_break}input", f"waits for{line_break}room"]

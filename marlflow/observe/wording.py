@@ -60,7 +60,7 @@ def mean_return(value: float | None) -> str:
 
 
 def small_number(value: float | None) -> str:
-    """A loss with about three digits, in at most eight characters.
+    """A loss with about three digits, in at most nine characters.
 
     >>> [small_number(value) for value in (0.0, 0.01234, -1.5, 123.4, 0.00001, 12345.6, None)]
     ['0', '0.012', '-1.500', '123.4', '1.0e-05', '12,346', '-']
@@ -85,7 +85,7 @@ def speed(per_s: float | None) -> str:
         return UNKNOWN
     if per_s == 0:
         return "0"
-    return f"{per_s:.2f}" if per_s < 10 else f"{per_s:.1f}" if per_s < 1000 else f"{per_s:,.0f}"
+    return f"{per_s:.2f}" if per_s < 10 else f"{per_s:.1f}" if per_s < 100 else f"{per_s:,.0f}"
 
 
 def staleness(versions: float | None) -> str:
@@ -122,7 +122,7 @@ def agents_phrase(agents: Sequence[str]) -> str:
     """
     stems = [_NUMBER_SUFFIX.sub("", agent) for agent in agents]
     counts = Counter(stems)
-    first = {stem: agent for stem, agent in zip(reversed(stems), reversed(agents), strict=True)}
+    first = dict(zip(reversed(stems), reversed(agents), strict=True))
     return ", ".join(first[stem] if count == 1 else f"{count} {stem}" for stem, count in counts.items()) or "no agents"
 
 

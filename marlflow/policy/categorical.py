@@ -18,8 +18,8 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.dense import linear, through
 from marlflow.policy.tensors import as_tensor, read_flat, write_flat
-from marlflow.policy.torso import linear
 
 LOWEST = torch.finfo(torch.float32).min
 
@@ -34,12 +34,7 @@ class CategoricalActor(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Logits [N, A] of `obs` [N, ...]."""
-        return self.from_features(self.torso(obs))
-
-    def from_features(self, features: Tensor) -> Tensor:
-        """Logits [N, A] of the torso's `features` [N, F]."""
-        logits: Tensor = self.head(features)
-        return logits
+        return through(self.torso, self.head, obs)
 
     def log_prob_and_entropy(self, logits: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Of `action` (int64 [N]) and of the whole distribution, [N] each, in nats."""

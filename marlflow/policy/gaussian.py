@@ -21,8 +21,8 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.dense import linear, through
 from marlflow.policy.tensors import as_tensor, read_flat, write_flat
-from marlflow.policy.torso import linear
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -50,12 +50,7 @@ class GaussianActor(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Means [N, D] of `obs` [N, ...], in the coordinates of the box."""
-        return self.from_features(self.torso(obs))
-
-    def from_features(self, features: Tensor) -> Tensor:
-        """Means [N, D] of the torso's `features` [N, F]."""
-        mean: Tensor = self.head(features)
-        return mean
+        return through(self.torso, self.head, obs)
 
     def log_prob_and_entropy(self, mean: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Of the clipped `action` [N, *shape], and of the unclipped Gaussian, [N] each, in nats; a Box has no mask."""

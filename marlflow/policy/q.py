@@ -14,22 +14,10 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.dense import linear, through
 from marlflow.policy.scripted import uniform_legal
 from marlflow.policy.tensors import as_tensor, read_flat, write_flat
-from marlflow.policy.torso import TorsoConfig, linear
-
-
-class QHead(nn.Module):
-    """One value per action from the torso's features."""
-
-    def __init__(self, features: int, num_actions: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.action = linear(features, num_actions, 1.0, generator)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Action values [N, A] of `features` [N, F]."""
-        q: Tensor = self.action(features)
-        return q
+from marlflow.policy.torso import TorsoConfig
 
 
 class DuelingHead(nn.Module):
@@ -57,6 +45,8 @@ class QActor(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Action values [N, A] of `obs` [N, ...]."""
+        if isinstance(self.head, nn.Linear):
+            return through(self.torso, self.head, obs)
         q: Tensor = self.head(self.torso(obs))
         return q
 
@@ -90,8 +80,9 @@ class QNetwork(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         body, features = torso.build(spaces.obs_shape, generator)
-        head = DuelingHead if dueling else QHead
-        self.actor = QActor(body, head(features, spaces.num_actions, generator))
+        actions = spaces.num_actions
+        head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
+        self.actor = QActor(body, head)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Action values [N, A] of `obs` [N, ...]."""

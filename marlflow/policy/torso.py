@@ -8,21 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from marlflow.base.errors import ConfigInvalid
-
-LayerT = TypeVar("LayerT", nn.Linear, nn.Conv2d)
-Activation: TypeAlias = Literal["tanh", "relu"]
+from marlflow.policy.dense import Activation, Dense
 
 # In place: the result is all that the backward pass of either needs.
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
-_GAIN = math.sqrt(2.0)
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
 
 
 class TorsoConfig(Protocol):
@@ -64,7 +59,10 @@ class CNN:
         height, width, planes = self._image(obs_shape)
         convolutions = nn.ModuleList()
         for channels, kernel, stride in zip(self.channels, self.kernel_sizes, self.strides, strict=True):
-            convolutions.append(_orthogonal(nn.Conv2d(planes, channels, kernel, stride), _GAIN, generator))
+            convolution = nn.Conv2d(planes, channels, kernel, stride)
+            nn.init.zeros_(cast(Tensor, convolution.bias))
+            nn.init.orthogonal_(convolution.weight, math.sqrt(2.0), generator)
+            convolutions.append(convolution)
             height, width, planes = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channels
             if min(height, width) < 1:
                 raise ConfigInvalid(
@@ -83,33 +81,13 @@ class CNN:
         return obs_shape
 
 
-class Dense(nn.Module):
-    """Fully connected layers, each with the activation."""
-
-    def __init__(self, sizes: Sequence[int], activation: Activation, generator: torch.Generator) -> None:
-        super().__init__()
-        layers = [linear(inputs, outputs, _GAIN, generator) for inputs, outputs in pairwise(sizes)]
-        self.layers = nn.ModuleList(layers)
-        self._activate = ACTIVATIONS[activation]
-        # The same parameters, found without nn.Module's attribute search.
-        self._parameters_in_order = [(layer.weight, layer.bias) for layer in layers]
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Features [N, F] of `obs` [N, ...]."""
-        x = obs if obs.dtype == torch.float32 else obs.float()
-        x = x if x.dim() == 2 else x.flatten(1)
-        for weight, bias in self._parameters_in_order:
-            x = self._activate(functional.linear(x, weight, bias))
-        return x
-
-
 class Convolutional(nn.Module):
     """Convolutions over [N, height, width, channels], then fully connected layers."""
 
     def __init__(self, convolutions: nn.ModuleList, dense: Dense, activation: Activation) -> None:
         super().__init__()
         self.convolutions, self.dense = convolutions, dense
-        self._activate = ACTIVATIONS[activation]
+        self._activate = _ACTIVATIONS[activation]
 
     def forward(self, obs: Tensor) -> Tensor:
         """Features [N, F] of `obs` [N, height, width, channels]."""
@@ -119,14 +97,3 @@ class Convolutional(nn.Module):
             x = self._activate(convolution(x))
         features: Tensor = self.dense(x.flatten(1))
         return features
-
-
-def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """A fully connected layer with orthogonal weights of `gain` and zero biases."""
-    return _orthogonal(nn.Linear(inputs, outputs), gain, generator)
-
-
-def _orthogonal(layer: LayerT, gain: float, generator: torch.Generator) -> LayerT:
-    nn.init.orthogonal_(layer.weight, gain, generator)
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    return layer

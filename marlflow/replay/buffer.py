@@ -9,6 +9,7 @@ import numpy as np
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.errors import InvalidInput
 from marlflow.base.items import Inserted
+from marlflow.flow import Place
 from marlflow.replay.n_step import windows
 from marlflow.replay.protocol import ReplayState
 from marlflow.replay.sampling import Sampling
@@ -23,7 +24,7 @@ class ReplayBuffer:
     `stale_priorities` counts priorities that came for rows no longer held. Wrong input raises InvalidInput.
     """
 
-    __slots__ = ("_generator", "_sampler", "_store", "_terms", "name", "stale_priorities")
+    __slots__ = ("_generator", "_sampler", "_store", "_terms", "name", "place", "stale_priorities")
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class ReplayBuffer:
         seed: int,
         sampling: Sampling,
         name: str = "replay",
+        place: Place | None = None,
     ) -> None:
         rules = {
             f"capacity_agent_steps is at least 1, not {capacity_agent_steps}": capacity_agent_steps >= 1,
@@ -41,7 +43,7 @@ class ReplayBuffer:
         }
         if broken := [f"replay {name!r}: {rule}" for rule, holds in rules.items() if not holds]:
             raise InvalidInput(broken)
-        self.name = name
+        self.name, self.place = name, place
         self.stale_priorities = 0
         self._terms = (n_step, discount)
         self._generator = np.random.default_rng(seed)

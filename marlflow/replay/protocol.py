@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.items import Inserted
+from marlflow.flow import Place
 
 
 class Replay(Protocol):
@@ -21,6 +22,11 @@ class Replay(Protocol):
     @property
     def name(self) -> str:
         """What reports call it."""
+        ...
+
+    @property
+    def place(self) -> Place | None:
+        """Where its stages run; None: on the driver."""
         ...
 
     def insert(self, batch: Batch) -> Inserted:

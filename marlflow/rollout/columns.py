@@ -25,12 +25,10 @@ class Segments(NamedTuple):
 
 
 class Columns:
-    """What the actor saw and chose, [rows, capacity, ...] each; one row per lane that the policy has played."""
+    """What the actor saw and chose, [rows, capacity, ...] each; one row per lane that the policy plays."""
 
-    def __init__(self, spaces: Spaces, capacity: int) -> None:
-        self._spaces = spaces
-        self.capacity = capacity
-        self.lanes: Array = np.empty(0, np.int64)
+    def __init__(self, spaces: Spaces) -> None:
+        self._row_of: dict[int, int] = {}
         shapes = {
             "obs": (spaces.obs_shape, spaces.obs_dtype),
             "action": (spaces.action_shape, spaces.action_dtype),
@@ -38,23 +36,36 @@ class Columns:
         }
         if spaces.masked:
             shapes["action_mask"] = ((spaces.num_actions,), np.dtype(bool))
-        self.data = {name: np.zeros((0, capacity, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+        self.data = {name: np.zeros((0, 0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
 
-    def add(self, lanes: Array) -> Array:
-        """Rows for further `lanes`; returns their numbers."""
-        first = len(self.lanes)
-        self.lanes = np.concatenate([self.lanes, lanes])
-        for name, column in self.data.items():
-            more = np.zeros((len(lanes), *column.shape[1:]), column.dtype)
-            self.data[name] = np.concatenate([column, more])
-        return np.arange(first, len(self.lanes))
+    @property
+    def lanes(self) -> Array:
+        """The lane of each row."""
+        return np.fromiter(self._row_of, np.int64, len(self._row_of))
+
+    def row_of(self, lane: int) -> int:
+        """The row of `lane`."""
+        return self._row_of[lane]
+
+    def add(self, lane: int) -> int:
+        """A row for one more lane."""
+        row = self._row_of[lane] = len(self._row_of)
+        rows, capacity = self.data["behaviour_logp"].shape
+        if row >= rows:
+            self._resize(max(8, 2 * rows), capacity)
+        return row
 
     def widen(self, capacity: int) -> None:
         """Makes room for `capacity` cells; keeps what is there."""
+        rows, present = self.data["behaviour_logp"].shape
+        if capacity > present:
+            self._resize(rows, capacity)
+
+    def _resize(self, rows: int, capacity: int) -> None:
         for name, column in self.data.items():
-            more = np.zeros((column.shape[0], capacity - self.capacity, *column.shape[2:]), column.dtype)
-            self.data[name] = np.concatenate([column, more], axis=1)
-        self.capacity = capacity
+            larger = np.zeros((rows, capacity, *column.shape[2:]), column.dtype)
+            larger[: column.shape[0], : column.shape[1]] = column
+            self.data[name] = larger
 
     def write(self, row: Array, cell: Array, obs: Array, mask: Array | None, action: Array, logp: Array) -> None:
         """One decision for each of N lanes."""
@@ -74,6 +85,5 @@ class Columns:
 def ragged(column: Array, lengths: Array) -> Array:
     """The first `lengths[i]` cells of every row `i` of `column` [K, capacity, ...], one after the other."""
     if len(lengths) and (lengths == lengths[0]).all():
-        cut = column[:, : lengths[0]]
-        return np.ascontiguousarray(cut).reshape(-1, *column.shape[2:]).copy()
+        return np.array(column[:, : lengths[0]]).reshape(-1, *column.shape[2:])
     return np.asarray(column[np.arange(column.shape[1]) < lengths[:, None]])

@@ -1,10 +1,9 @@
-"""What a worker hands over: rows for each policy, and a receipt that says what they are without opening them."""
+"""What a worker says of a collect, without its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +30,17 @@ class PolicyReceipt:
 class Receipt:
     """What one collect of one worker came to.
 
-    `env_steps` over all copies; `policies` has the recorded ones; `agents_vanished` counts agents that left unmarked;
+    `env_steps` over all copies, `agent_steps` over all agents, those of unrecorded policies too; `policies` has the
+    recorded ones; `agents_vanished` counts agents that left unmarked;
     `env_s`, `policy_s` and `bookkeeping_s` share the seconds of the collect among environments, actors and the worker.
     """
 
     worker: int
     env_steps: int
+    agent_steps: int
     episodes: tuple[EpisodeResult, ...]
     policies: Mapping[str, PolicyReceipt]
     agents_vanished: int
     env_s: float
     policy_s: float
     bookkeeping_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Fragment:
-    """The rows of one policy from one worker's collect (or, gathered, from several), as the driver sees them.
-
-    `payloads` are the batches, or unopened references to them; `closes_round` says that it is its round's last.
-    """
-
-    policy: str
-    worker: int
-    round: int
-    closes_round: bool
-    rows: int
-    rows_carried: int
-    payloads: tuple[Any, ...]

@@ -51,9 +51,7 @@ def assign(agents: Sequence[str], rules: Sequence[Rule]) -> dict[str, str]:
         else:
             mapping[agent] = rules[number].policy
             reached.add(number)
-    for number, rule in enumerate(rules):
-        if number not in reached:
-            problems.append(_unreached(number, agents, rules))
+    problems += [_unreached(number, agents, rules) for number in range(len(rules)) if number not in reached]
     if problems:
         raise ConfigInvalid(problems)
     return mapping

@@ -53,6 +53,13 @@ def test_never_finds_a_slot_of_weight_zero(weights: list[float], share: list[flo
     assert (np.array(weights)[found] > 0).all()
 
 
+def test_rounding_below_zero_finds_no_slot_of_weight_zero() -> None:
+    tree = SumTree(64)
+    tree.set(np.array([0, 33]), np.array([0.1, 0.2]))
+    # In floats 0.1 + 0.2 - 0.2 > 0.1, so of the mass 0.1 less than nothing is left for the second family.
+    np.testing.assert_array_equal(tree.find(np.array([0.1])), [33])
+
+
 def test_of_a_slot_named_twice_the_last_counts() -> None:
     tree = SumTree(100)
     tree.set(np.array([7, 7]), np.array([5.0, 2.0]))

@@ -23,8 +23,9 @@ def _filled(make_batch: Any, sampling: Prioritized, priority: Array = PRIORITY, 
 
 
 def _probability(alpha: float, epsilon: float = 1e-6) -> Array:
-    scaled = (PRIORITY + epsilon) ** alpha
-    return scaled / scaled.sum()
+    scaled: Array = (PRIORITY + epsilon) ** alpha
+    probability: Array = scaled / scaled.sum()
+    return probability
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])

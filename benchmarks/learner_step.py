@@ -1,0 +1,100 @@
+"""What one optimiser step costs: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
+
+Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. The shares are of the same step taken apart: the loss's
+forward pass, its backward pass, and the optimiser (clearing, norm, Adam); the rest is making minibatches and reports.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from marlflow.algorithms.dqn_loss_draft import DQNLoss
+from marlflow.algorithms.ppo_loss_draft import PPOLoss
+from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.base.spaces import Spaces
+from marlflow.learn.learner import TorchLearner
+from marlflow.losses.ppo_gradient import Coefficients
+from marlflow.policy.actor_critic import ActorCritic
+from marlflow.policy.q import QNetwork
+from marlflow.policy.torso import MLP
+
+SPACES = Spaces(spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2))
+STEPS = 64
+
+
+def best_us(run: Callable[[], object], per_call: int, repeats: int = 9) -> float:
+    """The best of `repeats` timings, in microseconds per step."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times) / per_call * 1e6
+
+
+def ppo_batch(rows: int, rng: np.random.Generator) -> Batch:
+    """Random rows as the advantage estimator leaves them."""
+    floats = ("behaviour_logp", "advantage", "value_target", "value")
+    columns = {name: rng.standard_normal(rows).astype(np.float32) for name in floats}
+    columns["behaviour_logp"] = np.full(rows, -0.69, np.float32)
+    columns["obs"] = rng.standard_normal((rows, 4)).astype(np.float32)
+    columns |= {"action": rng.integers(0, 2, rows), "version": np.zeros(rows, np.int64), "reward": np.ones(rows)}
+    return Batch(columns, {"carried": np.zeros(1, bool)})
+
+
+def transitions(rows: int, rng: np.random.Generator) -> Transitions:
+    """Random transitions as a replay hands them out."""
+    obs, next_obs = rng.standard_normal((2, rows, 4)).astype(np.float32)
+    ones = np.ones(rows, np.float32)
+    return Transitions(obs, rng.integers(0, 2, rows), ones, 0.99 * ones, next_obs, ones, np.arange(rows))
+
+
+def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
+    """Microseconds of the forward pass, the backward pass and the optimiser."""
+
+    def forward() -> torch.Tensor:
+        return learner.loss.composed(learner.module, minibatch).total
+
+    def both() -> None:
+        forward().backward()
+
+    def optimise() -> None:
+        learner.flat.gradient.zero_()
+        learner.optimiser.step()
+
+    ahead, full, step = (best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (forward, both, optimise))
+    return f"forward {ahead:6.1f}  backward {full - ahead:6.1f}  optimiser {step:6.1f}"
+
+
+def main() -> None:
+    """Prints a line for each algorithm and network."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    batch = ppo_batch(128 * STEPS, rng)
+    one = {name: torch.from_numpy(column[:128]) for name, column in batch.columns.items()}
+    for label, critic in (("own torsos", MLP()), ("shared torso", None)):
+        module = ActorCritic(SPACES, MLP(), critic, seed=0)
+        ppo = TorchLearner(
+            "ppo", module, PPOLoss(Coefficients()), trains_on=EstimatedBatch, learning_rate=3e-4, max_grad_norm=0.5
+        )
+        total = best_us(lambda ppo=ppo: ppo.update(batch, 1, 128), STEPS)
+        print(f"ppo 128 rows, {label:12s} {total:6.1f} us a step:  {shares(ppo, one)}")
+    draw = transitions(64, rng)
+    dqn = TorchLearner(
+        "dqn", QNetwork(SPACES, MLP(), False, 0), DQNLoss(), trains_on=Transitions, learning_rate=3e-4, target=True
+    )
+    total = best_us(lambda: [dqn.update(draw) for _ in range(STEPS)], STEPS)
+    inputs = {
+        n: torch.from_numpy(getattr(draw, n)) for n in ("obs", "action", "reward", "discount", "next_obs", "weight")
+    }
+    print(f"dqn  64 rows, double       {total:6.1f} us a step:  {shares(dqn, inputs)}")
+
+
+if __name__ == "__main__":
+    main()

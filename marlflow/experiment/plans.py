@@ -1,0 +1,97 @@
+"""From an experiment and its parts to one plan: rounds of experience, divided among the policies' own plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from marlflow.base.batch import Batch
+from marlflow.base.items import Fragment
+from marlflow.experiment.experiment import Experiment
+from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
+from marlflow.flow.flow import Kind
+from marlflow.learn.protocol import Learner
+from marlflow.replay.protocol import Replay
+from marlflow.rollout.protocol import Request, Round
+from marlflow.rollout.stages import ByPolicy, Collect
+from marlflow.runtime.inline import InlinePlace
+from marlflow.runtime.protocol import Parts
+from marlflow.runtime.spec import PolicySpec, RunSpec
+
+ROUNDS_IN_QUEUE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where the driver takes part in the stream: what to collect with next, and what to do with each round."""
+
+    next_request: Callable[[], Request | None]
+    round_made: Callable[[Round], Any]
+
+
+def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) -> Together:
+    """The plan of the whole run."""
+    builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
+    for name in spec.learning:
+        plan = spec.policies[name].algorithm.plan
+        builders[name] = partial(_build, plan, learner=parts.learners[name], replay=parts.replays.get(name))
+    collected = source(Collect(parts.workers, desk.next_request)).then(desk.round_made, name="Tally")
+    return together(
+        collected,
+        by=ByPolicy(),
+        plans=builders,
+        feeds={name: Feed(_queue_fragments(experiment, spec, name)) for name in spec.learning},
+        rounds=Rounds(overlap=experiment.rollouts.pace == "overlap"),
+    )
+
+
+def _build(
+    plan: Callable[..., Plan], experience: Flow[Fragment], learner: Learner, replay: Replay | None
+) -> Plan:
+    return plan(experience, learner, replay)
+
+
+def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:
+    policy = experiment.policies.get(name, experiment.default_policy)
+    return policy.queue_fragments or ROUNDS_IN_QUEUE * spec.num_workers
+
+
+@dataclass(slots=True)
+class _Nobody:
+    """Stands where a learner, a replay or workers will be, so that a plan can be drawn and checked without them."""
+
+    name: str
+    place: Place | None
+    trains_on: type = Batch
+    held: Mapping[str, Any] = field(default_factory=dict)
+
+
+def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
+    """The plan that `build_plan` would give, to look at: nothing is set up, and it cannot run."""
+    nobody: Any = _Nobody
+    learners, replays = {}, {}
+    for name in spec.learning:
+        policy: PolicySpec = spec.policies[name]
+        place = InlinePlace(f"learner {name}")
+        learners[name] = nobody(name, place, policy.algorithm.trains_on)
+        apart = policy.placement.replay == "own"
+        if policy.algorithm.remembers:
+            replays[name] = nobody(name, InlinePlace(f"replay {name}") if apart else place)
+    parts = Parts(nobody("workers", None), learners, replays)
+    return build_plan(experiment, spec, parts, Desk(lambda: None, _keep))
+
+
+def _keep(round: Round) -> Round:
+    return round
+
+
+def strictest(plan: Together) -> list[str]:
+    """The policies that set the pace of the shared workers, for whom to look when sampling is slow."""
+    return [one.name for one in plan.plans if one.waits_for_rounds]
+
+
+def is_queue(stage: Flow[Any]) -> bool:
+    """Whether a stage is a queue, which is metered by what it holds and not by what it does."""
+    return stage.kind is Kind.QUEUE

@@ -1,0 +1,148 @@
+"""Counts what a run has done: from receipts and updates to the metrics record. Sees no rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from marlflow.base.items import Update, Weights
+from marlflow.observe.record import MetricsRecord, PolicyMetrics, StageMetrics
+from marlflow.rollout.fragment import EpisodeResult, Receipt
+
+RETURN_WINDOW_EPISODES = 100
+
+
+@dataclass(slots=True)
+class PolicyTally:
+    """One policy's totals since the run began, and what came since the last report."""
+
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW_EPISODES))
+    eval_return_mean: float | None = None
+    episodes: int = 0
+    agent_steps_sampled: int = 0
+    agent_steps_trained: int = 0
+    updates: int = 0
+    stale_rows_dropped: int = 0
+    rows_carried: int = 0
+    reward_unattributed: float = 0.0
+    loss: Mapping[str, float] = field(default_factory=dict)
+    staleness: float | None = None
+
+    @property
+    def return_mean(self) -> float | None:
+        """Per agent and episode, over the last 100 training episodes."""
+        return fmean(self.returns) if self.returns else None
+
+    @property
+    def settled_return_mean(self) -> float | None:
+        """The same, once there have been 100 episodes: a few lucky ones should end no run."""
+        return self.return_mean if len(self.returns) == RETURN_WINDOW_EPISODES else None
+
+    def updated(self, update: Update) -> None:
+        """The plan reported."""
+        self.agent_steps_trained += update.rows
+        self.updates += update.updates
+        self.stale_rows_dropped += update.stale_rows_dropped
+        if update.updates:
+            self.loss, self.staleness = update.loss, update.staleness_mean
+
+
+class Tally:
+    """A run's totals. `mapping` says which policy plays which agent."""
+
+    def __init__(self, policies: Sequence[str], mapping: Mapping[str, str]) -> None:
+        self.policies = {name: PolicyTally() for name in policies}
+        self.agents = {agent: deque[float](maxlen=RETURN_WINDOW_EPISODES) for agent in mapping}
+        self._mapping = mapping
+        self.env_steps = self.agent_steps = self.episodes = 0
+        self.agents_vanished = 0
+        self._reported = (0, 0.0)
+
+    def collected(self, receipts: Sequence[Receipt]) -> None:
+        """The workers finished a round."""
+        for receipt in receipts:
+            self.env_steps += receipt.env_steps
+            self.agent_steps += receipt.agent_steps
+            self.agents_vanished += receipt.agents_vanished
+            for name, made in receipt.policies.items():
+                tally = self.policies[name]
+                tally.agent_steps_sampled += made.rows
+                tally.rows_carried += made.rows_carried
+                tally.reward_unattributed += made.reward_unattributed
+            for episode in receipt.episodes:
+                self._finished(episode)
+
+    def _finished(self, episode: EpisodeResult) -> None:
+        self.episodes += 1
+        for agent, total in episode.returns.items():
+            self.agents.setdefault(agent, deque(maxlen=RETURN_WINDOW_EPISODES)).append(total)
+        for name, mean in self._by_policy(episode).items():
+            self.policies[name].returns.append(mean)
+            self.policies[name].episodes += 1
+
+    def evaluated(self, results: Sequence[EpisodeResult]) -> None:
+        """Greedy episodes were played."""
+        played: dict[str, list[float]] = {}
+        for episode in results:
+            for name, mean in self._by_policy(episode).items():
+                played.setdefault(name, []).append(mean)
+        for name, means in played.items():
+            self.policies[name].eval_return_mean = fmean(means)
+
+    def _by_policy(self, episode: EpisodeResult) -> dict[str, float]:
+        """For each policy, its agents' mean return."""
+        returns: dict[str, list[float]] = {}
+        for agent, total in episode.returns.items():
+            returns.setdefault(self._mapping[agent], []).append(total)
+        return {name: fmean(totals) for name, totals in returns.items()}
+
+    def record(
+        self, time_s: float, stages: Mapping[str, Mapping[str, Any]], published: Mapping[str, Weights]
+    ) -> MetricsRecord:
+        """The record as of now; `env_steps_per_s` is since the last one."""
+        steps, since_s = self._reported
+        self._reported = (self.env_steps, time_s)
+        return {
+            "time_s": time_s,
+            "env_steps": self.env_steps,
+            "agent_steps": self.agent_steps,
+            "episodes": self.episodes,
+            "env_steps_per_s": (self.env_steps - steps) / max(1e-9, time_s - since_s),
+            "policies": {name: _policy(tally, published.get(name)) for name, tally in self.policies.items()},
+            "agents": {
+                agent: {"return_mean": fmean(returns) if returns else None} for agent, returns in self.agents.items()
+            },
+            "stages": {name: _stage(meter) for name, meter in stages.items()},
+            "faults": {"agents_vanished": self.agents_vanished},
+            "league": {},
+        }
+
+
+def _policy(tally: PolicyTally, published: Weights | None) -> PolicyMetrics:
+    return {
+        "return_mean": tally.return_mean,
+        "eval_return_mean": tally.eval_return_mean,
+        "episodes": tally.episodes,
+        "agent_steps_sampled": tally.agent_steps_sampled,
+        "agent_steps_trained": tally.agent_steps_trained,
+        "updates": tally.updates,
+        "version": published.version if published is not None else 0,
+        "staleness_mean": tally.staleness,
+        "stale_rows_dropped": tally.stale_rows_dropped,
+        "rows_carried": tally.rows_carried,
+        "reward_unattributed": tally.reward_unattributed,
+        "loss": dict(tally.loss),
+    }
+
+
+def _stage(meter: Mapping[str, Any]) -> StageMetrics:
+    return {
+        "items": meter["items"],
+        "rows": meter["rows"],
+        "busy_s": meter["busy_s"],
+        "starved_s": meter["starved_s"],
+        "blocked_s": meter["blocked_s"],
+    }

@@ -1,0 +1,288 @@
+"""Runs an experiment: sets its parts up, runs its plan until a stop condition holds, and says how it went."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from marlflow.base.items import Update, Weights
+from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.plans import Desk, build_plan
+from marlflow.experiment.ready import Ready, ready
+from marlflow.experiment.tally import Tally
+from marlflow.flow import Executor, StageId, StageTimes
+from marlflow.observe.console import RunConsole, console
+from marlflow.observe.curves import draw_learning_curves
+from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
+from marlflow.observe.sinks import JsonlSink, Sink, TensorBoardSink
+from marlflow.observe.trace import Trace
+from marlflow.rollout.fragment import EpisodeResult
+from marlflow.rollout.protocol import Request, Round
+from marlflow.runtime.protocol import Parts, Runtime
+
+log = logging.getLogger("marlflow")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run went: where it is, its last report, why it ended, and the figure a sweeper asked for."""
+
+    run_dir: Path
+    metrics: MetricsRecord
+    stopped_by: str
+    objective: float | None
+
+
+def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
+    """Trains until a stop condition holds. Raises ConfigInvalid, with every problem, before anything starts."""
+    runtime = runtime_of(experiment)
+    made = ready(experiment)
+    where = Path(run_dir) if run_dir is not None else Path("runs") / experiment.name / time.strftime("%Y%m%d_%H%M%S")
+    where.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.callback(runtime.close)
+        run = _Run(made, where, runtime.start(made.spec))
+        stack.enter_context(run.signals_stop_it())
+        stack.callback(run.close)
+        run.run()
+        run.keep(runtime)
+    run.finish()
+    return Result(where, run.last, run.stopped_by, _objective(experiment, run.last))
+
+
+def runtime_of(experiment: Experiment) -> Runtime:
+    """The runtime that the experiment chose; Ray is imported only if it is asked for."""
+    if experiment.runtime.name == "inline":
+        from marlflow.runtime.inline import InlineRuntime
+
+        return InlineRuntime()
+    from marlflow.runtime.ray import RayRuntime
+
+    return RayRuntime(experiment.runtime.address)
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(self, made: Ready, run_dir: Path, parts: Parts) -> None:
+        self._experiment, self._spec, self._parts = made.experiment, made.spec, parts
+        self._run_dir = run_dir
+        self._tally = Tally(tuple(made.spec.policies), made.spec.mapping)
+        self._trace = Trace()
+        plan = build_plan(made.experiment, made.spec, parts, Desk(self._next_request, self._round_made))
+        (run_dir / "plan.mmd").write_text(plan.mermaid())
+        self._executor = Executor(plan, self._reported, hooks=(self,))
+        info = run_info(made, run_dir)
+        self._console = console(made.experiment.log.console, info)
+        self._sinks = _sinks(made.experiment, run_dir, self._console)
+        self._rounds = 0
+        self._due_log = made.experiment.log.every_env_steps
+        self._due_evaluation = 0
+        self._ended: set[str] = set()
+        self._began_s = time.perf_counter()
+        self._interrupted = False
+        self.stopped_by = "the end of its experience"
+        self.last: MetricsRecord = self._record()
+
+    def run(self) -> None:
+        """Until a stop condition holds and everything under way has been used."""
+        self._began_s = time.perf_counter()
+        self._executor.run_sync()
+        self._report()
+
+    # -- what the plan asks of the driver -----------------------------------------------------------------------
+
+    def _next_request(self) -> Request | None:
+        if (reason := self._stop_reason()) is not None:
+            self.stopped_by = reason
+            self._console.notice(f"stopping: {reason}")
+            return None
+        schedules = {
+            name: dict(self._spec.policies[name].algorithm.schedules(self._tally.policies[name].agent_steps_sampled))
+            for name in self._spec.learning
+        }
+        self._rounds += 1
+        return Request(self._rounds - 1, self._published(), schedules)
+
+    def _published(self) -> dict[str, Weights]:
+        return {name: learner.published for name, learner in self._parts.learners.items()}
+
+    def _round_made(self, round: Round) -> Round | Awaitable[Round]:
+        self._tally.collected(round.receipts)
+        self._end_policies()
+        evaluation = self._experiment.evaluation
+        if evaluation.episodes and self._tally.env_steps >= self._due_evaluation:
+            self._due_evaluation += evaluation.every_env_steps
+            results = self._parts.workers.evaluate(range(evaluation.episodes), self._published())
+            if isinstance(results, Awaitable):
+                return self._after_evaluation(round, results)
+            self._tally.evaluated(results)
+        self._report_if_due()
+        return round
+
+    async def _after_evaluation(self, round: Round, results: Awaitable[Sequence[EpisodeResult]]) -> Round:
+        self._tally.evaluated(await results)
+        self._report_if_due()
+        return round
+
+    def _reported(self, plan: str, item: Any) -> None:
+        if isinstance(item, Update):
+            self._tally.policies[plan].updated(item)
+
+    # -- when to stop -------------------------------------------------------------------------------------------
+
+    def _stop_reason(self) -> str | None:
+        stop = self._experiment.stop
+        if self._interrupted:
+            return "interrupted"
+        if stop.env_steps is not None and self._tally.env_steps >= stop.env_steps:
+            return f"stop.env_steps={stop.env_steps}"
+        if stop.time_s is not None and time.perf_counter() - self._began_s >= stop.time_s:
+            return f"stop.time_s={stop.time_s:g}"
+        reached = [self._has_reached(name, target) for name, target in stop.policies.items()]
+        if reached and all(reached):
+            return ", ".join(f"stop.policies.{name}.return_mean={target:g}" for name, target in stop.policies.items())
+        if self._spec.learning and self._ended == set(self._spec.learning):
+            return "every policy's own stop"
+        return None
+
+    def _has_reached(self, policy: str, target: float) -> bool:
+        mean = self._tally.policies[policy].settled_return_mean
+        return mean is not None and mean >= target
+
+    def _end_policies(self) -> None:
+        for name in self._spec.learning:
+            policy = self._experiment.policies.get(name, self._experiment.default_policy)
+            limit, target = policy.stop.agent_steps, policy.stop.return_mean
+            sampled = self._tally.policies[name].agent_steps_sampled
+            done = (limit is not None and sampled >= limit) or (target is not None and self._has_reached(name, target))
+            if done and name not in self._ended:
+                self._ended.add(name)
+                self._executor.end_plan(name)
+                self._console.notice(f"policy {name} has learned enough: its plan ends, it goes on acting")
+
+    @contextmanager
+    def signals_stop_it(self) -> Iterator[None]:
+        """While this holds, SIGINT and SIGTERM end the run after its round; a second SIGINT ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            if self._interrupted and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._interrupted = True
+            self._console.notice("finishing this round; interrupt again to stop at once")
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # -- what is kept and said ----------------------------------------------------------------------------------
+
+    def before(self, stage: StageId, items: int) -> None:
+        """Of the executor's hook; nothing is done."""
+
+    def after(self, stage: StageId, items: int, times: StageTimes) -> None:
+        """Keeps when each stage was busy."""
+        if times.ended_s > times.began_s:
+            self._trace.add(stage.plan, stage.stage, times.began_s, times.ended_s)
+
+    def _record(self) -> MetricsRecord:
+        time_s = time.perf_counter() - self._began_s
+        return self._tally.record(time_s, self._executor.meters(), self._published())
+
+    def _report_if_due(self) -> None:
+        if self._tally.env_steps >= self._due_log:
+            self._due_log += self._experiment.log.every_env_steps
+            self._report()
+
+    def _report(self) -> None:
+        self.last = self._record()
+        for sink in self._sinks:
+            sink.report(self.last)
+
+    def keep(self, runtime: Runtime) -> None:
+        """Writes each learner's parameters, the trace and the learning curves into the run directory."""
+        folder = self._run_dir / "checkpoints" / str(self._tally.env_steps)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in self._spec.learning:
+            state = runtime.learner_state(name)
+            save_file(dict(state.tensors), folder / f"{name}.safetensors", {"numbers": json.dumps(state.numbers)})
+
+    def finish(self) -> None:
+        """Draws what the run left."""
+        if self._experiment.log.trace:
+            self._trace.write(self._run_dir / "trace.json")
+        if self._experiment.log.jsonl:
+            draw_learning_curves(self._run_dir / "metrics.jsonl", self._run_dir / "learning_curves.png")
+        log.info("stopped by %s; %s", self.stopped_by, self.overlaps())
+
+    def overlaps(self) -> str:
+        """How long each two learners were busy at once, in words."""
+        names, said = self._spec.learning, []
+        for position, first in enumerate(names):
+            for second in names[position + 1 :]:
+                both, one, other = _astuple(self._trace.overlap_s((first, "Learn"), (second, "Learn")))
+                said.append(f"learners {first} and {second} were busy at once for {both:.1f} of {min(one, other):.1f} s")
+        return "; ".join(said) or "one learner"
+
+    def close(self) -> None:
+        """Closes the console and the files."""
+        for sink in self._sinks:
+            sink.close()
+
+
+def _astuple(overlap: Any) -> tuple[float, float, float]:
+    return overlap.both_s, overlap.first_busy_s, overlap.second_busy_s
+
+
+def run_info(made: Ready, run_dir: Path) -> RunInfo:
+    """What does not change about the run."""
+    experiment, mapping = made.experiment, made.spec.mapping
+    stop = experiment.stop
+    conditions = {"env_steps": stop.env_steps, "time_s": stop.time_s}
+    conditions |= {f"policies.{name}.return_mean": target for name, target in stop.policies.items()}
+    return RunInfo(
+        name=experiment.name,
+        run_dir=run_dir,
+        policies={
+            name: PolicyInfo(policy.algorithm.name, tuple(agent for agent in mapping if mapping[agent] == name))
+            for name, policy in made.spec.policies.items()
+        },
+        runtime=experiment.runtime.name,
+        stop={name: value for name, value in conditions.items() if value is not None},
+    )
+
+
+def _sinks(experiment: Experiment, run_dir: Path, shown: RunConsole) -> list[Sink]:
+    sinks: list[Sink] = []
+    if experiment.log.jsonl:
+        sinks.append(JsonlSink(run_dir / "metrics.jsonl"))
+    if experiment.log.tensorboard:
+        sinks.append(TensorBoardSink(run_dir))
+    return [*sinks, shown]
+
+
+def _objective(experiment: Experiment, record: Mapping[str, Any]) -> float | None:
+    """The figure at the dotted path `objective` in the last report."""
+    if experiment.objective is None:
+        return None
+    value: Any = record
+    for part in experiment.objective.split("."):
+        value = value[part]
+    return value  # type: ignore[no-any-return]  # validated when the experiment was

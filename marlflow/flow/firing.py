@@ -1,0 +1,205 @@
+"""What happens when a cell fires: items are handed to operators, results land, and each is metered and shown to hooks.
+
+Which cell fires, and when, is the executor's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from marlflow.base.errors import MarlflowError, StageFailed
+from marlflow.flow.cells import Cell
+from marlflow.flow.flow import Kind
+from marlflow.flow.meters import Condition, Hook, StageId, rows_of
+from marlflow.flow.operators import EndOfFlow, OperatorRaised, Outcome, StageTimes
+
+_ENDS_OF_FLOW = (EndOfFlow, StopIteration, StopAsyncIteration)
+
+
+class Firing:
+    """Carries out the firings of all cells of one executor, and knows what is in flight and what failed first."""
+
+    def __init__(self, on_output: Callable[[str, Any], None], hooks: Sequence[Hook]) -> None:
+        self._on_output = on_output
+        self._hooks = tuple(hooks)
+        self.in_flight = 0
+        self.failure: BaseException | None = None
+        self.landed = asyncio.Event()
+
+    def call(self, cell: Cell, items: list[Any]) -> None:
+        """Hands items to a `then` or a source (to which each item is a turn, None); awaits the result if it must."""
+        began_s = self._begin(cell, len(items))
+        try:
+            result = _run(cell, items)
+            if hasattr(type(result), "__await__"):
+                awaited: asyncio.Future[Any] = asyncio.ensure_future(result)
+                cell.in_flight = len(items)
+                self.in_flight += 1
+                awaited.add_done_callback(partial(self._land, cell, len(items), began_s))
+                return
+        except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
+            self._raised(cell, error)
+            return
+        self._finish(cell, len(items), result, began_s)
+
+    def divide(self, cell: Cell, item: Any) -> None:
+        """Hands one item to a gather or a split, and what it gives to the consumers as far as they have room."""
+        began_s = self._begin(cell, 1)
+        operator = cell.operators[0]
+        try:
+            gives = [(None, part) for part in operator.add(item)] if cell.kind is Kind.GATHER else list(operator(item))
+            rows = 0
+            for branch, part in gives:
+                if branch not in cell.outs:
+                    raise KeyError(f"it routed an item to {branch!r}; its branches are {sorted(map(str, cell.outs))}")
+                cell.pending.append((cell.outs[branch], part))
+                rows += rows_of(part)
+        except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
+            self._raised(cell, error)
+            return
+        cell.deliver()
+        self._record(cell, len(gives), [StageTimes(began_s, time.time(), rows)])
+
+    def copy(self, cell: Cell, items: list[Any]) -> None:
+        """Gives each item to every consumer: a fork, or a carrier between two buffers."""
+        if not cell.is_plumbing:
+            self._begin(cell, len(items))
+        for item in items:
+            for edge in cell.outs.values():
+                edge.put(item)
+        if not cell.is_plumbing:
+            self._pass(cell, items)
+
+    def take_side(self, cell: Cell, index: int) -> None:
+        """A merge or a plan's end takes one item from a side."""
+        items = cell.take(1, index)
+        ledger, side = cell.sides[index]
+        if ledger is not None:
+            ledger.took(side, rows_of(items[0]))
+        if cell.kind is Kind.MERGE:
+            self._begin(cell, 1)
+            cell.outs[None].put(items[0])
+            self._pass(cell, items)
+        elif side == "output":
+            self._on_output(cell.stages[0].plan, items[0])
+
+    async def settle(self, limit_s: float) -> None:
+        """Lets what is in flight land, so that nothing is left behind when a failure is raised; not for ever."""
+        deadline = time.monotonic() + limit_s
+        while self.in_flight and (left_s := deadline - time.monotonic()) > 0:
+            self.landed.clear()
+            try:
+                await asyncio.wait_for(self.landed.wait(), left_s)
+            except TimeoutError:
+                return
+
+    # -- landing ------------------------------------------------------------------------------------------------
+
+    def _land(self, cell: Cell, turns: int, began_s: float, done: asyncio.Future[Any]) -> None:
+        cell.in_flight = 0
+        self.in_flight -= 1
+        self.landed.set()
+        if done.cancelled():
+            self._raised(cell, asyncio.CancelledError("the call was cancelled"))
+        elif (error := done.exception()) is not None:
+            self._raised(cell, error)
+        else:
+            try:
+                self._finish(cell, turns, done.result(), began_s)
+            except Exception as error:  # noqa: BLE001  a hook's: nobody stands above a callback, so the loop raises it
+                self.failure = self.failure or error
+
+    def _finish(self, cell: Cell, turns: int, result: Any, began_s: float) -> None:
+        out = cell.outs[None]
+        if cell.call is None:
+            try:
+                rows = rows_of(result)
+            except Exception as error:  # noqa: BLE001  the item's own `rows` raised
+                self._raised(cell, error)
+                return
+            out.put(result)
+            self._record(cell, 1, [StageTimes(began_s, time.time(), rows)])
+            return
+        outcome: Outcome = result
+        outputs = len(outcome.outputs)
+        if cell.kind is Kind.SOURCE and outputs < turns:
+            cell.exhausted = True
+        elif outputs != turns:
+            self._raised(cell, ValueError(f"its place returned {outputs} outputs for {turns} items"))
+            return
+        for item in outcome.outputs:
+            out.put(item)
+        self._record(cell, outputs, outcome.times)
+
+    def _raised(self, cell: Cell, error: BaseException) -> None:
+        position, cause = 0, error
+        if isinstance(error, OperatorRaised):
+            position, cause = error.position, error.__cause__ or error
+        if cell.kind is Kind.SOURCE and position == 0 and isinstance(cause, _ENDS_OF_FLOW):
+            cell.exhausted = True
+            cell.clock.turn(condition(cell), time.perf_counter())
+        elif self.failure is None:
+            self.failure = named(cell.stages[position], cause)
+
+    # -- metering -----------------------------------------------------------------------------------------------
+
+    def _begin(self, cell: Cell, items: int) -> float:
+        for hook in self._hooks:
+            for stage in cell.stages:
+                hook.before(stage, items)
+        cell.clock.call_began_s = now_s = time.perf_counter()
+        cell.clock.turn(Condition.BUSY, now_s)
+        return time.time()
+
+    def _pass(self, cell: Cell, items: Sequence[Any]) -> None:
+        now = time.time()
+        self._record(cell, len(items), [StageTimes(now, now, sum(rows_of(item) for item in items))])
+
+    def _record(self, cell: Cell, items: int, times: Sequence[StageTimes]) -> None:
+        now_s = time.perf_counter()
+        cell.clock.called_s += now_s - cell.clock.call_began_s
+        cell.clock.turn(condition(cell), now_s)
+        for stage, meter, spent in zip(cell.stages, cell.meters, times, strict=True):
+            meter.items += items
+            meter.rows += spent.rows
+            meter.busy_s += max(0.0, spent.ended_s - spent.began_s)
+            for hook in self._hooks:
+                hook.after(stage, items, spent)
+
+
+def condition(cell: Cell) -> Condition:
+    """What the cell is doing now."""
+    if cell.ended:
+        return Condition.ENDED
+    if cell.in_flight:
+        return Condition.BUSY
+    if cell.pending or not cell.inboxes or any([edge.items for edge in cell.inboxes]):
+        return Condition.BLOCKED
+    return Condition.STARVED
+
+
+def named(stage: StageId, cause: BaseException) -> StageFailed:
+    """The error that says which stage of which plan raised `cause`, whose traceback begins in the user's code."""
+    reason = str(cause) if isinstance(cause, MarlflowError | OperatorRaised) else f"{type(cause).__name__}: {cause}"
+    if isinstance(cause, RuntimeError) and isinstance(cause.__cause__, StopIteration | StopAsyncIteration):
+        reason += "; a source that is awaited ends its flow by raising EndOfFlow"
+    failure = StageFailed(stage.stage, stage.plan, stage.path, reason)
+    failure.__cause__ = cause.with_traceback(_without_frames_of_flow(cause.__traceback__))
+    return failure
+
+
+def _without_frames_of_flow(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__", "").startswith("marlflow.flow."):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _run(cell: Cell, items: list[Any]) -> Any:
+    if cell.call is not None:
+        return cell.call(items)
+    return cell.operators[0]() if cell.kind is Kind.SOURCE else cell.operators[0](items[0])

@@ -1,0 +1,131 @@
+"""The stages of a plan that belong to a learner. They run where the learner is; neighbours are one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.base.items import Update
+from marlflow.flow import Place
+from marlflow.learn.estimators import advantages, normalised
+from marlflow.learn.protocol import Learner
+
+
+@dataclass(frozen=True, slots=True)
+class DropStale:
+    """Drops what was sampled more than `max_staleness` versions ago, whole segments at a time, and counts the rows.
+
+    A row carried over from the fragment before keeps its older version and is exempt (DESIGN, "Experience").
+    """
+
+    learner: Learner = field(repr=False)
+    max_staleness: int
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The segments of `batch` that are fresh enough."""
+        oldest = batch.columns["version"].copy()
+        firsts = batch.ends() + 1 - batch.segments["length"]
+        carried = firsts[batch.segments["carried"]]
+        oldest[carried] = np.iinfo(oldest.dtype).max
+        stale = oldest < self.learner.version - self.max_staleness
+        if not stale.any():
+            return batch
+        fresh = np.add.reduceat(stale, firsts) == 0
+        kept = batch.only(fresh)
+        self.learner.stale_rows_dropped += batch.rows - kept.rows
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """Generalised advantage estimates by the learner's critic (Schulman et al., 2016, arXiv:1506.02438)."""
+
+    learner: Learner = field(repr=False)
+    discount: float
+    gae_lambda: float
+    normalise: bool = True
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    def __call__(self, batch: Batch) -> EstimatedBatch:
+        """`batch` with `value`, `advantage` and `value_target`; advantages normalised over the batch if asked."""
+        estimated = advantages(batch, self.learner, self.discount, self.gae_lambda)
+        return normalised(estimated) if self.normalise else estimated
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Optimiser steps on the learner's own loss: each row once per epoch, in minibatches of at least `minibatch`."""
+
+    learner: Learner = field(repr=False)
+    epochs: int = 1
+    minibatch: int | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    @property
+    def accepts(self) -> type:
+        """What the learner's loss is for."""
+        return self.learner.trains_on
+
+    @property
+    def updates(self) -> str:
+        """The learner whose parameters this stage changes."""
+        return self.learner.name
+
+    def __call__(self, batch: Batch | Transitions) -> Update:
+        """What came of it."""
+        return self.learner.update(batch, self.epochs, self.minibatch)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTarget:
+    """Renews the learner's target network every `every` optimiser steps (Mnih et al., 2015)."""
+
+    learner: Learner = field(repr=False)
+    every: int
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    def __call__(self, update: Update) -> Update:
+        """The report, unchanged."""
+        if self.learner.updates - self.learner.updates_when_synced >= self.every:
+            self.learner.sync_target()
+        return update
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Hands the acting parameters to whoever acts with them, under a new version, every `every` optimiser steps."""
+
+    learner: Learner = field(repr=False)
+    every: int = 1
+    publishes: ClassVar[bool] = True
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    def __call__(self, update: Update) -> Update:
+        """The report, unchanged."""
+        if self.learner.updates - self.learner.updates_when_published >= self.every:
+            self.learner.publish()
+        return update

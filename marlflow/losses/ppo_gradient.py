@@ -1,0 +1,108 @@
+"""The loss of Proximal Policy Optimization for Discrete actions with its gradient, in closed form, on numpy vectors.
+
+Composed of the functions in `losses.ppo` it is some thirty operations on small vectors, whose bookkeeping in autograd
+costs more than the networks do. The tests hold the one against the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector: TypeAlias = NDArray[np.float32]
+_LOWEST = np.finfo(np.float32).min
+
+
+class Rows(NamedTuple):
+    """A minibatch of N rows, as arrays."""
+
+    action: NDArray[np.int64]
+    behaviour_logp_t: Vector
+    advantage_t: Vector
+    target_tm1: Vector
+    behaviour_v_tm1: Vector
+    mask: NDArray[np.bool_] | None
+    """Legal actions, [N, A], or None if all are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """The weights of the terms; `value_clip_range` None leaves values unclipped."""
+
+    clip_range: float = 0.2
+    value: float = 0.5
+    entropy: float = 0.01
+    value_clip_range: float | None = None
+
+
+def ppo_gradient(
+    logits: NDArray[Any], v_tm1: Vector, rows: Rows, coefficients: Coefficients
+) -> tuple[Mapping[str, float], Vector, Vector]:
+    """The terms of the loss, and the gradient of policy + value - entropy, each weighted, by logits and by values.
+
+    Schulman et al., "Proximal policy optimization algorithms", 2017, https://arxiv.org/abs/1707.06347, equation 9.
+
+    Args:
+        logits: of the policy being trained, [N, A].
+        v_tm1: the critic's values, [N].
+        rows: the minibatch.
+        coefficients: the weights of the terms.
+    """
+    count = len(v_tm1)
+    taken = (rows.action, np.arange(count))
+    probability, logp = _softmax(logits.T, None if rows.mask is None else rows.mask.T)
+    entropy = -np.add.reduce(probability * logp, 0)
+    policy, kl, by_logp = _surrogate(logp[taken], rows.behaviour_logp_t, rows.advantage_t, coefficients.clip_range)
+    value, by_value = _value(v_tm1, rows.target_tm1, rows.behaviour_v_tm1, coefficients.value_clip_range)
+    # d logp[a] / d logit = 1[a] - p and d entropy / d logit = -p (logp + entropy), per action.
+    gradient = (logp + entropy) * np.float32(coefficients.entropy)
+    gradient -= by_logp
+    gradient *= probability
+    gradient[taken] += by_logp
+    gradient *= np.float32(1.0 / count)
+    by_value *= np.float32(coefficients.value / count)
+    terms = {"policy": policy, "value": value, "entropy": float(np.add.reduce(entropy)) / count, "kl": kl}
+    return terms, gradient.T, by_value
+
+
+def _softmax(logits: NDArray[Any], mask: NDArray[np.bool_] | None) -> tuple[Vector, Vector]:
+    """Probabilities and log-probabilities, [A, N] each; those of illegal actions are 0 and about the lowest number."""
+    logp = logits.copy() if mask is None else np.where(mask, logits, _LOWEST)
+    logp -= np.maximum.reduce(logp, 0)
+    probability = np.exp(logp)
+    total = np.add.reduce(probability, 0)
+    probability /= total
+    logp -= np.log(total)
+    if mask is not None:
+        np.maximum(logp, _LOWEST, out=logp)
+    return probability, logp
+
+
+def _surrogate(
+    logp: Vector, behaviour_logp: Vector, advantage: Vector, clip_range: float
+) -> tuple[float, float, Vector]:
+    """The mean clipped surrogate loss, the mean divergence, and the gradient of the first's sum by `logp`."""
+    log_ratio = logp - behaviour_logp
+    ratio = np.exp(log_ratio)
+    gain = ratio * advantage
+    limited = np.minimum(np.maximum(ratio, 1.0 - clip_range), 1.0 + clip_range) * advantage
+    loss = -float(np.add.reduce(np.minimum(gain, limited))) / len(logp)
+    kl = float(np.add.reduce(ratio - log_ratio)) / len(logp) - 1.0
+    # Where the clipped gain is the smaller one, it does not change with the ratio.
+    return loss, kl, -gain * (gain <= limited)
+
+
+def _value(v_tm1: Vector, target: Vector, behaviour_v: Vector, clip_range: float | None) -> tuple[float, Vector]:
+    """The mean value loss, and the gradient of its sum by `v_tm1`."""
+    error = v_tm1 - target
+    if clip_range is None:
+        return float(np.add.reduce(error * error)) / (2 * len(error)), error
+    change = v_tm1 - behaviour_v
+    clipped_error = np.clip(change, -clip_range, clip_range) + (behaviour_v - target)
+    squared, clipped_squared = error * error, clipped_error * clipped_error
+    loss = float(np.add.reduce(np.maximum(squared, clipped_squared))) / (2 * len(error))
+    return loss, error * ((squared >= clipped_squared) | (np.abs(change) <= clip_range))

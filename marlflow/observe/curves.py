@@ -1,0 +1,113 @@
+"""Learning curves of a run, from its `metrics.jsonl`: returns over env steps, and below them how learning went."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from marlflow.base.errors import InvalidInput
+from marlflow.observe.sinks import read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Lower: TypeAlias = Literal["updates_per_s", "staleness_mean"]
+Curve: TypeAlias = tuple[list[float], list[float]]  # env steps and values
+Reports: TypeAlias = Sequence[dict[str, Any]]
+
+# Okabe and Ito's colours, which the colour-blind can tell apart too (https://jfly.uni-koeln.de/color/).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_INK, _GRID = "#333333", "#DDDDDD"
+_NOTE: dict[str, Any] = {"loc": "left", "fontsize": 9, "color": "#666666"}
+_LOWER_LABELS: dict[Lower, str] = {"updates_per_s": "updates per second", "staleness_mean": "staleness (versions)"}
+
+
+def draw_learning_curves(
+    metrics_path: Path, out_png: Path, title: str | None = None, lower: Lower = "updates_per_s"
+) -> None:
+    """Draw each policy's training and evaluation return over env steps, and its `lower` in a second panel.
+
+    `title` defaults to the name of the run's folder. Raises InvalidInput if the file has no reports.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    reports = read_metrics(metrics_path)
+    if not reports:
+        raise InvalidInput([f"{metrics_path} has no report yet; it gets one every log.every_env_steps env steps"])
+    figure = Figure(figsize=(9.0, 6.5), dpi=150, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    returns, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1.0))
+    figure.suptitle(title or metrics_path.resolve().parent.name, fontsize=14, fontweight="bold", color=_INK)
+    _draw_returns(returns, reports)
+    _draw_lower(below, reports, lower)
+    figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=_INK)
+    figure.savefig(out_png)
+
+
+def curve(reports: Reports, policy: str, key: str) -> Curve:
+    """The values of one metric of a policy where they are known, over env steps."""
+    known = [(report["env_steps"], report["policies"].get(policy, {}).get(key)) for report in reports]
+    known = [(steps, value) for steps, value in known if value is not None and math.isfinite(value)]
+    return [steps for steps, _ in known], [value for _, value in known]
+
+
+def updates_per_s(reports: Reports, policy: str) -> Curve:
+    """Optimiser steps per second of a policy since the report before, over env steps."""
+    steps, rates = list[float](), list[float]()
+    for before, now in itertools.pairwise(reports):
+        seconds = now["time_s"] - before["time_s"]
+        if seconds > 0 and policy in before["policies"] and policy in now["policies"]:
+            done = now["policies"][policy]["updates"] - before["policies"][policy]["updates"]
+            steps.append(now["env_steps"])
+            rates.append(done / seconds)
+    return steps, rates
+
+
+def _coloured(reports: Reports) -> list[tuple[str, str]]:
+    policies = dict.fromkeys(policy for report in reports for policy in report["policies"])
+    return [(policy, _COLOURS[place % len(_COLOURS)]) for place, policy in enumerate(policies)]
+
+
+def _draw_returns(axes: Axes, reports: Reports) -> None:
+    for policy, colour in _coloured(reports):
+        axes.plot(*curve(reports, policy, "return_mean"), color=colour, linewidth=1.8, label=policy, **_dot(reports))
+        evaluated = curve(reports, policy, "eval_return_mean")
+        axes.plot(*evaluated, color=colour, linewidth=1.4, linestyle=(0, (4, 2)), **_dot(reports))
+    _finish(axes, "mean return per agent and episode")
+    axes.set_title("solid: training, exploration included; dashed: greedy evaluation", **_NOTE)
+
+
+def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:
+    draw: dict[Lower, Callable[[str], Curve]] = {
+        "updates_per_s": lambda policy: updates_per_s(reports, policy),
+        "staleness_mean": lambda policy: curve(reports, policy, "staleness_mean"),
+    }
+    for policy, colour in _coloured(reports):
+        steps, values = draw[lower](policy)
+        if any(values) or lower == "staleness_mean":
+            axes.plot(steps, values, color=colour, linewidth=1.5, clip_on=False, zorder=3, **_dot(reports))
+    _finish(axes, _LOWER_LABELS[lower])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("env steps", color=_INK)
+
+
+def _finish(axes: Axes, ylabel: str) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    axes.set_ylabel(ylabel, color=_INK)
+    axes.grid(color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(color=_GRID, labelcolor=_INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_GRID)
+    axes.margins(x=0.01)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _dot(reports: Reports) -> dict[str, Any]:
+    """Mark each report where there are few, so that a curve of one point can be seen."""
+    return {"marker": "o", "markersize": 3} if len(reports) <= 12 else {}

@@ -1,0 +1,56 @@
+"""What the dataflow needs of rollout workers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from marlflow.base.items import Fragment, Weights
+from marlflow.rollout.fragment import EpisodeResult, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What every worker is to collect with in one round: each learning policy's weights, and scheduled values."""
+
+    round: int
+    weights: Mapping[str, Weights]
+    schedules: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One collect of every worker: what they say of it, and the rows, unopened."""
+
+    number: int
+    receipts: Sequence[Receipt]
+    fragments: Sequence[Fragment]
+
+    @property
+    def rows(self) -> int:
+        """Agent steps of learning policies."""
+        return sum(fragment.rows for fragment in self.fragments)
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of all workers."""
+        return sum(receipt.env_steps for receipt in self.receipts)
+
+
+class Workers(Protocol):
+    """All rollout workers of a run.
+
+    round = await workers.collect(Request(round=0, weights={...}, schedules={...}))
+    results = await workers.evaluate(range(10), weights)
+    """
+
+    def collect(self, request: Request) -> Round | Awaitable[Round]:
+        """One round."""
+        ...
+
+    def evaluate(
+        self, episodes: range, weights: Mapping[str, Weights]
+    ) -> Sequence[EpisodeResult] | Awaitable[Sequence[EpisodeResult]]:
+        """Greedy episodes by number, each with a seed of its own; no rows, and no training state is touched."""
+        ...

@@ -1,0 +1,43 @@
+"""Runs neighbouring stages one after the other where they live; the same code for every runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from marlflow.base.batch import Batch
+from marlflow.flow import StageTimes
+from marlflow.flow.meters import rows_of
+from marlflow.flow.operators import OperatorRaised
+
+
+def opened(payloads: Sequence[Any]) -> Any:
+    """What a stage is handed for an item that came packed: its one payload, or all its batches as one."""
+    return payloads[0] if len(payloads) == 1 else Batch.concat(payloads)
+
+
+def run_chain(operators: Sequence[Callable[..., Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
+    """Each item through all operators, in order; `None` stands for a turn of a source.
+
+    Returns an output per item, and per operator when it ran over the items as if they had been dealt with together:
+    from its first start, for as long as it took in all. Raises OperatorRaised from the operator's own exception.
+    """
+    outputs, began = [], time.time()
+    spent, rows = [0.0] * len(operators), [0] * len(operators)
+    for item in items:
+        value = item
+        for position, operator in enumerate(operators):
+            start = time.perf_counter()
+            try:
+                value = operator() if item is None and position == 0 else operator(value)
+            except Exception as error:
+                raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
+            spent[position] += time.perf_counter() - start
+            rows[position] += rows_of(value)
+        outputs.append(value)
+    times, start_s = [], began
+    for seconds, count in zip(spent, rows, strict=True):
+        times.append(StageTimes(start_s, start_s + seconds, count))
+        start_s += seconds
+    return outputs, times

@@ -1,0 +1,29 @@
+"""From what the workers return to a round, the same for every runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marlflow.base.items import Fragment
+from marlflow.rollout.fragment import Receipt
+from marlflow.rollout.protocol import Round
+
+
+def make_round(number: int, receipts: Sequence[Receipt], payloads: Sequence[Mapping[str, Any]]) -> Round:
+    """A round of one receipt per worker, and per worker its payload (or a reference to it) for each policy."""
+    last = len(receipts) - 1
+    fragments = [
+        Fragment(
+            policy=policy,
+            worker=receipt.worker,
+            round=number,
+            closes_round=position == last,
+            rows=receipt.policies[policy].rows,
+            rows_carried=receipt.policies[policy].rows_carried,
+            payloads=(payload,),
+        )
+        for position, (receipt, by_policy) in enumerate(zip(receipts, payloads, strict=True))
+        for policy, payload in by_policy.items()
+    ]
+    return Round(number, receipts, fragments)

@@ -1,0 +1,101 @@
+import io
+import sys
+
+import pytest
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.observe.console import SilentConsole, console
+from marlflow.observe.live import LiveConsole
+from marlflow.observe.plain import PlainConsole
+from tests.observe.records import INFO, record
+
+
+def lines_of(*numbers: int) -> list[str]:
+    file = io.StringIO()
+    plain = PlainConsole(INFO, file)
+    for number in numbers:
+        plain.report(record(number))
+    plain.close()
+    plain.close()
+    return file.getvalue().splitlines()
+
+
+def test_the_first_line_describes_the_run() -> None:
+    assert lines_of()[0] == (
+        "tag (runtime inline): adversary = ppo for 3 adversary; agent = dqn for agent_0; goal = random for goal_0; "
+        "until 100,000 env steps or a mean return of 40.00 of adversary"
+    )
+
+
+def test_a_report_has_one_aligned_line_for_each_policy() -> None:
+    _, adversary, agent, goal, _ = lines_of(2)
+    assert adversary == (
+        " 0:00:08        2,000 env steps     250/s  adversary  return   -10.50  eval     7.25  "
+        "updates       160   20.0/s  staleness  0.5  loss policy -0.013, value 3.500"
+    )
+    assert "agent      return    18.00" in agent
+    assert "goal       return        -  eval        -" in goal
+    assert len({line.index("loss") for line in (adversary, agent, goal)}) == 1
+
+
+def test_the_last_line_sums_up() -> None:
+    assert lines_of(1, 2)[-1] == (
+        "ended after 0:00:08, 2,000 env steps, 20 episodes: adversary return -10.50 (eval 7.25); "
+        "agent return 18.00 (eval 7.25); goal return -; kept in runs/tag"
+    )
+    assert lines_of()[-1] == "ended before the first report; kept in runs/tag"
+
+
+def test_faults_are_told_once_when_they_happen() -> None:
+    lines = [line for line in lines_of(1, 2, 3, 4) if "faults" in line]
+    assert lines == [" 0:00:12        3,000 env steps     250/s  faults so far: workers lost 1"]
+
+
+def test_plain_text_has_neither_colour_nor_cursor_movement() -> None:
+    text = "\n".join(lines_of(1, 2, 3))
+    assert "\x1b" not in text
+    assert text.isascii()
+
+
+def test_a_notice_is_a_line_of_its_own() -> None:
+    file = io.StringIO()
+    PlainConsole(INFO, file).notice("stopping after this round")
+    assert file.getvalue().splitlines()[1:] == ["stopping after this round"]
+
+
+def test_output_that_is_piped_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = console("auto", INFO)
+    chosen.report(record(1))
+    chosen.close()
+    assert isinstance(chosen, PlainConsole)
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("term", "kind"), [("xterm", LiveConsole), ("dumb", PlainConsole)])
+def test_a_terminal_that_can_redraw_gets_the_live_view(
+    monkeypatch: pytest.MonkeyPatch, term: str, kind: type[object]
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    chosen = console("auto", INFO)
+    chosen.close()
+    assert isinstance(chosen, kind)
+
+
+def test_none_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = console("none", INFO)
+    chosen.report(record(1))
+    chosen.notice("x")
+    chosen.close()
+    assert isinstance(chosen, SilentConsole)
+    assert capsys.readouterr().out == ""
+
+
+def test_another_kind_is_an_error_that_names_the_kinds() -> None:
+    with pytest.raises(ConfigInvalid, match=r"log\.console: expected auto, live, plain or none, got 'fancy'"):
+        console("fancy", INFO)  # type: ignore[arg-type]

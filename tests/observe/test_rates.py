@@ -1,0 +1,67 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marlflow.observe.rates import Progress, StageShares, progress, return_targets, stage_shares, updates_per_s
+from tests.observe.records import record
+
+
+def test_rates_are_differences_between_two_reports() -> None:
+    later = record(3)
+    later["time_s"] = 16.0
+    assert updates_per_s(record(2), later) == {"adversary": 10.0, "agent": 50.0, "goal": 0.0}
+    assert stage_shares(record(2), later)["adversary/Learn"] == StageShares(busy=0.125, starved=0.25, blocked=0.0)
+
+
+def test_the_first_report_counts_from_the_beginning() -> None:
+    assert updates_per_s(None, record(2)) == {"adversary": 20.0, "agent": 100.0, "goal": 0.0}
+    assert stage_shares(None, record(2))["rollouts/Collect"] == StageShares(busy=0.75, starved=0.0, blocked=0.25)
+
+
+def test_a_policy_and_a_stage_that_are_new_count_from_nothing() -> None:
+    before = record(1)
+    before["policies"], before["stages"] = {}, {}
+    assert updates_per_s(before, record(2))["agent"] == 200.0
+    assert stage_shares(before, record(2))["adversary/Learn"].starved == 1.0
+
+
+def test_no_time_between_reports_gives_no_rate() -> None:
+    assert updates_per_s(record(1), record(1)) == dict.fromkeys(("adversary", "agent", "goal"))
+    assert set(stage_shares(record(1), record(1)).values()) == {StageShares(0.0, 0.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [
+        ({}, None),
+        ({"policies.agent.return_mean": 3.0}, None),
+        ({"env_steps": 10_000}, Progress(0.2, 32.0)),
+        ({"time_s": 16.0}, Progress(0.5, 8.0)),
+        ({"env_steps": 10_000, "time_s": 16.0}, Progress(0.5, 8.0)),
+        ({"env_steps": 2500, "time_s": 16.0}, Progress(0.8, 2.0)),
+        ({"env_steps": 1000}, Progress(1.0, 0.0)),
+    ],
+)
+def test_progress_is_to_the_nearest_end(stop: dict[str, float], expected: Progress | None) -> None:
+    assert progress(record(2), stop) == expected
+
+
+def test_without_speed_the_time_left_is_unknown() -> None:
+    still = record(2)
+    still["env_steps_per_s"] = 0.0
+    assert progress(still, {"env_steps": 10_000}) == Progress(0.2, None)
+    assert progress(still, {"env_steps": 10_000, "time_s": 16.0}) == Progress(0.5, 8.0)
+
+
+@given(st.integers(0, 200), st.floats(1, 1e9), st.floats(0.1, 1e9))
+def test_progress_stays_within_bounds(number: int, env_steps: float, time_s: float) -> None:
+    ahead = progress(record(number), {"env_steps": env_steps, "time_s": time_s})
+    assert ahead is not None
+    assert ahead.left_s is not None
+    assert 0.0 <= ahead.fraction <= 1.0
+    assert ahead.left_s >= 0.0
+
+
+def test_return_targets_are_found_by_policy() -> None:
+    stop = {"env_steps": 1.0, "policies.a.b.return_mean": 2.0, "grace_s": 30.0}
+    assert return_targets(stop) == {"a.b": 2.0}

@@ -1,0 +1,165 @@
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from marlflow.base.errors import InvalidInput
+from marlflow.observe.sinks import JsonlSink, TensorBoardSink, read_metrics, scalars
+from tests.observe.records import record
+
+
+def write(path: Path, *records: object) -> Path:
+    sink = JsonlSink(path)
+    for each in records:
+        sink.report(each)
+    sink.close()
+    return path
+
+
+def test_what_was_reported_is_read_back(tmp_path: Path) -> None:
+    path = write(tmp_path / "run" / "metrics.jsonl", record(1), record(2))
+    assert read_metrics(path) == [record(1), record(2)]
+
+
+def test_each_report_is_one_line_and_on_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonlSink(path)
+    for number in (1, 2, 3):
+        sink.report(record(number))
+        assert path.read_text().count("\n") == number
+        assert json.loads(path.read_text().splitlines()[-1]) == record(number)
+    sink.close()
+    sink.close()
+
+
+def test_what_json_cannot_say_is_null(tmp_path: Path) -> None:
+    report = record(1) | {"league": {"a": math.nan, "b": [math.inf, 1.0], "c": np.float32("nan"), "d": -math.inf}}
+    (back,) = read_metrics(write(tmp_path / "metrics.jsonl", report))
+    assert back["league"] == {"a": None, "b": [None, 1.0], "c": None, "d": None}
+
+
+def test_numbers_of_numpy_and_torch_become_numbers(tmp_path: Path) -> None:
+    league = {
+        "int": np.int64(3),
+        "float": np.float64(0.5),
+        "float32": np.float32(0.5),
+        "bool": np.bool_(True),
+        "array": np.array([1, 2]),
+        "tensor": torch.tensor(2.5),
+        7: (1, 2),
+    }
+    (back,) = read_metrics(write(tmp_path / "metrics.jsonl", record(1) | {"league": league}))
+    assert back["league"] == {
+        "int": 3,
+        "float": 0.5,
+        "float32": 0.5,
+        "bool": True,
+        "array": [1, 2],
+        "tensor": 2.5,
+        "7": [1, 2],
+    }
+    assert type(back["league"]["int"]) is int
+
+
+def test_a_value_that_is_no_metric_is_named_and_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonlSink(path)
+    with pytest.raises(TypeError, match=r"record\.faults\.lost of a metrics report: expected a number.* got object"):
+        sink.report(record(1) | {"faults": {"lost": object()}})
+    sink.close()
+    assert path.read_text() == ""
+
+
+@given(env_steps=st.lists(st.integers(0, 50), unique=True).map(sorted), resumed_at=st.integers(0, 50))
+def test_a_resumed_run_keeps_the_reports_up_to_its_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, env_steps: list[int], resumed_at: int
+) -> None:
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
+    write(path, *({"env_steps": steps} for steps in env_steps))
+    JsonlSink(path, resumed_at_env_steps=resumed_at).close()
+    assert [report["env_steps"] for report in read_metrics(path)] == [step for step in env_steps if step <= resumed_at]
+    assert [each.name for each in path.parent.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_line_cut_off_by_a_crash_is_left_out_and_gone_after_resume(tmp_path: Path) -> None:
+    path = write(tmp_path / "metrics.jsonl", record(1))
+    path.write_text(path.read_text() + '{"time_s": 8.0, "env_')
+    assert read_metrics(path) == [record(1)]
+    sink = JsonlSink(path, resumed_at_env_steps=1000)
+    sink.report(record(2))
+    sink.close()
+    assert read_metrics(path) == [record(1), record(2)]
+
+
+def test_a_broken_line_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(InvalidInput, match=r"metrics\.jsonl does not exist"):
+        read_metrics(path)
+    path.write_text('{"time_s": 1.0}\nnonsense\n')
+    with pytest.raises(InvalidInput, match=r"line 2: expected one JSON object, got 'nonsense'"):
+        read_metrics(path)
+
+
+def test_scalars_have_the_path_of_their_key() -> None:
+    found = dict(scalars(record(2) | {"league": {"rating": {"main": np.float32(25.0)}, "name": "pfsp"}}))
+    assert found["run/env_steps_per_s"] == 250.0
+    assert found["policies/agent/updates"] == 800.0
+    assert found["policies/adversary/loss/value"] == 3.5
+    assert found["stages/adversary/Learn/starved_s"] == 4.0
+    assert found["agents/adversary_0/return_mean"] == 1.5
+    assert found["faults/workers_lost"] == 0.0
+    assert found["league/rating/main"] == 25.0
+    assert not {"agents/goal_0/return_mean", "policies/goal/return_mean", "league/name"} & found.keys()
+
+
+def events(directory: Path, tag: str) -> list[tuple[int, float]]:
+    accumulator = EventAccumulator(str(directory))
+    accumulator.Reload()
+    return [(event.step, event.value) for event in accumulator.Scalars(tag)]
+
+
+def test_tensorboard_reads_back_every_scalar_over_env_steps(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    for number in (1, 2, 3):
+        sink.report(record(number))
+        steps = [step for step, _ in events(tmp_path, "policies/adversary/return_mean")]
+        assert steps == [1000 * each for each in range(1, number + 1)]
+    sink.close()
+    sink.close()
+    for tag, value in scalars(record(3)):
+        assert events(tmp_path, tag)[-1] == (3000, pytest.approx(value)), tag
+
+
+def test_tensorboard_hides_what_a_resumed_run_makes_again(tmp_path: Path) -> None:
+    first = TensorBoardSink(tmp_path)
+    for number in (1, 2, 3):
+        first.report(record(number))
+    first.close()
+    (kept,) = tmp_path.iterdir()
+    kept.rename(tmp_path / "events.out.tfevents.0000000001.first")
+    resumed = TensorBoardSink(tmp_path, resumed_at_env_steps=1000)
+    resumed.report(record(2))
+    resumed.close()
+    assert events(tmp_path, "run/episodes") == [(1000, 10.0), (2000, 20.0)]
+
+
+def test_a_run_without_a_report_leaves_no_event_file(tmp_path: Path) -> None:
+    TensorBoardSink(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_heavy_libraries_are_not_imported_before_they_are_used() -> None:
+    code = (
+        "import sys; import marlflow.observe.sinks, marlflow.observe.console, marlflow.observe.curves; "
+        "print({'tensorboard', 'matplotlib', 'rich', 'torch'} & set(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"
