@@ -1,24 +1,25 @@
 """What one optimiser step costs: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
 
-Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. The shares are of the same step taken apart: the loss's
-forward pass, its backward pass, and the optimiser (clearing, norm, Adam); the rest is making minibatches and reports.
+Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. The step is also taken apart: the loss with its gradient,
+in closed form and by autograd, and the optimiser (clearing, norm, Adam); the rest is minibatches and reports.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
-from marlflow.algorithms.dqn_loss_draft import DQNLoss
-from marlflow.algorithms.ppo_loss_draft import PPOLoss
+from marlflow.algorithms.dqn import DQNLoss
+from marlflow.algorithms.ppo_gradient import Coefficients
+from marlflow.algorithms.ppo import PPOLoss
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.learn.learner import TorchLearner
-from marlflow.losses.ppo_gradient import Coefficients
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import MLP
@@ -55,21 +56,28 @@ def transitions(rows: int, rng: np.random.Generator) -> Transitions:
     return Transitions(obs, rng.integers(0, 2, rows), ones, 0.99 * ones, next_obs, ones, np.arange(rows))
 
 
+def composed(step: Any, learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> Any:
+    """The loss by autograd."""
+    target = [] if learner.target_module is None else [learner.target_module]
+    return step.composed(learner.module, *target, minibatch)
+
+
 def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
-    """Microseconds of the forward pass, the backward pass and the optimiser."""
+    """Microseconds of the loss with its gradient, of the same by autograd, and of the optimiser."""
+    step: Any = learner.loss
 
-    def forward() -> torch.Tensor:
-        return learner.loss.composed(learner.module, minibatch).total
-
-    def both() -> None:
-        forward().backward()
+    def autograd() -> None:
+        composed(step, learner, minibatch).total.backward()
 
     def optimise() -> None:
         learner.flat.gradient.zero_()
         learner.optimiser.step()
 
-    ahead, full, step = (best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (forward, both, optimise))
-    return f"forward {ahead:6.1f}  backward {full - ahead:6.1f}  optimiser {step:6.1f}"
+    def gradient() -> None:
+        step(learner.module, learner.target_module, minibatch)
+
+    found = [best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (gradient, autograd, optimise)]
+    return "gradient {:6.1f} (by autograd {:6.1f})  optimiser {:6.1f}".format(*found)
 
 
 def main() -> None:
@@ -80,19 +88,16 @@ def main() -> None:
     one = {name: torch.from_numpy(column[:128]) for name, column in batch.columns.items()}
     for label, critic in (("own torsos", MLP()), ("shared torso", None)):
         module = ActorCritic(SPACES, MLP(), critic, seed=0)
-        ppo = TorchLearner(
-            "ppo", module, PPOLoss(Coefficients()), trains_on=EstimatedBatch, learning_rate=3e-4, max_grad_norm=0.5
-        )
+        loss = PPOLoss(Coefficients())
+        ppo = TorchLearner("ppo", module, loss, trains_on=EstimatedBatch, learning_rate=3e-4, max_grad_norm=0.5)
         total = best_us(lambda ppo=ppo: ppo.update(batch, 1, 128), STEPS)
         print(f"ppo 128 rows, {label:12s} {total:6.1f} us a step:  {shares(ppo, one)}")
     draw = transitions(64, rng)
-    dqn = TorchLearner(
-        "dqn", QNetwork(SPACES, MLP(), False, 0), DQNLoss(), trains_on=Transitions, learning_rate=3e-4, target=True
-    )
+    network = QNetwork(SPACES, MLP(), dueling=False, seed=0)
+    dqn = TorchLearner("dqn", network, DQNLoss(), trains_on=Transitions, learning_rate=3e-4, target=True)
     total = best_us(lambda: [dqn.update(draw) for _ in range(STEPS)], STEPS)
-    inputs = {
-        n: torch.from_numpy(getattr(draw, n)) for n in ("obs", "action", "reward", "discount", "next_obs", "weight")
-    }
+    names = ("obs", "action", "reward", "discount", "next_obs", "weight")
+    inputs = {name: torch.from_numpy(getattr(draw, name)) for name in names}
     print(f"dqn  64 rows, double       {total:6.1f} us a step:  {shares(dqn, inputs)}")
 
 

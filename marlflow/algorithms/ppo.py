@@ -15,6 +15,7 @@ from gymnasium import spaces as gym
 from torch import Tensor
 
 from marlflow.algorithms.algorithm import describe_space
+from marlflow.algorithms.ppo_gradient import Coefficients, Rows, ppo_gradient
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
@@ -23,7 +24,7 @@ from marlflow.learn.learner import LossTerms, TorchLearner
 from marlflow.learn.protocol import Learner
 from marlflow.learn.stages import Advantages, DropStale, Learn, Publish
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
-from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
+from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay
@@ -88,7 +89,7 @@ class PPO:
         return TorchLearner(
             name,
             ActorCritic(spaces, model, None if self.shared_torso else model, seed),
-            PPOLoss(self),
+            PPOLoss(Coefficients(self.clip_range, self.value_coefficient, self.entropy_coefficient, self.value_clip_range)),
             trains_on=self.trains_on,
             learning_rate=self.learning_rate,
             max_grad_norm=self.max_grad_norm,
@@ -109,31 +110,49 @@ class PPO:
 class PPOLoss:
     """The clipped surrogate, the value loss and the entropy bonus (equation 9)."""
 
-    def __init__(self, config: PPO) -> None:
-        self._config = config
-
-    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of an EstimatedBatch."""
-        config = self._config
-        outputs, value = module(minibatch["obs"])
-        logp, entropy_by_row = module.actor.log_prob_and_entropy(
-            outputs, minibatch["action"], minibatch.get("action_mask")
-        )
-        behaviour_logp = minibatch["behaviour_logp"]
-        policy = clipped_surrogate_loss(logp, behaviour_logp, minibatch["advantage"], config.clip_range).mean()
-        values = self._value_loss(value, minibatch).mean()
-        entropy = entropy_by_row.mean()
-        total = policy + config.value_coefficient * values - config.entropy_coefficient * entropy
-        with torch.no_grad():
-            kl = approximate_kl(logp, behaviour_logp).mean()
-        terms = {"policy": policy.detach(), "value": values.detach(), "entropy": entropy.detach(), "kl": kl}
-        return LossTerms(total, terms)
+    def __init__(self, coefficients: Coefficients) -> None:
+        self.coefficients = coefficients
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Nothing of this loss is scheduled."""
 
+    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The loss of a minibatch of an EstimatedBatch: in closed form where that is known, else by autograd."""
+        return self.in_closed_form(module, minibatch) if DensePass.fits(module) else self.composed(module, minibatch)
+
+    def composed(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The loss for any network and any actions, differentiable."""
+        weights = self.coefficients
+        outputs, value = module(minibatch["obs"])
+        mask, behaviour_logp = minibatch.get("action_mask"), minibatch["behaviour_logp"]
+        logp, entropy_by_row = module.actor.log_prob_and_entropy(outputs, minibatch["action"], mask)
+        policy = clipped_surrogate_loss(logp, behaviour_logp, minibatch["advantage"], weights.clip_range).mean()
+        values = self._value_loss(value, minibatch).mean()
+        entropy = entropy_by_row.mean()
+        total = policy + weights.value * values - weights.entropy * entropy
+        kl = approximate_kl(logp.detach(), behaviour_logp).mean()
+        terms = {"policy": policy.detach(), "value": values.detach(), "entropy": entropy.detach(), "kl": kl}
+        return LossTerms(total, terms)
+
+    def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The same number and the same gradient for small networks on a CPU, at less than half the cost."""
+        with torch.inference_mode():
+            ahead = DensePass(module, minibatch["obs"])
+            mask = minibatch.get("action_mask")
+            rows = Rows(
+                action=minibatch["action"].numpy(),
+                behaviour_logp_t=minibatch["behaviour_logp"].numpy(),
+                advantage_t=minibatch["advantage"].numpy(),
+                target_tm1=minibatch["value_target"].numpy(),
+                behaviour_v_tm1=minibatch["value"].numpy(),
+                mask=None if mask is None else mask.numpy(),
+            )
+            terms, d_logits, d_value = ppo_gradient(ahead.logits.numpy(), ahead.value.numpy(), rows, self.coefficients)
+            ahead.pull(torch.from_numpy(d_logits), torch.from_numpy(d_value))
+        return LossTerms(None, terms)
+
     def _value_loss(self, value: Tensor, minibatch: Mapping[str, Tensor]) -> Tensor:
-        target = minibatch["value_target"]
-        if self._config.value_clip_range is None:
+        target, limit = minibatch["value_target"], self.coefficients.value_clip_range
+        if limit is None:
             return value_loss(value, target)
-        return clipped_value_loss(value, minibatch["value"], target, self._config.value_clip_range)
+        return clipped_value_loss(value, minibatch["value"], target, limit)

@@ -90,7 +90,8 @@ class Transitions:
     """What a replay hands out: independent n-step transitions, [B, ...] each.
 
     `reward` is the discounted n-step sum, `discount` what the value of `next_obs` is multiplied by (discount**k for a
-    window of k steps, 0 after termination), `weight` the importance weight, `row_id` names the row in its replay.
+    window of k steps, 0 after termination), `weight` the importance weight, `row_id` names the row in its replay,
+    `version` is that of the policy which chose the action.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -107,6 +108,7 @@ class Transitions:
     row_id: Array
     action_mask: Array | None = None
     next_mask: Array | None = None
+    version: Array | None = None
 
     @property
     def rows(self) -> int:

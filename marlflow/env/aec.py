@@ -9,68 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gymnasium import spaces
-
 from marlflow.base.batch import Array
+from marlflow.env.opened import Opened
 from marlflow.env.place import Place
-from marlflow.env.roster import Roster
 from marlflow.env.turn import Ending, Turn
 
 
-class AECWindow:
+class AECWindow(Opened):
     """The `Window` on an AEC environment."""
 
     def __init__(self, env: Any, place: Place) -> None:
-        self._env, self._place = env, place
-        self._roster = Roster(env, place)
-        self._turn = Turn()
+        super().__init__(env, place)
         self._known: list[str] = []
         self._gone: set[int] = set()
-        self._appeared: set[int] = set()
-        self._any_masked = False
-        self.vanished = 0
         self._begin(seed=0)
         self._roster.find_info_masks(env.infos)
         self._any_masked = any(self._roster.masked)
-
-    @property
-    def agents(self) -> Sequence[str]:
-        """All agents: the declared ones, or where none are declared those seen so far."""
-        return self._roster.agents
-
-    @property
-    def declared(self) -> bool:
-        """Whether the environment has `possible_agents`."""
-        return self._roster.declared
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps (turns of living agents) in this episode."""
-        return self._place.env_steps
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """What `agent` observes, without the action mask."""
-        return self._roster.observation_spaces[self._roster.slot(agent)]
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        """What `agent` does."""
-        return self._roster.action_spaces[self._roster.slot(agent)]
-
-    def masked(self, agent: str) -> bool:
-        """Whether `agent` comes with an action mask."""
-        return self._roster.masked[self._roster.slot(agent)]
-
-    def appeared(self) -> set[int]:
-        """The slots of the agents that took part in this episode so far."""
-        return self._appeared
-
-    def where(self, agent: str | None = None) -> str:
-        """The present moment in words."""
-        return self._place.words(agent)
-
-    def close(self) -> None:
-        """Frees what the environment holds."""
-        self._env.close()
 
     def reset(self, seed: int) -> Turn:
         """Begins an episode."""
@@ -117,7 +71,7 @@ class AECWindow:
         except Exception as error:
             raise self._place.raised(error, "step()", agent) from error
         for name, reward in self._env.rewards.items():
-            if reward:
+            if reward.__class__ not in _NUMBERS or reward:
                 slot = slots[name] if name in slots else self._roster.slot(name)
                 late = slot in self._gone
                 (turn.late_slots if late else turn.reward_slots).append(slot)
@@ -168,7 +122,7 @@ class AECWindow:
 
     def _reconcile(self, agents: Sequence[str]) -> None:
         """Agents came, or went without a dead step."""
-        for agent in set(self._known).difference(agents):
+        for agent in [agent for agent in self._known if agent not in agents]:
             slot = self._roster.slots[agent]
             terminated = bool(self._env.terminations.get(agent))
             self.vanished += not (terminated or self._env.truncations.get(agent))
@@ -176,3 +130,7 @@ class AECWindow:
             self._gone.add(slot)
         self._appeared.update(self._roster.slot(agent) for agent in agents)
         self._known = list(agents)
+
+
+# Zeros of these types are passed over; anything stranger is for whoever adds the rewards up to judge.
+_NUMBERS = (int, float, bool)

@@ -9,7 +9,7 @@ from typing import Any
 
 from marlflow.base.errors import EnvironmentFailed
 
-_WINDOW_FILES = {str(Path(__file__).with_name(name)) for name in ("aec.py", "parallel.py", "place.py", "roster.py")}
+_WINDOW_FILES = {str(Path(__file__).with_name(name)) for name in ("aec.py", "opened.py", "parallel.py", "roster.py")}
 
 
 class Place:

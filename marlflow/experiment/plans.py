@@ -47,9 +47,7 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) 
     )
 
 
-def _build(
-    plan: Callable[..., Plan], experience: Flow[Fragment], learner: Learner, replay: Replay | None
-) -> Plan:
+def _build(plan: Callable[..., Plan], experience: Flow[Fragment], learner: Learner, replay: Replay | None) -> Plan:
     return plan(experience, learner, replay)
 
 

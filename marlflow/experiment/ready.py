@@ -1,0 +1,169 @@
+"""Everything that can be known to be wrong with a run before it starts, said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from marlflow.algorithms.algorithm import Algorithm, describe_space
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.spaces import Spaces
+from marlflow.env import Window
+from marlflow.experiment.environment import environment_maker, opened
+from marlflow.experiment.experiment import Experiment, Policy
+from marlflow.experiment.limits import number_problems
+from marlflow.experiment.near import meant
+from marlflow.experiment.players import who_plays
+from marlflow.runtime.spec import PolicySpec, RunSpec
+
+_SHIPPED: tuple[Algorithm, ...] = (PPO(), DQN())
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An experiment that was checked, its policies given to agents, and what a runtime is asked to set up for it."""
+
+    experiment: Experiment
+    spec: RunSpec
+    agents: tuple[str, ...]
+
+
+def ready(experiment: Experiment) -> Ready:
+    """Opens the environment once and checks everything; raises ConfigInvalid with all problems."""
+    found, problems = problems_of(experiment)
+    if found is None or problems:
+        raise ConfigInvalid(problems)
+    return found
+
+
+def problems_of(experiment: Experiment) -> tuple[Ready | None, list[str]]:
+    """What is ready to run, or None, and every problem; who knows of further ones can add them before raising."""
+    problems = list(number_problems(experiment))
+    make_env = environment_maker(experiment.env)
+    try:
+        with opened(make_env, experiment.env) as window:
+            agents = tuple(window.agents)
+            policies, mapping = who_plays(experiment, agents, problems)
+            spaces = _spaces(window, mapping, problems)
+    except ConfigInvalid as error:
+        # Without a mapping it is the environment that says which policies there are.
+        known = experiment.policies if experiment.mapping else None
+        return None, [*error.problems, *problems, *_unknown_names(experiment, known)]
+    problems += _unknown_names(experiment, policies)
+    problems += _aims(experiment, policies)
+    for name, of_policy in spaces.items():
+        if name in policies:
+            players = [agent for agent, policy in mapping.items() if policy == name]
+            problems += _policy_problems(name, policies[name], of_policy, players)
+    if problems:
+        return None, problems
+    return Ready(experiment, _spec(experiment, policies, mapping, spaces, make_env), agents), []
+
+
+def _spec(
+    experiment: Experiment,
+    policies: Mapping[str, Policy],
+    mapping: Mapping[str, str],
+    spaces: Mapping[str, Spaces],
+    make_env: Callable[[], Any],
+) -> RunSpec:
+    rollouts = experiment.rollouts
+    return RunSpec(
+        policies={
+            name: PolicySpec(name, policy.algorithm, policy.model, spaces[name], experiment.seed, policy.placement)
+            for name, policy in policies.items()
+        },
+        mapping=mapping,
+        make_env=make_env,
+        copies=experiment.env.copies,
+        num_workers=rollouts.num_workers,
+        fragment_env_steps=rollouts.fragment_env_steps,
+        seed=experiment.seed,
+        rollout_placement=rollouts.placement,
+    )
+
+
+def _spaces(window: Window, mapping: Mapping[str, str], problems: list[str]) -> dict[str, Spaces]:
+    """What the agents of each policy see and do: the same for all of them."""
+    masked = {policy for agent, policy in mapping.items() if window.masked(agent)}
+    found: dict[str, tuple[str, Spaces]] = {}
+    for agent, policy in mapping.items():
+        spaces = Spaces(window.observation_space(agent), window.action_space(agent), policy in masked)
+        first, expected = found.setdefault(policy, (agent, spaces))
+        if (spaces.observation, spaces.action) != (expected.observation, expected.action):
+            problems.append(
+                f"policy {policy!r} plays {first!r} and {agent!r}, which {_difference(expected, spaces)}; "
+                "agents of one policy need the same spaces, so give them policies of their own"
+            )
+    return {policy: spaces for policy, (_, spaces) in found.items()}
+
+
+def _difference(one: Spaces, other: Spaces) -> str:
+    differing = [("see", one.observation, other.observation), ("do", one.action, other.action)]
+    return " and ".join(f"{verb} {_apart(a, b)}" for verb, a, b in differing if a != b)
+
+
+def _apart(one: Any, other: Any) -> str:
+    short = describe_space(one), describe_space(other)
+    return f"{one} and {other}" if short[0] == short[1] else " and ".join(short)
+
+
+def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence[str]) -> Iterator[str]:
+    algorithm = policy.algorithm
+    subject, action = f"policy {name!r} ({algorithm.name})", describe_space(spaces.action)
+    acts = True
+    for problem in algorithm.problems(spaces):
+        text = problem.removeprefix(f"{algorithm.name} ")
+        before, about_actions, rest = text.partition(action)
+        if about_actions:
+            acts = False
+            others = [one.name for one in _SHIPPED if one.name != algorithm.name and not one.problems(spaces)]
+            instead = f"; use {' or '.join(others)}" if others else rest
+            yield f"{subject} {before}{action} of agent {players[0]!r}{instead}"
+        else:
+            yield f"{subject} {text}"
+    yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
+
+
+def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]:
+    """Why its network, or what acts, cannot be built."""
+    try:
+        if policy.algorithm.learns:
+            policy.model.build(spaces.obs_shape, torch.Generator().manual_seed(0))
+        elif acts:
+            policy.algorithm.actor(spaces, policy.model, 0)
+    except ConfigInvalid as error:
+        return error.problems
+    return ()
+
+
+def _aims(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
+    """Whether anything learns, and whether it ever ends."""
+    learning = [policy for policy in policies.values() if policy.algorithm.learns]
+    if policies and not learning:
+        names = ", ".join(f"{name!r} ({policy.algorithm.name})" for name, policy in policies.items())
+        yield f"no policy of this run learns: {names}; give one an algorithm that does, e.g. ppo"
+    stop = experiment.stop
+    of_policies = all(p.stop.agent_steps is not None or p.stop.return_mean is not None for p in learning)
+    if stop.env_steps is None and stop.time_s is None and not stop.policies and not (learning and of_policies):
+        yield "nothing ends this run; set stop.env_steps, stop.time_s or stop.policies.<id>.return_mean"
+
+
+def _unknown_names(experiment: Experiment, policies: Collection[str] | None) -> Iterator[str]:
+    """Goals of policies that are not there; `policies` None: it is not known which are."""
+    asked = {f"stop.policies.{name}": name for name in experiment.stop.policies}
+    objective = experiment.objective
+    if objective is not None:
+        parts = objective.split(".")
+        if len(parts) == 3 and parts[0] == "policies":
+            asked[f"objective={objective}"] = parts[1]
+        else:
+            yield f"objective must be policies.<id>.return_mean or another number of a policy, not {objective!r}"
+    for path, name in asked.items():
+        if policies is not None and name not in policies:
+            yield f"{path}: there is no policy {name!r}{meant(name, policies, 'the policies are')}"

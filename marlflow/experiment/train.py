@@ -238,7 +238,9 @@ class _Run:
         for position, first in enumerate(names):
             for second in names[position + 1 :]:
                 both, one, other = _astuple(self._trace.overlap_s((first, "Learn"), (second, "Learn")))
-                said.append(f"learners {first} and {second} were busy at once for {both:.1f} of {min(one, other):.1f} s")
+                said.append(
+                    f"learners {first} and {second} were busy at once for {both:.1f} of {min(one, other):.1f} s"
+                )
         return "; ".join(said) or "one learner"
 
     def close(self) -> None:

@@ -83,10 +83,9 @@ class Gate:
         return max(0, permitted - self.under_way()) if permitted else 0
 
     def may_stop(self) -> bool:
-        """Whether the pace is at rest, with nothing under way, and whatever is fed from elsewhere has ended."""
-        return self.ledger.at_rest and all(
-            peer.under_way() == 0 and all(edge.ended for edge in peer.heads) for peer in self.peers
-        )
+        """Whether a source on this side may end, now that the run is to stop, without harm to the ratio."""
+        idle = all(peer.under_way() == 0 and all(edge.ended for edge in peer.heads) for peer in self.peers)
+        return self.ledger.may_stop(self.side, idle)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +119,11 @@ class Cell:
     def is_idle(self) -> bool:
         """Nothing is in flight, and nothing made is still undelivered."""
         return self.in_flight == 0 and not self.pending
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Nobody will take what it makes: all its consumers have ended."""
+        return bool(self.outs) and all(edge.discarding for edge in self.outs.values())
 
     def held(self) -> int:
         """How many items are here, or on their way to here."""

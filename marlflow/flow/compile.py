@@ -10,7 +10,7 @@ from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.meters import Meter, StageId
 from marlflow.flow.operators import place_of
 from marlflow.flow.pace import Ledger, Pace
-from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, owners
+from marlflow.flow.plan import AnyPlan, Plan, all_stages, consumers, owners, plans_of
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class _Compiler:
         self._cells: dict[int, Cell] = {}
         self._fed_by: dict[int, tuple[Flow[Any], ...]] = {}  # by the cell's identity: a flow for each inbox
         self._gates: dict[int, list[Gate]] = {}  # by the ledger's identity
-        for one in plan.plans if isinstance(plan, Together) else (plan,):
+        for one in plans_of(plan):
             self._close(one)
 
     def _close(self, plan: Plan) -> None:

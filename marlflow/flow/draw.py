@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.operators import place_of
-from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, owners
+from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, owners, plans_of
 
 _SHAPES = {
     Kind.SOURCE: ("([", "])"),
@@ -20,145 +20,166 @@ _SHAPES = {
 }
 
 
+_ROW_WIDTH = 88
+
+
 def label(stage: Flow[Any]) -> str:
     """A stage in a few words: its name, what it was given, how much it holds."""
+    full = "" if stage.full == "wait" else f", {stage.full}"
     if stage.kind is Kind.QUEUE:
-        return f"{stage.name}({stage.capacity}, {stage.full})"
+        return f"{stage.name}({stage.capacity}{full})"
     if stage.kind is Kind.FORK:
-        return f"fork({len(stage.branches)}, capacity={stage.capacity}, {stage.full})"
+        return f"{stage.name}({len(stage.branches)}, capacity={stage.capacity}{full})"
     if stage.kind is Kind.MERGE:
-        return f"{stage.name}: {stage.pace}"
+        return f"{stage.name}, {stage.pace}"
+    if stage.kind is Kind.BRANCH:
+        return stage.name
     own_name = stage.shown.split("(")[0] == stage.name
     return stage.shown if own_name else f"{stage.name}: {stage.shown}"
 
 
+# -- the tree ---------------------------------------------------------------------------------------------------
+
+
 def tree(plan: AnyPlan) -> str:
-    """The plan as indented text, one line for each stretch of stages in one place."""
+    """The plan as indented text: a line for each row of stages, under it what the row is fed by."""
     return "\n".join(_together(plan) if isinstance(plan, Together) else _plan(plan, frozenset()))
 
 
 def _together(plan: Together) -> Iterator[str]:
-    waiting = [one.name for one in plan.plans if one.waits_for_rounds]
-    yield f"together, in rounds: {plan.rounds}" + (f", which wait for {', '.join(waiting)}" if waiting else "")
-    yield "├── " + " → ".join(_stretches(plan.source, frozenset()))
+    yield f"{plan.name}: {_round_text(plan)}"
+    yield from _hung(list(_rows(plan.source, frozenset(), set())), last=not plan.plans)
     for number, one in enumerate(plan.plans, 1):
-        last = number == len(plan.plans)
-        lines = list(_plan(one, plan.shared))
-        yield ("└── " if last else "├── ") + lines[0]
-        yield from (("    " if last else "│   ") + line for line in lines[1:])
+        yield from _hung(list(_plan(one, plan.shared)), last=number == len(plan.plans))
+
+
+def _round_text(plan: Together) -> str:
+    waiting = [one.name for one in plan.plans if one.waits_for_rounds]
+    if not waiting:
+        return "in rounds that wait for no plan"
+    what = "overlapping the learning of" if plan.rounds.overlap else "in lockstep with"
+    return f"in rounds, {what} {', '.join(waiting)}"
 
 
 def _plan(plan: Plan, shared: frozenset[int]) -> Iterator[str]:
-    title = f": {plan.title}" if plan.title and plan.title != plan.name else ""
-    yield f"plan {plan.name}{title}" + (f"   {plan.pace}" if plan.pace is not None else "")
+    yield _heading(plan) + (f"   {plan.pace}" if plan.pace is not None else "")
     ends = plan.ends()
-    drawn: set[int] = set()
+    if len(ends) == 1:
+        yield from _hung(list(_rows(plan.output, shared, set())), last=True)
+    else:
+        yield from _sides(ends, shared, set())
+
+
+def _heading(plan: Plan) -> str:
+    return f"{plan.name}: {plan.title}" if plan.title and plan.title != plan.name else plan.name
+
+
+def _sides(ends: Mapping[str, Flow[Any]], shared: frozenset[int], drawn: set[int]) -> Iterator[str]:
+    width = max(len(side) for side in ends)
     for number, (side, end) in enumerate(ends.items(), 1):
-        last = number == len(ends)
-        lines = list(_flow(end, shared, drawn))
-        yield ("└── " if last else "├── ") + f"{side}: {lines[0]}"
-        yield from (("    " if last else "│   ") + line for line in lines[1:])
+        first, *others = _rows(end, shared, drawn)
+        yield from _hung([f"{side + ':':{width + 1}} {first}", *others], last=number == len(ends))
 
 
-def _flow(end: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator[str]:
-    line = _line(end, shared)
-    head = line[0]
-    yield " → ".join(_stretches(end, shared))
+def _rows(end: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator[str]:
+    """The row of stages that leads to `end`, and below it the rows that feed its first stage."""
+    row = _row(end, shared)
+    yield from _wrapped(_in_places(row))
+    yield from _below(row[0], shared, drawn)
+
+
+def _below(head: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator[str]:
     if head.kind is Kind.MERGE:
-        for number, (side, before) in enumerate(zip(head.sides, head.inputs, strict=True), 1):
-            last = number == len(head.sides)
-            lines = list(_flow(before, shared, drawn))
-            yield ("└── " if last else "├── ") + f"{side}: {lines[0]}"
-            yield from (("    " if last else "│   ") + rest for rest in lines[1:])
-    elif head.kind is Kind.BRANCH and head.inputs[0].kind is Kind.FORK:
-        fork = head.inputs[0]
-        if id(fork) in drawn:
-            yield f"└── from the same {label(fork)}"
+        yield from _sides(dict(zip(head.sides, head.inputs, strict=True)), shared, drawn)
+    elif head.kind is Kind.BRANCH and id(head.inputs[0]) not in shared:
+        divider = head.inputs[0]
+        if id(divider) in drawn:
+            yield f"└── of {divider.name}, above"
             return
-        drawn.add(id(fork))
-        lines = list(_flow(fork, shared, drawn))
-        yield f"└── from {lines[0]}"
-        yield from ("    " + rest for rest in lines[1:])
+        drawn.add(id(divider))
+        first, *others = _rows(divider, shared, drawn)
+        yield from _hung([f"of {first}", *others], last=True)
 
 
-def _line(end: Flow[Any], shared: frozenset[int]) -> list[Flow[Any]]:
-    """The stages in a row that lead to `end`, back to where the row begins."""
-    line = [end]
-    while len(line[0].inputs) == 1 and line[0].kind is not Kind.MERGE:
-        before = line[0].inputs[0]
-        if id(before) in shared or (line[0].kind is Kind.BRANCH and before.kind is Kind.FORK):
+def _hung(lines: Sequence[str], last: bool) -> Iterator[str]:
+    """Lines as one child of the line above."""
+    yield ("└── " if last else "├── ") + lines[0]
+    yield from (("    " if last else "│   ") + line for line in lines[1:])
+
+
+def _row(end: Flow[Any], shared: frozenset[int]) -> list[Flow[Any]]:
+    """The stages in a row that lead to `end`, back to a source, a merge or a branch."""
+    row = [end]
+    while len(row[0].inputs) == 1 and row[0].kind not in (Kind.MERGE, Kind.BRANCH):
+        before = row[0].inputs[0]
+        if before.kind is Kind.BRANCH and id(before) in shared:  # the plan begins here
             break
-        line.insert(0, before)
-    return line
+        row.insert(0, before)
+    return row
 
 
-def _stretches(end: Flow[Any], shared: frozenset[int]) -> Iterator[str]:
-    """Labels in order; neighbours of one place stand together in brackets, with the place."""
-    group: list[str] = []
-    at = None
-    for stage in _line(end, shared):
-        place = place_of(stage.operator)
-        if group and place is not at:
-            yield _bracket(group, at)
-            group = []
-        at = place
-        if stage.kind is Kind.BRANCH:
-            yield f"[{stage.branch}]"
-        elif place is None:
-            yield label(stage)
+def _wrapped(labels: Iterable[str]) -> Iterator[str]:
+    """Labels joined by arrows, on as many lines as they need."""
+    first, *others = labels
+    line = first
+    for one in others:
+        if len(line) + len(one) > _ROW_WIDTH:
+            yield line
+            line = f"→ {one}"
         else:
-            group.append(label(stage))
-    if group:
-        yield _bracket(group, at)
+            line += f" → {one}"
+    yield line
 
 
-def _bracket(group: list[str], place: Any) -> str:
-    return f"[{' → '.join(group)}] at {place.name}"
+def _in_places(row: Sequence[Flow[Any]]) -> Iterator[str]:
+    """Labels in order; neighbours of one place stand together in brackets, with the place."""
+    for place, stages in groupby(row, key=lambda stage: place_of(stage.operator)):
+        shown = " → ".join(label(stage) for stage in stages)
+        yield shown if place is None else f"[{shown}] at {place.name}"
+
+
+# -- the flowchart ----------------------------------------------------------------------------------------------
 
 
 def mermaid(plan: AnyPlan) -> str:
     """The plan as a Mermaid flowchart, one box for each plan."""
     stages, owner = all_stages(plan), owners(plan)
-    ids = {id(stage): f"s{number}" for number, stage in enumerate(stages)}
+    drawn = [stage for stage in stages if stage.kind is not Kind.BRANCH]
+    ids = {id(stage): f"s{number}" for number, stage in enumerate(drawn)}
     lines = ["flowchart LR"]
-    for name in dict.fromkeys(owner[id(stage)] for stage in stages):
-        lines.append(f'  subgraph {_identifier(name)}["{_title(plan, name)}"]')
-        for stage in stages:
-            if owner[id(stage)] == name and stage.kind is not Kind.BRANCH:
+    for number, name in enumerate(dict.fromkeys(owner[id(stage)] for stage in drawn)):
+        lines.append(f'  subgraph p{number}["{_escaped(_title(plan, name))}"]')
+        for stage in drawn:
+            if owner[id(stage)] == name:
                 left, right = _SHAPES.get(stage.kind, ("[", "]"))
-                lines.append(f'    {ids[id(stage)]}{left}"{_escape(_with_place(stage))}"{right}')
+                lines.append(f'    {ids[id(stage)]}{left}"{_escaped(_with_place(stage))}"{right}')
         lines.append("  end")
-    lines += [f"  {arrow}" for stage in stages for arrow in _arrows(stage, ids)]
+    lines += [f"  {arrow}" for stage in drawn for arrow in _arrows(stage, ids)]
     return "\n".join(lines) + "\n"
 
 
-def _arrows(stage: Flow[Any], ids: dict[int, str]) -> Iterator[str]:
-    if stage.kind is Kind.BRANCH:
-        return
-    for position, before in enumerate(stage.inputs):
-        text = stage.sides[position] if stage.kind is Kind.MERGE else ""
-        while before.kind is Kind.BRANCH:
-            text = str(before.branch) if before.inputs[0].kind is Kind.SPLIT else text
-            before = before.inputs[0]
-        yield f"{ids[id(before)]} -->{f'|{text}|' if text else ''} {ids[id(stage)]}"
+def _arrows(stage: Flow[Any], ids: Mapping[int, str]) -> Iterator[str]:
+    sides = stage.sides or [""] * len(stage.inputs)
+    for side, before in zip(sides, stage.inputs, strict=True):
+        divider = before.inputs[0] if before.kind is Kind.BRANCH else before
+        route = str(before.branch) if divider.kind is Kind.SPLIT else ""
+        text = ": ".join(part for part in (route, side) if part)
+        yield f"{ids[id(divider)]} -->" + (f'|"{_escaped(text)}"|' if text else "") + f" {ids[id(stage)]}"
 
 
 def _title(plan: AnyPlan, name: str) -> str:
-    for one in plan.plans if isinstance(plan, Together) else (plan,):
-        if one.name == name:
-            title = f"{name}: {one.title}" if one.title and one.title != name else name
-            return _escape(f"{title} ({one.pace})" if one.pace is not None else title)
-    return _escape(f"{name} ({plan.rounds})" if isinstance(plan, Together) else name)
+    if isinstance(plan, Together) and name == plan.name:
+        return f"{name}, {_round_text(plan)}"
+    one = next(one for one in plans_of(plan) if one.name == name)
+    return _heading(one) + (f", {one.pace}" if one.pace is not None else "")
 
 
 def _with_place(stage: Flow[Any]) -> str:
     place = place_of(stage.operator)
-    return f"{label(stage)}\n{place.name}" if place is not None else label(stage)
+    return f"{label(stage)}\nat {place.name}" if place is not None else label(stage)
 
 
-def _identifier(name: str) -> str:
-    return "p_" + re.sub(r"\W", "_", name)
-
-
-def _escape(text: str) -> str:
-    return text.replace('"', "#quot;").replace("\n", "<br/>")
+def _escaped(text: str) -> str:
+    """Text inside double quotes, where Mermaid takes `#` and `;` for entities and the browser takes `<` for a tag."""
+    signs = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "\n": "<br/>"}
+    return "".join(signs.get(sign, sign) for sign in text)

@@ -46,6 +46,7 @@ class Executor:
         self._firing = Firing(on_output or _ignore, hooks)
         self._plans = (plan.name, *(one.name for one in plan.plans)) if isinstance(plan, Together) else (plan.name,)
         self._stopping: set[str] = set()
+        self._ending = False  # until a source ends or is told to, no cell can, and none has to be asked
         self._shared = self._network.by_plan.get(plan.name, []) if isinstance(plan, Together) else []
         self._overlap = isinstance(plan, Together) and plan.rounds.overlap
         waiting = [one.name for one in plan.plans if one.waits_for_rounds] if isinstance(plan, Together) else []
@@ -67,7 +68,7 @@ class Executor:
         firing, sweeps = self._firing, 0
         while True:
             firing.landed.clear()
-            moved = self._sweep()
+            moved = firing.failure is None and self._sweep()
             if firing.failure is not None:
                 raise firing.failure
             if moved:
@@ -109,15 +110,18 @@ class Executor:
     def stop(self) -> None:
         """Every source ends when its pace is next at rest; what is under way is finished."""
         self._stopping.update(self._plans)
+        self._ending = True
 
     def end_plan(self, name: str) -> None:
         """The plan takes nothing more from the shared stream (counted as dropped); what it has taken is finished.
 
-        Its own sources end as in `stop`; other plans go on. Raises PlanInvalid if there is no such plan.
+        Its own sources end as in `stop`. The other plans go on; when there are none, the shared source ends too.
+        Raises PlanInvalid if there is no such plan.
         """
         if name not in self._plans:
             raise PlanInvalid([f"no plan is named {name!r}; there are {', '.join(map(repr, self._plans))}"])
         self._stopping.add(name)
+        self._ending = True
         if name in self._network.feeds:
             self._network.feeds[name].discard()
 
@@ -152,12 +156,13 @@ class Executor:
         """Every pace goes on where `ledger_state` found it; call it before `run`."""
         for name, ledger in self._network.ledgers.items():
             ledger.load_state(state[name])
+        self._ending = True  # sides that had left are over from the start
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _sweep(self) -> bool:
         """Looks at every cell once; whether anything moved."""
-        moved = False
+        moved, firing = False, self._firing
         for cell in self._order:
             if cell.ended:
                 continue
@@ -165,9 +170,9 @@ class Executor:
                 moved = True
             if self._fire(cell):
                 moved = True
-                if self._firing.failure is not None:
+                if firing.failure is not None:
                     return True
-            if self._leave_paces(cell) or self._has_ended(cell):
+            if (self._ending or firing.exhausted) and (self._leave(cell) or self._has_ended(cell)):
                 moved = True
         return moved
 
@@ -195,8 +200,12 @@ class Executor:
         return True
 
     def _fire_source(self, cell: Cell) -> bool:
+        if cell.exhausted:
+            return False
         count = min([cell.room(), *[gate.available() for gate in cell.gates]])
-        if count < 1 or cell.exhausted or self._is_over(cell) or not self._may_begin_round(cell):
+        if count < 1 or not self._may_begin_round(cell):
+            return False
+        if self._ending and (cell.is_abandoned or self._is_over(cell)):
             return False
         self._firing.call(cell, [None] * (count if cell.call is not None else 1))
         return True
@@ -218,7 +227,7 @@ class Executor:
     # -- rounds -------------------------------------------------------------------------------------------------
 
     def _may_begin_round(self, source: Cell) -> bool:
-        """Whether a source may make its next item: one of the shared stream waits for the plans that wait for rounds."""
+        """Whether a source may make its next item: that of the shared stream waits for plans that wait for rounds."""
         if not self._waited_for or source not in self._shared:
             return True
         delivered = all(cell.held() == 0 for cell in self._shared if cell is not source)
@@ -242,15 +251,18 @@ class Executor:
             return False
         return not source.gates or source.gates[-1].may_stop()
 
-    def _leave_paces(self, cell: Cell) -> bool:
-        """Ended sides leave their pace; what can never be given a turn again is discarded; whether that was news."""
+    def _leave(self, cell: Cell) -> bool:
+        """Ended sides leave their pace, and what nobody will take any more is discarded; whether there was any."""
         news = False
         for (ledger, side), edge in zip(cell.sides, cell.inboxes, strict=False):
-            if edge.ended and ledger is not None and not ledger.is_over(side):
+            if edge.closed and edge.ended and ledger is not None and not ledger.is_over(side):
                 ledger.leave(side)
                 news = True
+        abandoned = cell.is_abandoned
         for edge in cell.inboxes:
-            if edge.gates and not edge.discarding and any(gate.ledger.is_over(gate.side) for gate in edge.gates):
+            if edge.discarding:
+                continue
+            if abandoned or (edge.gates and any(gate.ledger.is_over(gate.side) for gate in edge.gates)):
                 edge.discard()
                 news = True
         return news
@@ -260,9 +272,9 @@ class Executor:
         if cell.in_flight or cell.pending:
             return False
         if cell.kind is Kind.SOURCE:
-            over = cell.exhausted or self._is_over(cell)
+            over = cell.exhausted or cell.is_abandoned or self._is_over(cell)
         else:
-            over = all([edge.closed and not edge.items for edge in cell.inboxes])
+            over = all(edge.ended for edge in cell.inboxes)
         if not over:
             return False
         cell.ended = True
@@ -296,14 +308,14 @@ def _ignore(plan: str, item: Any) -> None:
 
 
 def _metered(cell: Cell, position: int) -> Meter:
-    """A stage's meter with its times. In a call of several, the first is blocked by the others, and they wait for it."""
+    """A stage's meter with its times. Of several in one call, the first waits for room, and the others for input."""
     meter, clock = cell.meters[position], cell.clock
-    starved_s, blocked_s = clock.spent_s[Condition.STARVED], clock.spent_s[Condition.BLOCKED]
-    busy_s = clock.spent_s[Condition.BUSY]
+    busy_s, starved_s, blocked_s, _ = clock.spent_s
     if cell.call is not None:
         busy_s = meter.busy_s
         elsewhere_s = max(0.0, clock.called_s - busy_s)
-        starved_s, blocked_s = (
-            (starved_s, blocked_s + elsewhere_s) if position == 0 else (starved_s + elsewhere_s, blocked_s)
-        )
-    return Meter(meter.items, meter.rows, meter.dropped, busy_s, starved_s, blocked_s)
+        starved_s += elsewhere_s if position > 0 else 0.0
+        blocked_s += elsewhere_s if position == 0 else 0.0
+    last = position == len(cell.stages) - 1
+    dropped = sum(edge.dropped for edge in cell.outs.values() if edge.stage is None) if last else 0
+    return Meter(meter.items, meter.rows, dropped, busy_s, starved_s, blocked_s)

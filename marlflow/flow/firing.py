@@ -28,6 +28,7 @@ class Firing:
         self._on_output = on_output
         self._hooks = tuple(hooks)
         self.in_flight = 0
+        self.exhausted = False  # whether any source has come to its end
         self.failure: BaseException | None = None
         self.landed = asyncio.Event()
 
@@ -128,7 +129,7 @@ class Firing:
         outcome: Outcome = result
         outputs = len(outcome.outputs)
         if cell.kind is Kind.SOURCE and outputs < turns:
-            cell.exhausted = True
+            cell.exhausted = self.exhausted = True
         elif outputs != turns:
             self._raised(cell, ValueError(f"its place returned {outputs} outputs for {turns} items"))
             return
@@ -141,7 +142,7 @@ class Firing:
         if isinstance(error, OperatorRaised):
             position, cause = error.position, error.__cause__ or error
         if cell.kind is Kind.SOURCE and position == 0 and isinstance(cause, _ENDS_OF_FLOW):
-            cell.exhausted = True
+            cell.exhausted = self.exhausted = True
             cell.clock.turn(condition(cell), time.perf_counter())
         elif self.failure is None:
             self.failure = named(cell.stages[position], cause)
@@ -178,7 +179,7 @@ def condition(cell: Cell) -> Condition:
         return Condition.ENDED
     if cell.in_flight:
         return Condition.BUSY
-    if cell.pending or not cell.inboxes or any([edge.items for edge in cell.inboxes]):
+    if cell.pending or not cell.inboxes or any(edge.items for edge in cell.inboxes):
         return Condition.BLOCKED
     return Condition.STARVED
 

@@ -61,7 +61,7 @@ class Hook(Protocol):
 
 @dataclass(slots=True)
 class Clock:
-    """Charges the time between two looks at a cell to the condition it was in; `called_s` is the time of landed calls."""
+    """Charges the time between two looks at a cell to its condition; `called_s` is the time of landed calls."""
 
     condition: Condition = Condition.STARVED
     since_s: float = 0.0

@@ -17,6 +17,7 @@ routes), `at_most_one` (of a gather: it never gives several items for one), `upd
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import types
@@ -102,8 +103,8 @@ def name_of(operator: Any) -> str:
 
 def describe(operator: Any) -> str:
     """The operator with its settings, as the plan is printed: whole numbers, texts and truths only."""
-    fields = getattr(operator, "__dataclass_fields__", {})
-    shown = {name: getattr(operator, name) for name, f in fields.items() if f.repr}
+    settled = dataclasses.fields(operator) if dataclasses.is_dataclass(operator) else ()
+    shown = {field.name: getattr(operator, field.name) for field in settled if field.repr}
     settings = [f"{name}={value!r}" for name, value in shown.items() if isinstance(value, int | float | str | bool)]
     return f"{name_of(operator)}({', '.join(settings)})" if settings else name_of(operator)
 

@@ -25,10 +25,6 @@ class AgentSteps:
 class Ledger(Protocol):
     """A pace at work. Sides are known by name."""
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether every side has had all that is due to it, and none has begun on its next turn."""
-
     def permits(self, side: str) -> int:
         """How many items may be under way on the side, or waiting at its end, now."""
 
@@ -40,6 +36,9 @@ class Ledger(Protocol):
 
     def is_over(self, side: str) -> bool:
         """Whether the side can never again be given a turn."""
+
+    def may_stop(self, side: str, idle: bool) -> bool:
+        """Whether a source may end because the run is to stop; `idle`: all sides are, and none is fed by others."""
 
     def state(self) -> Mapping[str, Any]:
         """All it knows, as plain data."""
@@ -134,10 +133,6 @@ class _ItemLedger:
         self.turns = 0
 
     @property
-    def at_rest(self) -> bool:
-        return not self._begun
-
-    @property
     def sides(self) -> list[tuple[str, int]]:
         """Who still takes part, with their shares."""
         return self._shares
@@ -164,6 +159,9 @@ class _ItemLedger:
 
     def is_over(self, side: str) -> bool:
         return all(name != side for name, _ in self._shares)
+
+    def may_stop(self, side: str, idle: bool) -> bool:
+        return idle and not self._begun
 
     def state(self) -> Mapping[str, Any]:
         return {
@@ -196,10 +194,6 @@ class _RowLedger:
         self._leader_left = False
         self.rows = 0
 
-    @property
-    def at_rest(self) -> bool:
-        return self._due() == 0
-
     def permits(self, side: str) -> int:
         due = self._due()
         if side == self._leader:
@@ -226,6 +220,9 @@ class _RowLedger:
         if side == self._leader:
             return self._leader_left
         return self._followers.is_over(side) or (self._leader_left and self._due() == 0)
+
+    def may_stop(self, side: str, idle: bool) -> bool:
+        return side == self._leader  # then it leaves, and the others are over when they have spent what it earned
 
     def state(self) -> Mapping[str, Any]:
         return {"rows": self.rows, "leader_left": self._leader_left, "followers": self._followers.state()}

@@ -9,6 +9,7 @@ from typing import Any
 
 from marlflow.base.errors import PlanInvalid
 from marlflow.flow.flow import Flow, Full, Kind
+from marlflow.flow.operators import emits
 from marlflow.flow.pace import Pace
 
 
@@ -141,12 +142,16 @@ def together(
     return Together(experience, tuple(built), rounds, frozenset(shared))
 
 
+def plans_of(plan: AnyPlan) -> tuple[Plan, ...]:
+    """The plans of several together, or the one plan."""
+    return plan.plans if isinstance(plan, Together) else (plan,)
+
+
 def owners(plan: AnyPlan) -> dict[int, str]:
     """The name of the plan that each stage belongs to, by the stage's identity."""
-    plans = plan.plans if isinstance(plan, Together) else (plan,)
     shared = plan.shared if isinstance(plan, Together) else frozenset()
     named = dict.fromkeys(shared, plan.name)
-    for one in plans:
+    for one in plans_of(plan):
         for stage in one.stages():
             named.setdefault(id(stage), one.name)
     return named
@@ -154,11 +159,10 @@ def owners(plan: AnyPlan) -> dict[int, str]:
 
 def all_stages(plan: AnyPlan) -> list[Flow[Any]]:
     """Every stage of every plan, each after those that feed it, each once."""
-    plans = plan.plans if isinstance(plan, Together) else (plan,)
     found: dict[int, Flow[Any]] = {}
     if isinstance(plan, Together):
         found.update((id(stage), stage) for stage in plan.source.upstream())
-    for one in plans:
+    for one in plans_of(plan):
         found.update((id(stage), stage) for stage in one.stages() if id(stage) not in found)
     return list(found.values())
 
@@ -170,6 +174,17 @@ def consumers(stages: list[Flow[Any]]) -> dict[int, list[Flow[Any]]]:
         for before in stage.inputs:
             taken[id(before)].append(stage)
     return taken
+
+
+def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
+    """The stages that make the items of a flow, through forks, queues and merges, each with the type it gives."""
+    if flow.kind in (Kind.SOURCE, Kind.THEN):
+        return [(flow, emits(flow.operator))]
+    if flow.kind is Kind.GATHER:
+        return [(flow, emits(flow.operator, "add"))]
+    if flow.kind is Kind.BRANCH and flow.inputs[0].kind is Kind.SPLIT:
+        return [(flow.inputs[0], getattr(flow.inputs[0].operator, "routes", Any))]
+    return [found for before in flow.inputs for found in producers(before)]
 
 
 def head_stages(end: Flow[Any]) -> list[Flow[Any]]:

@@ -62,6 +62,7 @@ class FlatAdam:
         self._parameters, self._gradients = [flat.vector], [flat.gradient]
         self.moment_1, self.moment_2 = torch.zeros_like(flat.vector), torch.zeros_like(flat.vector)
         self.steps = torch.zeros((), device=flat.vector.device)
+        self._one = torch.ones_like(self.steps)
         self._on_cpu = flat.vector.device.type == "cpu"
 
     def step(self) -> Tensor | float:
@@ -82,7 +83,7 @@ class FlatAdam:
 
     def _fused_step(self, scale: Tensor | None, lost: Tensor | None) -> None:
         # torch.optim.Adam(fused=True) calls this same kernel, at six times the price for a vector of this size.
-        self.steps += 1.0
+        self.steps.add_(self._one)
         torch._fused_adam_(
             self._parameters,
             self._gradients,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
@@ -18,15 +19,16 @@ from marlflow.learn.flat import FlatAdam, FlatParameters
 from marlflow.policy.tensors import as_tensor
 
 VALUES_CHUNK_ROWS = 16_384
-_COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced", "stale_rows_dropped")
 _NOT_FOR_LOSSES = frozenset({"version", "t_env", "t_agent", "row_id"})
+_TRANSITION_COLUMNS = tuple(field.name for field in fields(Transitions) if field.name not in _NOT_FOR_LOSSES)
+_COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced", "stale_rows_dropped")
 
 
 class LossTerms(NamedTuple):
     """What a loss found for one minibatch of N rows.
 
-    `total` is the scalar to descend, or None if the loss has written the gradient of every parameter itself; `terms` are scalars to report, detached or already numbers; `priorities` [N],
-    detached, go back to a replay that asked for them.
+    `total` is the scalar to descend, or None if the loss has written the gradient of every parameter itself; `terms`
+    are scalars to report, detached or already numbers; `priorities` [N], detached, go back to a replay that asked.
     """
 
     total: Tensor | None
@@ -84,6 +86,7 @@ class TorchLearner:
         self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
         self.stale_rows_dropped = 0
         self.device = torch.device(device)
+        self._on_cpu = self.device.type == "cpu"
         self.module: Any = module.to(self.device)
         self.flat = FlatParameters(module, module.actor)
         self.optimiser = FlatAdam(self.flat, learning_rate, max_grad_norm, adam_eps)
@@ -110,7 +113,7 @@ class TorchLearner:
         without `minibatch_agent_steps` there is one. `loss` of the result has the means of the loss's terms and of
         `grad_norm` over the steps taken, and in `skipped` how many were not, their gradient being not finite.
         """
-        columns = {name: self._tensor(column) for name, column in _columns(batch).items()}
+        columns = {name: self._tensor(column) for name, column in _columns(batch)}
         parts = 1 if minibatch_agent_steps is None else max(1, batch.rows // minibatch_agent_steps)
         log, priorities = _StepLog(), None
         for _ in range(epochs if batch.rows else 0):
@@ -123,21 +126,19 @@ class TorchLearner:
         loss, taken, skipped = log.means()
         self.updates += taken
         dropped, self.stale_rows_dropped = self.stale_rows_dropped, 0
-        kept = {"row_ids": batch.row_id} if isinstance(batch, Transitions) else self._freshness(batch)
+        version = batch.version if isinstance(batch, Transitions) else batch.columns["version"]
         return Update(
             policy=self.name,
             rows=batch.rows * epochs,
             updates=taken,
             version=self.version,
             loss={**loss, "skipped": float(skipped)},
+            staleness_mean=float(self.version - version.mean()) if version is not None and len(version) else 0.0,
             stale_rows_dropped=dropped,
-            priorities=None if priorities is None else priorities.cpu().numpy(),
-            **kept,
+            rows_carried=int(batch.segments["carried"].sum()) if isinstance(batch, Batch) else 0,
+            priorities=None if priorities is None or skipped else priorities.cpu().numpy(),
+            row_ids=batch.row_id if isinstance(batch, Transitions) else None,
         )
-
-    def _freshness(self, batch: Batch) -> dict[str, Any]:
-        staleness = float(self.version - batch.columns["version"].mean()) if batch.rows else 0.0
-        return {"staleness_mean": staleness, "rows_carried": int(batch.segments["carried"].sum())}
 
     def sync_target(self) -> None:
         """Copies the parameters into the target; raises TypeError if this learner has none."""
@@ -193,7 +194,8 @@ class TorchLearner:
     def _tensor(self, column: Array) -> Tensor:
         if column.dtype == np.float64:
             column = column.astype(np.float32)
-        return as_tensor(column).to(self.device)
+        tensor = as_tensor(column)
+        return tensor if self._on_cpu else tensor.to(self.device)
 
 
 class _StepLog:
@@ -213,19 +215,22 @@ class _StepLog:
         on_device = [scalar for scalar in self._scalars if isinstance(scalar, Tensor)]
         fetched = iter(torch.stack(on_device).tolist() if on_device else ())
         scalars = [next(fetched) if isinstance(scalar, Tensor) else scalar for scalar in self._scalars]
-        table = np.array(scalars).reshape(-1, max(1, len(self._names)))
-        finite = np.isfinite(table[:, -1])
-        taken = int(finite.sum())
-        means = table[finite].mean(0).tolist() if taken else []
-        return dict(zip(self._names, means, strict=bool(taken))), taken, len(table) - taken
+        width = max(1, len(self._names))
+        steps = [scalars[start : start + width] for start in range(0, len(scalars), width)]
+        finite = [step for step in steps if math.isfinite(step[-1])]
+        columns = zip(*finite, strict=True)
+        means = {name: sum(column) / len(finite) for name, column in zip(self._names, columns, strict=False)}
+        return means, len(finite), len(steps) - len(finite)
 
 
-def _columns(batch: Batch | Transitions) -> dict[str, Array]:
+def _columns(batch: Batch | Transitions) -> Iterator[tuple[str, Array]]:
     if isinstance(batch, Batch):
-        every = dict(batch.columns)
-    else:
-        every = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {name: column for name, column in every.items() if name not in _NOT_FOR_LOSSES and column is not None}
+        yield from ((name, column) for name, column in batch.columns.items() if name not in _NOT_FOR_LOSSES)
+        return
+    for name in _TRANSITION_COLUMNS:
+        column = getattr(batch, name)
+        if column is not None:
+            yield name, column
 
 
 def _minibatches(columns: Mapping[str, Tensor], order: Tensor | None, parts: int) -> Iterator[dict[str, Tensor]]:

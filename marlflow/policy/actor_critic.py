@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from gymnasium import spaces as gym
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.dense import Activation, Dense, as_rows, backward_layers, forward_layers, linear, through
+from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.gaussian import GaussianActor
 from marlflow.policy.torso import TorsoConfig
 
@@ -33,6 +33,7 @@ class ActorCritic(nn.Module):
         if critic_torso is not None:
             self.critic_torso, features = critic_torso.build(spaces.obs_shape, generator)
         self.critic_head = linear(features, 1, 1.0, generator)
+        self.layers = _layers_of(self)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """The actor's outputs [N, ...] and the values [N] of `obs` [N, ...]."""
@@ -64,47 +65,47 @@ class DensePass:
     for each parameter to write into.
     """
 
-    __slots__ = ("_actor", "_critic", "_shared", "logits", "value")
+    __slots__ = ("_actor", "_critic", "_layers", "_shared", "logits", "value")
 
     @staticmethod
     def fits(module: ActorCritic) -> bool:
         """Whether `module` is of the kind that this is for."""
-        torsos = (module.actor.torso, module.critic_torso or module.actor.torso)
-        plain = isinstance(module.actor, CategoricalActor) and all(isinstance(torso, Dense) for torso in torsos)
-        return plain and module.critic_head.weight.device.type == "cpu" and module.critic_head.weight.grad is not None
+        return module.layers is not None and module.layers.actor.take_gradients
 
     def __init__(self, module: ActorCritic, obs: Tensor) -> None:
-        self._shared: _Stack | None = None
-        torso, critic_torso = cast(Dense, module.actor.torso), cast("Dense | None", module.critic_torso)
+        layers = self._layers = cast(ActorCriticLayers, module.layers)
         x = as_rows(obs)
-        if critic_torso is None:
-            self._shared = _Stack(torso, None, x)
-            x = self._shared.values[-1]
-            self._actor, self._critic = _Stack(None, module.actor.head, x), _Stack(None, module.critic_head, x)
-        else:
-            self._actor, self._critic = _Stack(torso, module.actor.head, x), _Stack(critic_torso, module.critic_head, x)
-        self.logits, self.value = self._actor.values[-1], self._critic.values[-1].squeeze(-1)
+        self._shared = None if layers.shared is None else layers.shared.run(x)
+        if self._shared is not None:
+            x = self._shared[-1]
+        self._actor, self._critic = layers.actor.run(x), layers.critic.run(x)
+        self.logits, self.value = self._actor[-1], self._critic[-1].squeeze(-1)
 
     def pull(self, d_logits: Tensor, d_value: Tensor) -> None:
         """Writes the gradient of every parameter, from those by `logits` [N, A] and by `value` [N]."""
-        by_logits, by_value = self._actor.pull(d_logits), self._critic.pull(d_value.unsqueeze(-1))
-        if self._shared is not None:
-            by_features = torch.mm(by_logits, self._actor.parameters[0])
-            self._shared.pull(by_features.addmm_(by_value, self._critic.parameters[0]))
+        layers = self._layers
+        by_logits = layers.actor.pull(d_logits, self._actor)
+        by_value = layers.critic.pull(d_value.unsqueeze(-1), self._critic)
+        if layers.shared is not None and self._shared is not None:
+            by_features = torch.mm(by_logits, layers.actor.parameters[0])
+            layers.shared.pull(by_features.addmm_(by_value, layers.critic.parameters[0]), self._shared)
 
 
-class _Stack:
-    """The layers of a torso, a head, or both, and what they made of `x`."""
+class ActorCriticLayers(NamedTuple):
+    """An ActorCritic as plain layers: those of the shared torso, if there is one, then the actor's and the critic's."""
 
-    __slots__ = ("_activated", "_activation", "parameters", "values")
+    shared: Layers | None
+    actor: Layers
+    critic: Layers
 
-    def __init__(self, torso: Dense | None, head: nn.Linear | None, x: Tensor) -> None:
-        self.parameters: list[Tensor] = [] if torso is None else list(torso.in_order)
-        self._activated = len(self.parameters) // 2
-        self._activation: Activation = "tanh" if torso is None else torso.activation
-        if head is not None:
-            self.parameters += (head.weight, head.bias)
-        self.values = forward_layers(x, self.parameters, self._activation, self._activated)
 
-    def pull(self, grad: Tensor) -> Tensor:
-        return backward_layers(grad, self.values, self.parameters, self._activation, self._activated)
+def _layers_of(module: ActorCritic) -> ActorCriticLayers | None:
+    # Exactly these classes: one derived from them may compute something else.
+    actor, critic_torso = module.actor, module.critic_torso
+    if type(module) is not ActorCritic or type(actor) is not CategoricalActor or type(actor.torso) is not Dense:
+        return None
+    if critic_torso is None:
+        return ActorCriticLayers(Layers(actor.torso, None), Layers(None, actor.head), Layers(None, module.critic_head))
+    if type(critic_torso) is not Dense or actor.layers is None:
+        return None
+    return ActorCriticLayers(None, actor.layers, Layers(critic_torso, module.critic_head))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode
-from marlflow.policy.dense import linear, through
+from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.tensors import as_tensor, read_flat, write_flat
 
 LOWEST = torch.finfo(torch.float32).min
@@ -31,6 +31,9 @@ class CategoricalActor(nn.Module):
         super().__init__()
         self.torso = torso
         self.head = linear(features, num_actions, 0.01, generator)
+        # Exactly these classes: one derived from them may compute something else.
+        plain = type(self) is CategoricalActor and type(torso) is Dense
+        self.layers = Layers(cast(Dense, torso), self.head) if plain else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Logits [N, A] of `obs` [N, ...]."""
@@ -43,7 +46,8 @@ class CategoricalActor(nn.Module):
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """Samples an action per row, or takes the most likely one when greedy."""
         with torch.inference_mode():
-            logits = self(as_tensor(obs)).numpy()
+            seen = as_tensor(obs)
+            logits = self(seen).numpy() if self.layers is None else self.layers.run(as_rows(seen))[-1].numpy()
         action, logp = sample(logits, action_mask, generator.uniform() if mode == "explore" else None)
         return Acted(action, logp, memory)
 

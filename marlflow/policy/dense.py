@@ -54,15 +54,9 @@ class Dense(nn.Module):
         return forward_layers(as_rows(obs), parameters, self.activation, len(self.layers))[-1]
 
 
-def through(self, obs: Tensor, head: nn.Linear) -> Tensor:
-    """`head(self(obs))`, in one node."""
-    parameters = [*self.in_order, head.weight, head.bias]
-    return _apply(_rows(obs), parameters, self.activation, len(self.in_order) // 2)
-
-
 def through(torso: nn.Module, head: nn.Linear, obs: Tensor) -> Tensor:
     """`head(torso(obs))`, at less cost where the torso knows how."""
-    outputs: Tensor = torso.through(obs, head) if isinstance(torso, Dense) else head(torso(obs))
+    outputs: Tensor = torso.through(obs, head) if type(torso) is Dense else head(torso(obs))
     return outputs
 
 
@@ -134,3 +128,30 @@ def _write_weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> None:
         weight.grad.copy_(torch.mm(x.t(), grad).t())
     else:
         torch.mm(grad.t(), x, out=weight.grad)
+
+
+class Layers:
+    """The layers of a torso, a head, or both, to be run outside autograd."""
+
+    __slots__ = ("_activated", "_activation", "parameters")
+
+    def __init__(self, torso: Dense | None, head: nn.Linear | None) -> None:
+        self.parameters: list[Tensor] = [] if torso is None else list(torso.in_order)
+        self._activated = len(self.parameters) // 2
+        self._activation: Activation = "tanh" if torso is None else torso.activation
+        if head is not None:
+            self.parameters += (head.weight, head.bias)
+
+    @property
+    def take_gradients(self) -> bool:
+        """Whether there is a `.grad` to write into, on a CPU."""
+        first = self.parameters[0]
+        return first.grad is not None and first.device.type == "cpu"
+
+    def run(self, x: Tensor) -> list[Tensor]:
+        """`x` [N, D] and the output of each layer after it; see `forward_layers`."""
+        return forward_layers(x, self.parameters, self._activation, self._activated)
+
+    def pull(self, grad: Tensor, values: Sequence[Tensor]) -> Tensor:
+        """Writes the parameters' gradients; see `backward_layers`."""
+        return backward_layers(grad, values, self.parameters, self._activation, self._activated)

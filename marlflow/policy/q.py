@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Acted, Mode
-from marlflow.policy.dense import linear, through
+from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.scripted import uniform_legal
 from marlflow.policy.tensors import as_tensor, read_flat, write_flat
 from marlflow.policy.torso import TorsoConfig
@@ -42,6 +42,9 @@ class QActor(nn.Module):
         super().__init__()
         self.torso, self.head = torso, head
         self.epsilon = 1.0
+        # Exactly these classes: one derived from them may compute something else.
+        plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
+        self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if plain else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Action values [N, A] of `obs` [N, ...]."""
@@ -53,7 +56,8 @@ class QActor(nn.Module):
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """The best legal action of each row, or with probability `epsilon` when exploring a uniform legal one."""
         with torch.inference_mode():
-            q = self(as_tensor(obs)).numpy()
+            seen = as_tensor(obs)
+            q = self(seen).numpy() if self.layers is None else self.layers.run(as_rows(seen))[-1].numpy()
         if np.isnan(q.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not a number")
         epsilon = self.epsilon if mode == "explore" else 0.0
@@ -83,11 +87,36 @@ class QNetwork(nn.Module):
         actions = spaces.num_actions
         head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
         self.actor = QActor(body, head)
+        self.layers = self.actor.layers if type(self) is QNetwork else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Action values [N, A] of `obs` [N, ...]."""
         q: Tensor = self.actor(obs)
         return q
+
+
+class QPass:
+    """A forward pass of a QNetwork outside autograd, whose gradients `pull` writes in closed form.
+
+    It can be made where `QPass.fits(module)`: fully connected layers, not dueling, on a CPU, and a `.grad` for each
+    parameter to write into.
+    """
+
+    __slots__ = ("_layers", "_values", "q")
+
+    @staticmethod
+    def fits(module: QNetwork) -> bool:
+        """Whether `module` is of the kind that this is for."""
+        return module.layers is not None and module.layers.take_gradients
+
+    def __init__(self, module: QNetwork, obs: Tensor) -> None:
+        self._layers = cast(Layers, module.layers)
+        self._values = self._layers.run(as_rows(obs))
+        self.q = self._values[-1]
+
+    def pull(self, d_q: Tensor) -> None:
+        """Writes the gradient of every parameter, from that by `q` [N, A]."""
+        self._layers.pull(d_q, self._values)
 
 
 def epsilon_greedy(q: Array, mask: Array | None, epsilon: float, generator: RowRandom) -> tuple[Array, Array]:

@@ -55,7 +55,7 @@ class SegmentStore:
         length = batch.segments["length"]
         numbers = np.arange(segment, segment + len(length))
         own = np.repeat(numbers, length)
-        rows = _named(batch.columns, {"obs": "obs", "action": "action", "action_mask": "action_mask"})
+        rows = _named(batch.columns, {name: name for name in ("obs", "action", "action_mask", "version")})
         rows["reward"] = windows.reward.astype(np.float32)
         rows["discount"] = windows.discount.astype(np.float32)
         # The number of the row after the window, or the complement of the number of the segment whose bootstrap it is.
@@ -83,6 +83,7 @@ class SegmentStore:
             row_id=row_ids,
             action_mask=column.get("action_mask"),
             next_mask=self._following("action_mask", following, ended) if "action_mask" in column else None,
+            version=column.get("version"),
         )
 
     def arrays(self) -> dict[str, Array]:

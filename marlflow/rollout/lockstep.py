@@ -49,7 +49,7 @@ class Lockstep:
         windows: Sequence[Window],
         copies: Sequence[int],
         players: dict[str, Player],
-        policy_of: Callable[[str], str],
+        policy_of: Callable[[str], str | None],
         episodes: Episodes,
         mode: Mode,
         recorder: Recorder | None,
@@ -156,7 +156,8 @@ class Lockstep:
         if amounts.shape == (len(rewards),) and np.isfinite(amounts).all():
             return amounts
         for reward, lane in zip(rewards, lanes.tolist(), strict=True):
-            if np.shape(reward) != () or not np.isfinite(float(reward)):
+            number = np.asarray(reward)
+            if number.shape != () or number.dtype.kind not in "biuf" or not np.isfinite(number):
                 raise self._wrong(lane, f"the reward is {reward!r}, not a finite number")
         raise AssertionError("every single reward is a number, but not all of them together")
 
@@ -176,10 +177,12 @@ class Lockstep:
                     lane = first + ending.slot
                     player = self._order[self._player_of[lane]]
                     self._recorder.ended(lane, ending, int(self.episode_of[lane]), player)
-            for slot, reward in zip(turn.late_slots, turn.late_rewards, strict=True):
-                self._returns[first + slot] += reward
+            if turn.late_rewards:
+                late = np.array([first + slot for slot in turn.late_slots])
+                amounts = self._amounts(turn.late_rewards, late)
+                np.add.at(self._returns, late, amounts)
                 if self._recorder is not None:
-                    self._recorder.received_late(first + slot, reward)
+                    self._recorder.received_late(late, amounts)
             if turn.over:
                 self._finish(index)
                 self._reset(index)
@@ -225,12 +228,24 @@ class Lockstep:
             raise EnvironmentFailed(window.where(), reason)
         for slot in range(self._welcomed[index], len(window.agents)):
             lane = first + slot
-            player = self.players[self._policy_of(window.agents[slot])]
+            player = self._player_for(window, window.agents[slot])
             self._player_of[lane] = self._number[player.policy]
             self._keys[lane] = self._episodes.stream(index, int(self.episode_of[first]), slot)
             if player.columns is not None:
                 self._row_of[lane] = player.columns.add(lane)
         self._welcomed[index] = len(window.agents)
+
+    def _player_for(self, window: Window, agent: str) -> Player:
+        policy = self._policy_of(agent)
+        player = None if policy is None else self.players.get(policy)
+        if player is None:
+            reason = f"it appeared late, mapped to policy {policy!r}, and no agent of that was there at the start"
+            raise EnvironmentFailed(window.where(agent), reason)
+        found = window.observation_space(agent), window.action_space(agent)
+        if found != (player.spaces.observation, player.spaces.action):
+            reason = f"it appeared late, and its spaces {found} are not those of its policy {policy!r}"
+            raise EnvironmentFailed(window.where(agent), reason)
+        return player
 
     def _gather(self, steady: bool) -> None:
         """Shows each player what its pending lanes see."""

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from marlflow.base.batch import Array
+from marlflow.base.errors import MarlflowError
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Actor
 from marlflow.rollout.columns import Columns
@@ -32,6 +33,7 @@ class Player:
         self.mask: Array | None = None
         box = isinstance(spaces.observation, gym_spaces.Box) and spaces.obs_shape
         self._shape = spaces.obs_shape if box else None
+        self._discrete = _numbers(spaces.action)
         self.may_be_nan = np.issubdtype(spaces.obs_dtype, np.floating)
 
     def show(self, observations: Sequence[Any], masks: Sequence[Array | None]) -> None:
@@ -56,10 +58,25 @@ class Player:
         return legal
 
     def choices(self, action: Array) -> list[Any]:
-        """The rows of the `action` column as the environment wants them."""
+        """The rows of the `action` column as `action_space.sample()` would give them, in type and origin."""
+        if self._discrete:
+            try:
+                return [self._discrete[number] for number in action.tolist()]
+            except KeyError as wrong:
+                text = f"policy {self.policy!r} chose action {wrong.args[0]}, counted from 0, of {self.spaces.action}"
+                raise MarlflowError(text) from wrong
         space = self.spaces.action
-        if isinstance(space, gym_spaces.Discrete):
-            return (action + space.start if space.start else action).tolist()  # type: ignore[no-any-return]
-        if isinstance(space, gym_spaces.MultiDiscrete) and space.start.any():
+        if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
             action = action + space.start
         return list(action.astype(space.dtype, copy=False))
+
+
+# Beyond so many actions, numbers are made when they are chosen.
+_MOST_NUMBERS = 4096
+
+
+def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:
+    """The actions of a Discrete space, made once: numpy's numbers are slow to make, and `contains` prefers them."""
+    if not isinstance(space, gym_spaces.Discrete) or space.n > _MOST_NUMBERS:
+        return {}
+    return dict(enumerate(np.arange(space.start, space.start + space.n, dtype=space.dtype)))

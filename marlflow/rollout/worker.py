@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -30,14 +30,6 @@ _EVALUATION = -1
 _EVALUATION_COPIES = 16
 
 
-class Workers(Protocol):
-    """All rollout workers of a run."""
-
-    def collect(self, ticks: int, weights: Mapping[str, Weights], schedules: Mapping[str, Mapping[str, float]]) -> Any:
-        """One round: `ticks` env steps of every copy."""
-        ...
-
-
 class RolloutWorker:
     """Plays the `copies` (numbers over all workers) in lockstep.
 
@@ -57,6 +49,8 @@ class RolloutWorker:
         worker: int = 0,
         recorded: Collection[str] | None = None,
     ) -> None:
+        if not copies:
+            raise ConfigInvalid([f"rollout worker {worker} has no copy to play: use fewer workers, or more copies"])
         self._make_env, self._mapping, self._actors, self._seed = make_env, mapping, actors, seed
         self._worker = worker
         self._copies = np.array(copies, np.int64)
@@ -76,11 +70,8 @@ class RolloutWorker:
         """The policies that play."""
         return tuple(self._players)
 
-    def _policy_of(self, agent: str) -> str:
-        policy = self._mapping.get(agent) if isinstance(self._mapping, Mapping) else policy_of(agent, self._mapping)
-        if policy is None:
-            raise ConfigInvalid([f"no policy is mapped to agent {agent!r}"])
-        return policy
+    def _policy_of(self, agent: str) -> str | None:
+        return self._mapping.get(agent) if isinstance(self._mapping, Mapping) else policy_of(agent, self._mapping)
 
     def _make_players(self, recorded: Collection[str]) -> dict[str, Player]:
         return {
@@ -214,7 +205,7 @@ class _EvaluationEpisodes:
 
 
 def policy_spaces(
-    window: Window, policy_of_agent: Callable[[str], str], actors: Mapping[str, Actor]
+    window: Window, policy_of_agent: Callable[[str], str | None], actors: Mapping[str, Actor]
 ) -> dict[str, Spaces]:
     """What the agents of each policy see and do; raises ConfigInvalid with every contradiction."""
     found: dict[str, tuple[str, Spaces]] = {}
@@ -222,11 +213,13 @@ def policy_spaces(
     problems = []
     for agent in window.agents:
         policy = policy_of_agent(agent)
+        if policy is None or policy not in actors:
+            problem = "no policy" if policy is None else f"policy {policy!r}, which has no actor"
+            problems.append(f"agent {agent!r} is mapped to {problem}; the policies are {', '.join(actors) or 'none'}")
+            continue
         spaces = Spaces(window.observation_space(agent), window.action_space(agent), policy in masked)
         first, expected = found.setdefault(policy, (agent, spaces))
-        if policy not in actors:
-            problems.append(f"agent {agent!r} is mapped to policy {policy!r}, which has no actor")
-        elif (spaces.observation, spaces.action) != (expected.observation, expected.action):
+        if spaces != expected:
             problems.append(
                 f"policy {policy!r} plays {first!r} ({expected.observation}, {expected.action}) and "
                 f"{agent!r} ({spaces.observation}, {spaces.action}): agents of one policy need the same spaces"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
 from marlflow.base.items import Weights
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Acted
@@ -134,7 +135,9 @@ def assert_same(make_env, rules, num_actions, cuts, copies=(0, 1, 2)):
             assert batch.segments["carried"].sum() == receipts[number].policies[policy].rows_carried
             assert (batch.segments["lane"] == batch.segments["copy"] * len(names) + batch.segments["agent"]).all()
         unattributed = sum(receipt.policies[policy].reward_unattributed for receipt in receipts)
-        expected = sum(sum(r.unattributed.get(name, 0.0) for i, name in enumerate(names) if i in slots) for r in references)
+        expected = sum(
+            sum(r.unattributed.get(name, 0.0) for i, name in enumerate(names) if i in slots) for r in references
+        )
         assert unattributed == pytest.approx(expected, abs=1e-12)
     results = [result for receipt in receipts for result in receipt.episodes]
     for reference in references:
@@ -146,8 +149,6 @@ def assert_same(make_env, rules, num_actions, cuts, copies=(0, 1, 2)):
 
 
 def policy_for(name, rules):
-    from fnmatch import fnmatchcase
-
     return next(rule.policy for rule in rules if fnmatchcase(name, rule.match))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -32,7 +33,7 @@ class Toy:
 class Drawn:
     """What both kinds share: spaces, observations, masks, rewards."""
 
-    metadata = {"name": "toy"}
+    metadata: ClassVar = {"name": "toy"}
     render_mode = None
 
     def __init__(self, toy: Toy) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ray
 import torch
 
 from marlflow.base.batch import Batch, Transitions
@@ -55,7 +54,6 @@ def raised(error: BaseException, position: int = 0) -> Raised:
     return Raised(position, error, f"{type(error).__name__}: {error}", text)
 
 
-@ray.remote
 class Host:
     """Hosts named residents; runs chains of stages that were made known to it once."""
 

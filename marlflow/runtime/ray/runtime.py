@@ -144,8 +144,9 @@ class RayRuntime:
         if remembers:
             replays[name] = Handle(name, key, place)
 
-    def _started(self, kind: Any, options: Mapping[str, Any], *arguments: Any) -> Any:
-        actor = kind.options(**options).remote(*arguments)
+    def _started(self, kind: type, options: Mapping[str, Any], *arguments: Any) -> Any:
+        # Not by decorator: a decorated class would travel by value, with a copy of its module's globals.
+        actor = ray.remote(kind).options(**options).remote(*arguments)
         self._actors.append(actor)
         return actor
 

@@ -19,7 +19,6 @@ from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 
 
-@ray.remote
 class RolloutActor:
     """Hosts one worker."""
 

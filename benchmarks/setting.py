@@ -1,0 +1,71 @@
+"""What every benchmark of the main job runs on: four CartPoles, two agents with PPO, two with DQN, MLP 64x64."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.env.cartpole_team import parallel_env
+from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
+from marlflow.experiment.ready import Ready, ready
+from marlflow.rollout.mapping import Rule
+from marlflow.runtime.protocol import Parts
+from marlflow.runtime.ray import RayRuntime
+
+# With random policies an env step has 2.6 of 4 agents alive, half of them with DQN: 100 env steps are 130 agent steps.
+DQN_AGENT_STEPS_PER_UPDATE = 130
+MAPPING = (Rule("cart_[01]", "ppo"), Rule("cart_[23]", "dqn"))
+
+
+def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed: int = 0) -> Experiment:
+    """PPO learns from each round, 10 epochs in minibatches of 128; DQN makes one update of 64 rows per 100 env steps.
+
+    The learning rates are 0: every computation is made, and the policies stay as they are, so that a round is the same
+    work from the first to the last. (Trained carts stand for longer: fewer resets, and more rows for an env step.)
+    """
+    ppo = PPO(batch_agent_steps=1, minibatch_agent_steps=128, epochs=10, learning_rate=0.0)
+    dqn = DQN(
+        batch_agent_steps=64,
+        train_every_agent_steps=DQN_AGENT_STEPS_PER_UPDATE,
+        learning_starts_agent_steps=0,
+        learning_rate=0.0,
+        epsilon_end=1.0,
+    )
+    return Experiment(
+        env=Env(parallel_env, copies=copies),
+        policies={"ppo": Policy(ppo), "dqn": Policy(dqn)},
+        mapping=MAPPING,
+        rollouts=Rollouts(num_workers=num_workers, fragment_env_steps=env_steps_per_round // num_workers),
+        runtime=RuntimeChoice("ray"),
+        evaluation=Evaluation(episodes=0),
+        log=Log(console="none", jsonl=False, tensorboard=False),
+        seed=seed,
+    )
+
+
+@contextmanager
+def set_up(setting: Experiment) -> Iterator[tuple[Ready, Parts]]:
+    """The experiment's parts, running on Ray."""
+    made, runtime = ready(setting), RayRuntime()
+    try:
+        yield made, runtime.start(made.spec)
+    finally:
+        runtime.close()
+
+
+def bare_env_steps_per_s(seconds: float = 2.0) -> float:
+    """Env steps per second of the same environment on one core, stepped with alternating actions, nothing else."""
+    env = parallel_env()
+    env.reset(seed=0)
+    steps, began = 0, time.perf_counter()
+    while True:
+        for _ in range(256):
+            env.step(dict.fromkeys(env.agents, steps & 1))
+            steps += 1
+            if not env.agents:
+                env.reset()
+        if (spent := time.perf_counter() - began) >= seconds:
+            return steps / spent

@@ -1,0 +1,156 @@
+"""The main job against the theoretical best: sampling alone, then the slower of the two learners alone.
+
+That is the yardstick of the RLlib Flow paper (arXiv:2011.12719, section 5). Everything is measured in one run, in turns,
+and compared by medians.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.setting import bare_env_steps_per_s, experiment, set_up
+from marlflow.base.items import Packed
+from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.plans import Desk, build_plan
+from marlflow.experiment.ready import Ready
+from marlflow.flow import Executor
+from marlflow.learn.stages import Advantages, DropStale, Learn, Publish, SyncTarget
+from marlflow.replay.stages import Draw, Insert, Reprioritize
+from marlflow.rollout.protocol import Request, Round
+from marlflow.runtime.protocol import Parts
+
+
+EXPLORE = {"dqn": {"epsilon": 1.0}}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Seconds per round, medians: each part alone, and all together; and env steps per round."""
+
+    sample_s: float
+    ppo_s: float
+    dqn_s: float
+    together_s: float
+    env_steps: float
+    ppo_updates: float
+    dqn_updates: float
+
+    @property
+    def best_s(self) -> float:
+        """What a round would take if nothing were ever in the way."""
+        return self.sample_s + max(self.ppo_s, self.dqn_s)
+
+    @property
+    def share_of_best(self) -> float:
+        """1 is the theoretical best."""
+        return self.best_s / self.together_s
+
+
+async def sample(parts: Parts, rounds: int) -> tuple[float, list[Round]]:
+    """Seconds per round of sampling alone, and the rounds."""
+    weights = {name: learner.published for name, learner in parts.learners.items()}
+    made: list[Round] = []
+    began = time.perf_counter()
+    for number in range(rounds):
+        made.append(await parts.workers.collect(Request(number, weights, EXPLORE)))  # type: ignore[misc]
+    return (time.perf_counter() - began) / rounds, made
+
+
+def packed(round: Round, policy: str) -> Packed:
+    """A round's rows of one policy, unopened."""
+    fragments = [fragment for fragment in round.fragments if fragment.policy == policy]
+    return Packed(sum(f.rows for f in fragments), tuple(p for f in fragments for p in f.payloads))
+
+
+class Alone:
+    """Each learner by itself, on rows that are ready."""
+
+    def __init__(self, made: Ready, parts: Parts) -> None:
+        ppo: Any = made.spec.policies["ppo"].algorithm
+        dqn: Any = made.spec.policies["dqn"].algorithm
+        on, off, replay = parts.learners["ppo"], parts.learners["dqn"], parts.replays["dqn"]
+        stages = [DropStale(on, 1 << 30), Advantages(on, ppo.discount, ppo.gae_lambda)]
+        self._ppo = on.place.prepare([*stages, Learn(on, ppo.epochs, ppo.minibatch_agent_steps), Publish(on)])
+        self._insert = off.place.prepare([Insert(replay)])
+        learn = [Learn(off), Reprioritize(replay), SyncTarget(off, dqn.target_every_updates)]
+        every = dqn.publish_every_updates
+        self._dqn = off.place.prepare([Draw(replay, dqn.batch_agent_steps), *learn, Publish(off, every)])
+        self._per = dqn.train_every_agent_steps
+
+    async def ppo(self, rounds: list[Round]) -> tuple[float, float]:
+        """Seconds and updates per round."""
+        began, updates = time.perf_counter(), 0
+        for made in rounds:
+            updates += (await self._ppo([packed(made, "ppo")])).outputs[0].updates
+        return (time.perf_counter() - began) / len(rounds), updates / len(rounds)
+
+    async def dqn(self, rounds: list[Round]) -> tuple[float, float]:
+        """Seconds and updates per round."""
+        began, rows, updates = time.perf_counter(), 0, 0
+        for made in rounds:
+            item = packed(made, "dqn")
+            await self._insert([item])
+            rows += item.rows
+            if (due := rows // self._per - updates) > 0:
+                await self._dqn([None] * due)
+                updates += due
+        return (time.perf_counter() - began) / len(rounds), updates / len(rounds)
+
+
+async def together(setting: Experiment, made: Ready, parts: Parts, rounds: int) -> float:
+    """Seconds per round of the whole plan."""
+    left = rounds
+
+    def next_request() -> Request | None:
+        nonlocal left
+        left -= 1
+        weights = {name: learner.published for name, learner in parts.learners.items()}
+        return Request(rounds - left, weights, EXPLORE) if left >= 0 else None
+
+    executor = Executor(build_plan(setting, made.spec, parts, Desk(next_request, lambda round: round)))
+    began = time.perf_counter()
+    await executor.run()
+    return (time.perf_counter() - began) / rounds
+
+
+async def measure(setting: Experiment, made: Ready, parts: Parts, rounds: int, repeats: int) -> Figures:
+    """All figures, in turns."""
+    alone = Alone(made, parts)
+    rows: list[tuple[float, ...]] = []
+    for repeat in range(repeats + 1):
+        sample_s, ready_rounds = await sample(parts, rounds)
+        ppo_s, ppo_updates = await alone.ppo(ready_rounds)
+        dqn_s, dqn_updates = await alone.dqn(ready_rounds)
+        together_s = await together(setting, made, parts, rounds)
+        env_steps = sum(one.env_steps for one in ready_rounds) / rounds
+        if repeat:  # the first is a warm-up
+            rows.append((sample_s, ppo_s, dqn_s, together_s, env_steps, ppo_updates, dqn_updates))
+    return Figures(*(statistics.median(column) for column in zip(*rows, strict=True)))
+
+
+def report(env_steps_per_round: int, copies: int, rounds: int, repeats: int) -> Figures:
+    """Measures and prints."""
+    setting = experiment(env_steps_per_round, copies)
+    with set_up(setting) as (made, parts):
+        bare = bare_env_steps_per_s()
+        figures = asyncio.run(measure(setting, made, parts, rounds, repeats))
+        bare = statistics.mean([bare, bare_env_steps_per_s()])
+    per_s = figures.env_steps / figures.together_s
+    print(
+        f"PPO + DQN, batches of {figures.env_steps:.0f} env steps: sample {figures.sample_s * 1e3:.2f} ms, "
+        f"PPO {figures.ppo_s * 1e3:.2f} ms ({figures.ppo_updates:.0f} updates), "
+        f"DQN {figures.dqn_s * 1e3:.2f} ms ({figures.dqn_updates:.1f} updates), together {figures.together_s * 1e3:.2f} ms\n"
+        f"  {figures.share_of_best:.3f} of the theoretical best; {per_s:,.0f} env steps/s, {per_s / bare:.3f} of bare "
+        f"({bare:,.0f}); {per_s / bare / (722 / 60_000):.1f} times RLlib Flow's share of bare",
+        flush=True,
+    )
+    return figures
+
+
+if __name__ == "__main__":
+    report(200, copies=16, rounds=60, repeats=5)
+    report(2_000, copies=32, rounds=12, repeats=5)

@@ -1,0 +1,96 @@
+"""The words after a command: overrides such as `env=simple_tag`, and flags, most of which are Hydra's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.experiment.near import meant
+
+COMMANDS = ("train", "plan")
+COMPLETION = ("-sc", "--shell-completion")
+_HELP = ("-h", "--help")
+_MULTIRUN = ("-m", "--multirun")
+_CONFIG_DIR = ("-cd", "--config-dir")
+# Hydra's, by whether a value follows.
+_ALONE = (*_MULTIRUN, "-r", "--run", "--hydra-help", "--resolve")
+_WITH_VALUE = (*_CONFIG_DIR, "-c", "--cfg", "-p", "--package", "-i", "--info")
+# With these Hydra shows something and runs nothing.
+_SHOWING = ("-c", "--cfg", "-i", "--info", "--hydra-help")
+
+
+@dataclass
+class Words:
+    """What was written after a command."""
+
+    overrides: list[str] = field(default_factory=list)
+    hydra_flags: list[str] = field(default_factory=list)
+    own_flags: set[str] = field(default_factory=set)
+    config_dirs: list[str] = field(default_factory=list)
+
+    @property
+    def asks_for_help(self) -> bool:
+        """Whether help is all that is wanted."""
+        return any(flag in self.own_flags for flag in _HELP)
+
+    @property
+    def multirun(self) -> bool:
+        """Whether there are several jobs."""
+        return any(flag in self.hydra_flags for flag in _MULTIRUN)
+
+    @property
+    def only_shows(self) -> bool:
+        """Whether Hydra is only asked to show something."""
+        return any(flag.partition("=")[0] in _SHOWING for flag in self.hydra_flags)
+
+
+def split(words: Sequence[str], command: str, own: Sequence[str] = (), hydra: bool = True) -> Words:
+    """Tells overrides and flags apart; `own` are the command's, `hydra` says whether it takes Hydra's.
+
+    Raises ConfigInvalid with every flag that is none.
+    """
+    found, problems = Words(), []
+    rest = iter(words)
+    for word in rest:
+        name, _, value = word.partition("=")
+        if not word.startswith("-"):
+            found.overrides.append(word)
+        elif word in (*own, *_HELP):
+            found.own_flags.add(word)
+        elif name in _CONFIG_DIR:
+            folder = value or next(rest, "")
+            found.config_dirs.append(folder)
+            found.hydra_flags += [name, folder]
+        elif hydra and word in _ALONE:
+            found.hydra_flags.append(word)
+        elif hydra and name in _WITH_VALUE:
+            found.hydra_flags += [word] if value else [word, *_value_after(name, rest)]
+        else:
+            problems.append(_no_flag(word, command, [*own, *_HELP, *_CONFIG_DIR, *(_ALONE if hydra else ())]))
+    if problems:
+        raise ConfigInvalid(problems)
+    return found
+
+
+def _value_after(flag: str, rest: object) -> list[str]:
+    value = next(rest, None)  # type: ignore[call-overload]
+    if value is None and flag not in ("-i", "--info"):
+        raise ConfigInvalid([f"{flag} needs a value"])
+    return [] if value is None else [value]
+
+
+def _no_flag(word: str, command: str, known: Sequence[str]) -> str:
+    key, _, value = word.lstrip("-").partition("=")
+    long = [flag for flag in known if flag.startswith("--")]
+    question = meant(word, long, "its flags are")
+    if "did you mean" not in question and key:
+        question = f"; settings are written without dashes: {key.replace('-', '_')}={value or '<value>'}"
+    return f"marlflow {command} has no flag {word}{question}"
+
+
+def unknown_command(name: str) -> ConfigInvalid:
+    """The error for a first word that is no command."""
+    if "=" in name:
+        return ConfigInvalid([f"marlflow needs a command before {name!r}: marlflow train {name}"])
+    return ConfigInvalid([f"marlflow has no command {name!r}{meant(name, COMMANDS, 'the commands are')}"])

@@ -1,0 +1,45 @@
+"""Tab completion: the command's name here, all after it by Hydra.
+
+    eval "$(marlflow --shell-completion install=bash)"
+
+Hydra's completion knows a program and overrides, but no commands: so the command is taken out of the line first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.cli.arguments import COMMANDS
+
+
+def complete(words: Sequence[str]) -> int:
+    """Installs completion, removes it, or answers what may follow in COMP_LINE; returns 0."""
+    line = os.environ.get("COMP_LINE", "")
+    typed = line.split()
+    if any(word.startswith("query=") for word in words):
+        if len(typed) < 2 or (len(typed) == 2 and not line.endswith(" ")):
+            print(" ".join(command for command in COMMANDS if command.startswith("".join(typed[1:]))))
+            return 0
+        os.environ["COMP_LINE"] = " ".join([typed[0], *_as_hydra_wants(typed[2:], line)])
+    from marlflow.cli.train import hand_to_hydra
+
+    hand_to_hydra(words)
+    return 0
+
+
+def _as_hydra_wants(typed: Sequence[str], line: str) -> list[str]:
+    """The overrides before the one that is being typed, with or without their `+`, and that one."""
+    from marlflow.experiment.compose import composing
+    from marlflow.experiment.overrides import prepare
+
+    done, under_way = (list(typed), "") if line.endswith(" ") else (list(typed[:-1]), typed[-1])
+    overrides = [word for word in done if not word.startswith("-")]
+    try:
+        with composing():
+            overrides = prepare(overrides, multirun=True).overrides
+    except ConfigInvalid:
+        # The error comes when the line is run; until then what is typed is completed as it stands.
+        overrides = [word for word in done if not word.startswith("-")]
+    return [*overrides, under_way]

@@ -1,0 +1,112 @@
+"""What `--help` prints."""
+
+from __future__ import annotations
+
+import textwrap
+from importlib import resources
+
+MAIN = """\
+marlflow: multi-agent reinforcement learning as dataflow
+
+usage: marlflow <command> [key=value ...]
+
+commands:
+  train    train the policies of an experiment, each with its own algorithm
+  plan     draw and check what train would run; run nothing
+
+  marlflow <command> --help    what can be set, with examples
+  marlflow --version           the version
+
+first steps:
+  marlflow train env=simple_tag                            PPO for each group of agents
+  marlflow train experiment=cartpole_team_ppo_dqn          PPO and DQN side by side
+  marlflow plan experiment=cartpole_team_ppo_dqn           how its data will flow
+
+tab completion, for this shell (bash):
+  eval "$(marlflow --shell-completion install=bash)"
+"""
+
+_USAGE = {
+    "train": "train the policies of an experiment, each with its own algorithm",
+    "plan": "draw and check what train would run; run nothing",
+}
+
+_FLAGS = {
+    "train": """\
+flags:
+  -m                     one run for each of several values: -m seed=1,2,3
+  --cfg job              print the whole configuration, and run nothing
+  --config-dir <folder>  a folder with configuration groups of your own
+""",
+    "plan": """\
+flags:
+  --mermaid              the plan as a Mermaid flowchart
+  --config-dir <folder>  a folder with configuration groups of your own
+""",
+}
+
+_HELP = """\
+marlflow {command}: {purpose}
+
+usage: marlflow {command} [key=value ...]
+
+examples:
+  marlflow {command} env=simple_tag
+  marlflow {command} env=simple_tag policy@policies.adversary=ppo policy@policies.agent=dqn \\
+      policies.agent.algorithm.learning_rate=5e-4
+  marlflow {command} experiment=cartpole_team_ppo_dqn runtime=inline {last}
+
+choices:
+{choices}
+
+  <id> names a policy. Without a mapping, the policy of a group's name plays that group of agents (adversary_0 and
+  adversary_1: adversary), and default_policy plays the groups that have none. Other names need rules:
+  'mapping=[{{match: "adversary_*", policy: hunters}}, {{match: "agent_*", policy: prey}}]'
+
+some values (--cfg job of train prints all):
+  seed=1                                   of everything random
+  stop.env_steps=1e6                       env steps of the whole run
+  stop.policies.<id>.return_mean=150       or until a policy is good enough
+  rollouts.num_workers=4                   processes that play the environment
+  env.copies=32                            environments at once, over all workers
+  policies.<id>.algorithm.learning_rate=1e-3
+  log.console=plain                        plain lines instead of the live view
+
+{flags}"""
+
+# How each group is written on the command line, in the order in which a newcomer meets them.
+_CHOICES = {
+    "experiment": "experiment",
+    "env": "env",
+    "policy": "policy@policies.<id>",
+    "algorithm": "algorithm@policies.<id>.algorithm",
+    "model": "model@policies.<id>.model",
+    "placement": "placement@policies.<id>.placement",
+    "runtime": "runtime",
+}
+
+
+def train_help(command: str) -> str:
+    """The help of a command that takes a configuration."""
+    return _HELP.format(
+        command=command,
+        purpose=_USAGE[command],
+        last="-m seed=1,2,3" if command == "train" else "--mermaid",
+        choices=_choices(),
+        flags=_FLAGS[command],
+    )
+
+
+def _choices() -> str:
+    lines = []
+    for group, written in _CHOICES.items():
+        head = f"  {written + '=':<40} "
+        lines.append(
+            textwrap.fill(", ".join(_options(group)), 118, initial_indent=head, subsequent_indent=" " * len(head))
+        )
+    return "\n".join(lines)
+
+
+def _options(group: str) -> list[str]:
+    folder = resources.files("marlflow.conf") / group
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))

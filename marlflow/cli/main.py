@@ -1,0 +1,81 @@
+"""The command line: which command, and how whatever goes wrong is said.
+
+Exit codes: 0, all went well; 1, a run failed; 2, bad input, found before anything started; 130, interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+
+from marlflow import __version__
+from marlflow.base.errors import EnvironmentFailed, InvalidInput, MarlflowError, StageFailed
+from marlflow.cli import arguments
+from marlflow.cli.helptext import MAIN
+
+_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code; `argv` is without the program's name."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # The banner would stand above every plan of a pygame environment.
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        return _dispatch(words)
+    except InvalidInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _BAD_INPUT
+    except MarlflowError as error:
+        print(failure(error), file=sys.stderr)
+        return _FAILED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(MAIN, end="")
+        return 0
+    if words[0] == "--version":
+        print(f"marlflow {__version__}")
+        return 0
+    if words[0] in arguments.COMPLETION:
+        from marlflow.cli.completion import complete
+
+        return complete(words)
+    return _command(words[0])(words[1:])
+
+
+def _command(name: str) -> Callable[[list[str]], int]:
+    if name == "train":
+        from marlflow.cli.train import run_train
+
+        return run_train
+    if name == "plan":
+        from marlflow.cli.plan import run_plan
+
+        return run_plan
+    raise arguments.unknown_command(name)
+
+
+def failure(error: MarlflowError) -> str:
+    """What a run that failed says: the user's own traceback first, where there is one, then one sentence."""
+    for cause in _causes(error):
+        if isinstance(cause, EnvironmentFailed):
+            own = f"{cause.user_traceback.rstrip()}\n\n" if cause.user_traceback else ""
+            return f"{own}error: {cause.where}: {cause.reason}"
+    if isinstance(error, StageFailed) and error.__cause__ is not None:
+        raised = error.__cause__
+        own = "".join(traceback.format_exception(type(raised), raised, raised.__traceback__, chain=False))
+        return f"{own}\nerror: {error}"
+    return f"error: {error}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -1,0 +1,97 @@
+"""`marlflow train`: checks everything, then lets Hydra run the job, or with `-m` each of several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from marlflow.base.errors import ConfigInvalid, MarlflowError
+from marlflow.cli.arguments import split
+from marlflow.cli.helptext import train_help
+from marlflow.cli.job import prepared
+from marlflow.experiment.compose import MODULE, NAME
+from marlflow.experiment.overrides import composition_problem
+
+log = logging.getLogger("marlflow")
+
+
+def run_train(words: list[str]) -> int:
+    """Trains; returns 0. Raises ConfigInvalid before anything starts, any other MarlflowError from the run."""
+    found = split(words, "train")
+    if found.asks_for_help:
+        print(train_help("train"), end="")
+        return 0
+    ready = prepared(found)
+    if found.only_shows:
+        if ready.problems:
+            raise ConfigInvalid(ready.problems)
+    else:
+        _check(ready.config, ready.problems)
+    hand_to_hydra([*found.hydra_flags, *ready.overrides], several=found.multirun)
+    return 0
+
+
+def _check(config: DictConfig, problems: Sequence[str]) -> None:
+    """The checks of a run, made before it has so much as a folder."""
+    from marlflow.experiment.ready import ready
+    from marlflow.experiment.schema import from_config
+
+    ready(from_config(config, problems))
+
+
+def hand_to_hydra(words: Sequence[str], several: bool = False) -> None:
+    """Runs Hydra's own command line on `words`; raises what a job raises.
+
+    Of `several` jobs Hydra says itself which one failed, once all have run.
+    """
+    failed: list[MarlflowError] = []
+
+    def only_job(config: DictConfig) -> None:
+        try:
+            job(config)
+        except MarlflowError as error:
+            failed.append(error)
+
+    with _hydra_arguments(words):
+        try:
+            hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(job if several else only_job)()
+        except HydraException as error:
+            raise ConfigInvalid([composition_problem(error)]) from error
+    if failed:
+        raise failed[0]
+
+
+@contextmanager
+def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
+    """Hydra reads sys.argv; and without this variable it prints a job's exception and exits instead of raising it."""
+    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = ["marlflow", *words]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        if full_error is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full_error
+
+
+def job(config: DictConfig) -> float | None:
+    """One run; the figure that `objective` names, for sweepers."""
+    from marlflow.experiment.schema import from_config
+    from marlflow.experiment.train import train
+
+    try:
+        return train(from_config(config), HydraConfig.get().runtime.output_dir).objective
+    except MarlflowError as error:
+        log.info("ended by %s: %s", type(error).__name__, error)
+        raise

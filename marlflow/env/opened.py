@@ -1,0 +1,63 @@
+"""What the two windows share: who plays, what they see and do, and where the episode stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium import spaces
+
+from marlflow.env.place import Place
+from marlflow.env.roster import Roster
+from marlflow.env.turn import Turn
+
+
+class Opened:
+    """An environment of either kind, with its roster and its place."""
+
+    def __init__(self, env: Any, place: Place) -> None:
+        self._env, self._place = env, place
+        self._roster = Roster(env, place)
+        self._turn = Turn()
+        self._appeared: set[int] = set()
+        self._any_masked = False
+        self.vanished = 0
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """All agents: the declared ones, or where none are declared those seen so far."""
+        return self._roster.agents
+
+    @property
+    def declared(self) -> bool:
+        """Whether the environment has `possible_agents`."""
+        return self._roster.declared
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps (of an AEC environment: turns of living agents) in this episode."""
+        return self._place.env_steps
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """What `agent` observes, without the action mask."""
+        return self._roster.observation_spaces[self._roster.slot(agent)]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """What `agent` does."""
+        return self._roster.action_spaces[self._roster.slot(agent)]
+
+    def masked(self, agent: str) -> bool:
+        """Whether `agent` comes with an action mask."""
+        return self._roster.masked[self._roster.slot(agent)]
+
+    def appeared(self) -> set[int]:
+        """The slots of the agents that took part in this episode so far."""
+        return self._appeared
+
+    def where(self, agent: str | None = None) -> str:
+        """The present moment in words."""
+        return self._place.words(agent)
+
+    def close(self) -> None:
+        """Frees what the environment holds."""
+        self._env.close()

@@ -1,0 +1,269 @@
+"""Makes objects from plain data, and says of everything that does not fit where it is, what was expected and what came.
+
+A class's or function's own signature is the schema: its parameters are the keys, its annotations their types. So a
+default is written once, a user's own class is checked like one of marlflow's, and nothing can smuggle a typo in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+import typing
+from collections import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, Final, Literal, Union
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.experiment.near import absent, meant, nearest
+
+TARGET: Final = "_target_"
+_UNSET = "???"
+
+
+class _Left:
+    """What stands for a value that did not fit: the problem is noted, and the default stands in."""
+
+
+LEFT: Final = _Left()
+
+
+def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
+    """Calls `make` with `values`, converted to what its signature says; LEFT if it cannot be called.
+
+    Adds to `problems` one sentence for each thing that is wrong; `path` is where in the configuration `values` are.
+    What does not fit is left out, so that its default stands in and all else can be checked too.
+    """
+    arguments = arguments_for(make, values, path, problems)
+    if arguments is None:
+        return LEFT
+    try:
+        return make(**arguments)
+    except ConfigInvalid as error:
+        problems.extend(f"{path}: {problem}" for problem in error.problems)
+    except (TypeError, ValueError) as error:
+        problems.append(f"{path}: {_called(make)} does not take these values: {error}")
+    return LEFT
+
+
+def arguments_for(
+    make: Callable[..., Any], values: Mapping[str, Any], path: str, problems: list[str], given: int = 0
+) -> dict[str, Any] | None:
+    """`values` as arguments of `make`, whose first `given` parameters others give; None if a needed one is left out."""
+    parameters = dict(list(_parameters(make).items())[given:])
+    hints = _hints(make)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    arguments = {}
+    for key, value in values.items():
+        where = f"{path}.{key}" if path else key
+        if key not in named and not takes_any:
+            problems.append(absent(where, key, named, _called(make)))
+            continue
+        fitted = fit(value, hints.get(key, Any), where, problems)
+        if not isinstance(fitted, _Left):
+            arguments[key] = fitted
+    missing = [name for name, p in named.items() if p.default is p.empty and name not in arguments]
+    misspelt = {nearest(key, named) for key in values if key not in named}
+    unsaid = [name for name in missing if name not in values and name not in misspelt]
+    problems.extend(f"{path}.{name} is missing: {_called(make)} needs it" for name in unsaid)
+    return None if missing else arguments
+
+
+def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
+    """Makes what the `_target_` of `values` names, from all else in it; LEFT if that does not work."""
+    make = imported(values[TARGET], f"{path}.{TARGET}", problems)
+    if isinstance(make, _Left):
+        return LEFT
+    return construct(make, {key: value for key, value in values.items() if key != TARGET}, path, problems)
+
+
+def imported(name: object, path: str, problems: list[str]) -> Any:
+    """The callable at `package.module.name`; LEFT if there is none."""
+    if name == _UNSET:
+        problems.append(f"{path} is not set; give it an import path, package.module.name")
+        return LEFT
+    module_name, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
+    if not module_name:
+        problems.append(f"{path} must be an import path, package.module.name, not {name!r}")
+        return LEFT
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        problems.append(f"{path}: {name} cannot be imported: {error}")
+        return LEFT
+    found = getattr(module, attribute, None)
+    if callable(found):
+        return found
+    public = [other for other, value in vars(module).items() if callable(value) and value.__module__ == module_name]
+    kind = f"no {attribute!r}" if found is None else f"no class or function {attribute!r}"
+    problems.append(f"{path}: module {module_name} has {kind}{meant(attribute, public)}")
+    return LEFT
+
+
+def fit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
+    """`value` as what the annotation `hint` says, converted where nothing is lost; LEFT if it does not fit."""
+    if isinstance(value, str) and value == _UNSET:
+        problems.append(f"{path} is not set; give it a value")
+        return LEFT
+    if isinstance(value, Mapping) and TARGET in value:
+        value = build(value, path, problems)
+        if isinstance(value, _Left):
+            return LEFT
+    fitter = _fitter(hint)
+    return fitter(value, hint, path, problems)
+
+
+_Fitter = Callable[[Any, Any, str, list[str]], Any]
+
+
+def _fitter(hint: Any) -> _Fitter:
+    origin = typing.get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _fit_union
+    if origin is Literal:
+        return _fit_literal
+    if hint is abc.Callable or origin is abc.Callable:
+        return _fit_callable
+    if isinstance(origin, type) and issubclass(origin, abc.Mapping):
+        return _fit_mapping
+    if isinstance(origin, type) and issubclass(origin, abc.Sequence):
+        return _fit_sequence
+    return _fit_class if isinstance(hint, type) and hint is not Any else _fit_anything
+
+
+def _fit_anything(value: Any, hint: Any, path: str, problems: list[str]) -> Any:  # noqa: ARG001
+    return value
+
+
+def _fit_union(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
+    members = typing.get_args(hint)
+    found: list[str] = []
+    for member in sorted(members, key=lambda member: member is str):
+        tried: list[str] = []
+        fitted = fit(value, member, path, tried)
+        if not tried:
+            return fitted
+        found = tried if member is not types.NoneType else found
+    if len([member for member in members if member is not types.NoneType]) > 1:
+        found = [f"{path} must be {_described(hint)}, not {value!r}"]
+    problems.extend(found)
+    return LEFT
+
+
+def _fit_literal(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
+    allowed = typing.get_args(hint)
+    if value in allowed:
+        return value
+    names = [str(one) for one in allowed]
+    problems.append(f"{path} must be {_described(hint)}, not {value!r}" + _question(value, names))
+    return LEFT
+
+
+def _fit_callable(value: Any, hint: Any, path: str, problems: list[str]) -> Any:  # noqa: ARG001
+    if callable(value):
+        return value
+    return imported(value, path, problems)
+
+
+def _fit_mapping(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
+    if not isinstance(value, Mapping):
+        return _misfit(value, hint, path, problems)
+    _, item = typing.get_args(hint)
+    fitted = {str(key): fit(one, item, f"{path}.{key}", problems) for key, one in value.items()}
+    return {key: one for key, one in fitted.items() if not isinstance(one, _Left)}
+
+
+def _fit_sequence(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return _misfit(value, hint, path, problems)
+    item = (typing.get_args(hint) or (Any,))[0]
+    fitted = [fit(one, item, f"{path}[{number}]", problems) for number, one in enumerate(value)]
+    return tuple(one for one in fitted if not isinstance(one, _Left))
+
+
+def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
+    if is_dataclass(hint) and isinstance(value, Mapping):
+        return construct(hint, value, path, problems)
+    if hint in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        if hint is float or float(value).is_integer():
+            return hint(value)
+        return _misfit(value, hint, path, problems)
+    if hint in (int, float, bool, str, types.NoneType):
+        return value if type(value) is hint else _misfit(value, hint, path, problems)
+    if _is_protocol(hint):
+        return _fit_protocol(value, hint, path, problems)
+    return value if isinstance(value, hint) else _misfit(value, hint, path, problems)
+
+
+def _fit_protocol(value: Any, hint: type, path: str, problems: list[str]) -> Any:
+    lacking = sorted(name for name in _protocol_members(hint) if not hasattr(value, name))
+    if not lacking:
+        return value
+    if isinstance(value, Mapping):
+        problems.append(f"{path} has no {TARGET}: it must name the class to make it from, package.module.Class")
+    else:
+        problems.append(f"{path}: {type(value).__name__} is no {hint.__name__}: it has no {', '.join(lacking)}")
+    return LEFT
+
+
+def _misfit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
+    problems.append(f"{path} must be {_described(hint)}, not {value!r}")
+    return LEFT
+
+
+_WORDS: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    types.NoneType: "null",
+}
+
+
+def _described(hint: Any) -> str:
+    origin = typing.get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_described(member) for member in typing.get_args(hint))
+    if origin is Literal:
+        return "one of " + ", ".join(str(one) for one in typing.get_args(hint))
+    if isinstance(origin, type) and issubclass(origin, abc.Mapping):
+        return "a mapping {...}"
+    if isinstance(origin, type) and issubclass(origin, abc.Sequence):
+        return "a list [...]"
+    if is_dataclass(hint):
+        return f"a mapping {{{', '.join(_parameters(hint))}}}"  # type: ignore[arg-type]
+    return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _question(value: object, names: Sequence[str]) -> str:
+    text = meant(str(value), names)
+    return text if "did you mean" in text else ""
+
+
+def _called(make: Callable[..., Any]) -> str:
+    return getattr(make, "__name__", type(make).__name__)
+
+
+def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # a builtin without a signature: it checks for itself
+        return {"values": inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)}
+
+
+def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
+    source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(source)
+    except (NameError, TypeError, AttributeError):  # names that are there for type checkers only
+        return {}
+
+
+def _is_protocol(hint: type) -> bool:
+    return bool(getattr(hint, "_is_protocol", False))
+
+
+def _protocol_members(hint: type) -> set[str]:
+    return {name for name in {*vars(hint), *vars(hint).get("__annotations__", {})} if not name.startswith("_")}

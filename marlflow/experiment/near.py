@@ -1,0 +1,40 @@
+"""What was probably meant: the end of an error about a name that does not exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The one of `known` that looks most like `name`, if any looks like it.
+
+    >>> nearest("num_wrokers", ["num_workers", "pace"])
+    'num_workers'
+    """
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def meant(name: str, known: Collection[str], what: str = "it has") -> str:
+    """The near name as a question, or else all names there are.
+
+    >>> meant("pqo", ["ppo", "dqn"]), meant("sarsa", ["ppo", "dqn"], "there are")
+    ("; did you mean 'ppo'?", '; there are ppo, dqn')
+    """
+    close = nearest(name, known)
+    if close is None:
+        return f"; {what} {', '.join(known)}" if known else "; there are none"
+    return f"; did you mean {close!r}?"
+
+
+def absent(path: str, key: str, known: Collection[str], owner: str) -> str:
+    """The sentence about a key that does not exist at `path`, its last part; `owner` is what has the `known` ones.
+
+    >>> absent("rollouts.pase", "pase", ["num_workers", "pace"], "Rollouts")
+    "there is no rollouts.pase; did you mean 'rollouts.pace'?"
+    """
+    close = nearest(key, known)
+    if close is None:
+        return f"there is no {path}; {owner} takes {', '.join(known) or 'nothing'}"
+    return f"there is no {path}; did you mean {path.removesuffix(key) + close!r}?"

@@ -1,0 +1,261 @@
+"""Overrides as a person writes them, made into what Hydra wants.
+
+Hydra asks for a `+` before what is new and for none before what is there, so that `policy@policies.prey=dqn` is right
+in one experiment and wrong in the next. Here both are right in both. A key or an option that does not exist is named
+together with the one that was probably meant. To be used while `composing`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Sweep
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.experiment.compose import composed
+from marlflow.experiment.near import absent, meant, nearest
+
+_NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`overrides` for Hydra, the `config` of the first job of them, and what is wrong with keys that were left out."""
+
+    overrides: list[str]
+    config: DictConfig
+    problems: list[str]
+
+
+@dataclass
+class _Word:
+    """One override: as it was read, and its prefix in Hydra's eyes (None: it was dropped)."""
+
+    read: Override
+    prefix: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefix = re.match(r"~|\+{0,2}", self.line).group()  # type: ignore[union-attr]
+
+    @property
+    def line(self) -> str:
+        return self.read.input_line or ""
+
+    @property
+    def bare(self) -> str:
+        return self.line.lstrip("+~")
+
+    @property
+    def key(self) -> str:
+        """`group@package`, or the dotted path of a value."""
+        package = self.read.package
+        return self.read.key_or_group + (f"@{package}" if package is not None else "")
+
+    def values(self) -> list[Any]:
+        """The value, or all of a sweep that can be counted."""
+        if not self.read.is_sweep_override():
+            return [self.read.value()]
+        if self.read.is_interval_sweep():
+            return [getattr(self.read.value(), "start", None)]
+        return list(self.read.sweep_string_iterator())
+
+    def whole(self) -> str:
+        return f"{self.prefix}{self.bare}"
+
+    def first(self) -> str:
+        """Without a sweep: with its first value."""
+        if not isinstance(self.read.value(), Sweep):
+            return self.whole()
+        return f"{self.prefix}{self.key}={self.values()[0]}"
+
+
+def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: bool = False) -> Prepared:
+    """What Hydra is to be given for `overrides`.
+
+    `searchpath` are further configuration folders. Raises ConfigInvalid if an option, or a group, does not exist.
+    """
+    words = [_Word(_parsed(override)) for override in overrides]
+    problems: list[str] = []
+    for word in words:
+        if word.read.is_sweep_override() and not multirun:
+            problems.append(f"{word.line} has several values: add -m to run one job for each, or write a list as [...]")
+    groups = [word for word in words if _is_choice(word)]
+    values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
+    hydra_own = [word for word in words if word not in groups and word not in values]
+    before = [*(word.first() for word in hydra_own), *_searchpath(searchpath, hydra_own)]
+    problems += _choices_settled(groups, before)
+    if problems:
+        raise ConfigInvalid(problems)
+    config = _composed([*before, *(word.first() for word in groups)])
+    there: Any = OmegaConf.to_container(config, resolve=False)
+    for word in values:
+        problems += _value_settled(word, there)
+    kept = [word for word in words if word.prefix is not None]
+    first = [word.first() for word in kept if word not in hydra_own]
+    return Prepared([word.whole() for word in kept], _composed([*before, *first]), problems)
+
+
+def _searchpath(folders: Sequence[str], hydra_own: list[_Word]) -> list[str]:
+    if not folders:
+        return []
+    given = [word for word in hydra_own if word.key == "hydra.searchpath"]
+    entries = [*folders, *(entry for word in given for entry in word.values()[0])]
+    for word in given:
+        hydra_own.remove(word)
+    return [f"hydra.searchpath=[{','.join(entries)}]"]
+
+
+def _parsed(override: str) -> Override:
+    try:
+        return OverridesParser.create(_loader()).parse_overrides([override])[0]
+    except HydraException as error:
+        if "=" not in override:
+            raise ConfigInvalid([f"{override!r} is not of the form key=value, such as env=simple_tag"]) from error
+        reason = str(error).splitlines()[0]
+        why = "" if reason.startswith("Lexer") else f" ({reason})"
+        raise ConfigInvalid([f"cannot read {override!r}{why}; is it whole, and quoted for the shell?"]) from error
+
+
+def _composed(overrides: Sequence[str]) -> DictConfig:
+    try:
+        return composed(overrides)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigInvalid([composition_problem(error)]) from error
+
+
+def composition_problem(error: BaseException) -> str:
+    """What Hydra says was wrong, in one sentence."""
+    said = []
+    current: BaseException | None = error
+    while current is not None:
+        lines = [line.strip() for line in str(current).splitlines() if line.strip()]
+        # OmegaConf appends lines on its own objects, Hydra advice that is for its own syntax and its search path.
+        said += [line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)]
+        current = current.__cause__
+    return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(said))
+
+
+# -- choices of groups ------------------------------------------------------------------------------------------------
+
+
+def _loader() -> Any:
+    return GlobalHydra.instance().config_loader()
+
+
+def _options(group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
+    return list(_loader().get_group_options(group, results_filter=kind))
+
+
+def _groups() -> list[str]:
+    return [name for name in _options("", ObjectType.GROUP) if name != "hydra"]
+
+
+def _is_choice(word: _Word) -> bool:
+    if word.read.is_hydra_override():
+        return False
+    named = word.read.package is not None or bool(_options(word.read.key_or_group))
+    return named and not isinstance(word.read.value(), dict)
+
+
+def _choices_settled(words: Sequence[_Word], before: Sequence[str]) -> Iterator[str]:
+    """Gives each choice the prefix that Hydra wants; yields what is wrong with them."""
+    problems = [problem for word in words for problem in _option_problems(word)]
+    if problems:
+        yield from problems
+        return
+    sure = [*before, *(word.first() for word in words if word.read.package is None)]
+    known = _known_choices(sure)
+    packaged = [word for word in words if word.read.package is not None and not word.read.is_delete()]
+    for word in packaged:
+        word.prefix = "" if word.key in known else "+"
+    added = [word.first() for word in packaged if word.prefix == "" or _NEW_POLICY.fullmatch(word.key)]
+    known = _known_choices([*sure, *added])
+    for word in packaged:
+        if word.key in known:
+            word.prefix = "+" if word.prefix == "+" and _NEW_POLICY.fullmatch(word.key) else ""
+            continue
+        package = (word.read.package or "").split(".")
+        policies = [key.removeprefix("policy@policies.") for key in known if _NEW_POLICY.fullmatch(key)]
+        if package[0] == "policies" and len(package) > 1 and package[1] not in policies:
+            yield f"{word.key}: {_no_policy(package[1], policies)}"
+        else:
+            yield f"there is no {word.key} to choose{meant(word.key, sorted(known), 'there are')}"
+
+
+def _no_policy(name: str, policies: Sequence[str]) -> str:
+    close = nearest(name, policies)
+    remedy = f"did you mean {close!r}?" if close else f"add it with policy@policies.{name}=ppo"
+    there = f" (there are {', '.join(policies)})" if policies and not close else ""
+    return f"there is no policy {name!r}{there}; {remedy}"
+
+
+def _known_choices(overrides: Sequence[str]) -> set[str]:
+    choices = _composed(overrides).hydra.runtime.choices
+    return {str(key) for key in choices if not str(key).startswith("hydra/")}
+
+
+def _option_problems(word: _Word) -> Iterator[str]:
+    group, package = word.read.key_or_group, word.read.package
+    options = _options(group)
+    if not options:
+        yield f"there is no configuration group {group!r} (in {word.line}){meant(group, _groups(), 'the groups are')}"
+        return
+    for value in word.values():
+        if value is not None and str(value) not in options and not isinstance(value, list):
+            yield f"there is no {group} {str(value)!r}{meant(str(value), options, 'there are')}"
+    if package is None and group in _PACKAGED:
+        yield f"{word.line} does not say whose: write {_PACKAGED[group]}={word.values()[0]}"
+
+
+_PACKAGED = {
+    "policy": "policy@policies.<id>",
+    "algorithm": "algorithm@policies.<id>.algorithm",
+    "model": "model@policies.<id>.model",
+    "placement": "placement@policies.<id>.placement",
+}
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def _value_settled(word: _Word, config: dict[str, Any]) -> Iterator[str]:
+    """Gives a value the prefix that Hydra wants, or drops it and yields why."""
+    if word.read.is_delete():
+        return
+    parts = word.key.split(".")
+    if _exists(config, parts):
+        word.prefix = "" if word.prefix == "+" else word.prefix
+        return
+    policies = [str(name) for name in config.get("policies") or ()]
+    if len(parts) == 1:
+        known = [key for key in config if key != "hydra"]
+        names = list(dict.fromkeys([*known, *(group for group in _groups() if group not in _PACKAGED)]))
+        word.prefix = None
+        yield absent(word.key, word.key, names, "a run")
+    elif parts[0] == "policies" and len(parts) > 2 and parts[1] not in policies and not word.prefix:
+        word.prefix = None
+        yield f"{word.key}: {_no_policy(parts[1], policies)}"
+    else:
+        # New, which is right for an argument of the environment or a goal; everything else the signatures reject.
+        word.prefix = word.prefix or "+"
+
+
+def _exists(values: Any, parts: Sequence[str]) -> bool:
+    for part in parts:
+        if isinstance(values, dict) and part in values:
+            values = values[part]
+        elif isinstance(values, list) and part.isdecimal() and int(part) < len(values):
+            values = values[int(part)]
+        else:
+            return False
+    return True

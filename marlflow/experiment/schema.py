@@ -1,0 +1,174 @@
+"""From a composed configuration to an Experiment.
+
+The dataclasses of experiment.py are the schema of conf/: what a section becomes says which keys it has and of which
+type. Two sections are written differently from what they become: `env`, whose arguments stand beside its own keys, and
+`stop.policies`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env.make import import_factory
+from marlflow.experiment.construct import LEFT, TARGET, arguments_for, construct, fit, imported
+from marlflow.experiment.experiment import Env, Experiment
+from marlflow.experiment.near import absent
+from marlflow.experiment.ready import problems_of
+
+_ENV_KEYS = ("copies", "wrappers")
+
+
+class _Unknown(Random):
+    """Stands where an algorithm could not be made: it fits everywhere, so that nothing is said that does not matter."""
+
+    learns: ClassVar[bool] = True
+
+
+def from_config(config: DictConfig, found: Sequence[str] = ()) -> Experiment:
+    """The experiment that a composed configuration describes.
+
+    Raises ConfigInvalid with everything that is wrong: with the configuration, with what it asks for (see `ready`), and
+    what was `found` before.
+    """
+    problems = list(found)
+    experiment = read(config, problems)
+    if problems:
+        raise ConfigInvalid([*problems, *(problems_of(experiment)[1] if experiment else ())])
+    assert experiment is not None
+    return experiment
+
+
+def read(config: DictConfig, problems: list[str]) -> Experiment | None:
+    """As `from_config`, but adds to `problems`, and puts defaults where something does not fit; None without an env."""
+    try:
+        values: Any = OmegaConf.to_container(_without_hydra(config), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigInvalid([f"the configuration cannot be resolved: {str(error).splitlines()[0]}"]) from error
+    return read_values(values, problems)
+
+
+def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
+    """As `read`, from plain dicts and lists."""
+    sections = dict(values)
+    for section, read_section in (("env", _env), ("stop", _stop)):
+        if isinstance(sections.get(section), Mapping):
+            sections[section] = read_section(sections[section], problems)
+            if sections[section] is LEFT:
+                del sections[section]
+    sections["policies"] = _policies(sections.get("policies", {}), problems)
+    if isinstance(sections.get("default_policy"), Mapping):
+        sections["default_policy"] = _algorithm_tried(sections["default_policy"], "default_policy", problems)
+    if "env" not in sections:
+        if "env" not in values:
+            problems.append("there is no env; choose one, e.g. env=cartpole_team")
+        return None
+    experiment = construct(Experiment, sections, "", problems)
+    return experiment if isinstance(experiment, Experiment) else None
+
+
+def _without_hydra(config: DictConfig) -> DictConfig:
+    if "hydra" not in config:
+        return config
+    copy = config.copy()
+    OmegaConf.set_struct(copy, False)
+    OmegaConf.set_readonly(copy, False)
+    del copy["hydra"]
+    return copy
+
+
+def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
+    """`_target_`, `copies` and `wrappers` are marlflow's, all else are the factory's arguments."""
+    factory = values.get(TARGET)
+    if not isinstance(factory, str) or factory == "???":
+        came = "is not set" if factory in (None, "???") else f"is {factory!r}"
+        problems.append(f"env.{TARGET} {came}; give the import path of your environment, package.module.function")
+        return LEFT
+    arguments = {key: value for key, value in values.items() if key not in (TARGET, *_ENV_KEYS)}
+    known = _parameters_of(factory)
+    for key in list(arguments):
+        if known is not None and key not in known:
+            problems.append(absent(f"env.{key}", key, [*known, *_ENV_KEYS], factory))
+            del arguments[key]
+        elif arguments[key] == "???":
+            problems.append(f"env.{key} is not set; give it a value")
+            del arguments[key]
+    wrappers = _wrappers(values.get("wrappers"), problems)
+    copies = fit(values.get("copies", Env.copies), int, "env.copies", problems)
+    return Env(factory, arguments, wrappers, Env.copies if copies is LEFT else copies)
+
+
+def _parameters_of(factory: str) -> list[str] | None:
+    """The names of a factory's parameters; None if it takes any, or cannot be imported (which `ready` says)."""
+    try:
+        parameters = inspect.signature(import_factory(factory)).parameters.values()
+    except Exception:  # noqa: BLE001  (importing runs code of the user's; `ready` imports it again and says what is wrong)
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return [parameter.name for parameter in parameters]
+
+
+def _wrappers(entries: Any, problems: list[str]) -> list[Any]:
+    wrappers = []
+    if not isinstance(entries, list | tuple | None):
+        problems.append(f"env.wrappers must be a list [{{{TARGET}: ...}}, ...], not {entries!r}")
+        entries = None
+    for number, entry in enumerate(entries or ()):
+        path = f"env.wrappers[{number}]"
+        if not isinstance(entry, Mapping) or TARGET not in entry:
+            problems.append(f"{path} must be {{{TARGET}: package.module.function, ...}}, not {entry!r}")
+            continue
+        wrapper = imported(entry[TARGET], f"{path}.{TARGET}", problems)
+        if wrapper is LEFT:
+            continue
+        rest = {key: value for key, value in entry.items() if key != TARGET}
+        arguments = arguments_for(wrapper, rest, path, problems, given=1)
+        if arguments is not None:
+            wrappers.append(functools.partial(wrapper, **arguments))
+    return wrappers
+
+
+def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
+    """`policies: {prey: {return_mean: 150}}` becomes `policies: {prey: 150.0}`."""
+    policies = values.get("policies")
+    if not isinstance(policies, Mapping):
+        return values
+    goals = {}
+    for name, goal in policies.items():
+        path = f"stop.policies.{name}"
+        if not isinstance(goal, Mapping):
+            problems.append(f"{path} must be {{return_mean: <number>}}, not {goal!r}")
+            continue
+        for key in goal:
+            if key != "return_mean":
+                problems.append(absent(f"{path}.{key}", key, ["return_mean"], "a goal"))
+        value = fit(goal.get("return_mean"), float | None, f"{path}.return_mean", problems)
+        if isinstance(value, float):
+            goals[name] = value
+    return {**values, "policies": goals}
+
+
+def _policies(policies: Any, problems: list[str]) -> Any:
+    if not isinstance(policies, Mapping):
+        return policies
+    return {
+        name: _algorithm_tried(policy, f"policies.{name}", problems) if isinstance(policy, Mapping) else policy
+        for name, policy in policies.items()
+    }
+
+
+def _algorithm_tried(policy: Mapping[str, Any], path: str, problems: list[str]) -> Mapping[str, Any]:
+    """`policy` with its algorithm made; where that fails, one that stands for it."""
+    if "algorithm" not in policy:
+        return policy
+    algorithm = fit(policy["algorithm"], Algorithm, f"{path}.algorithm", problems)
+    return {**policy, "algorithm": _Unknown() if algorithm is LEFT else algorithm}

@@ -1,0 +1,109 @@
+"""What is wrong with the paces of a plan: ratios that would block for every input, or could not be exact."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, get_origin
+
+from marlflow.flow.flow import Flow, Kind
+from marlflow.flow.operators import options, type_name
+from marlflow.flow.pace import AgentSteps, InTurn, Pace
+from marlflow.flow.plan import Plan, head_stages, producers
+
+
+def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
+    """One sentence for each thing that is wrong with a pace."""
+    for plan in plans:
+        what = f"plan {plan.name!r}"
+        if plan.also and plan.pace is None:
+            yield f"{what} has several flows and no pace: say Freely() or InTurn({', '.join(plan.ends())})"
+        elif plan.pace is not None:
+            yield from _pace(what, plan.pace, plan.ends())
+    for stage in stages:
+        if stage.kind is not Kind.MERGE:
+            continue
+        what = f"merge {stage.name!r} of plan {owner[id(stage)]!r}"
+        if stage.pace is None:
+            yield f"{what} has no pace: say Freely() or InTurn({', '.join(stage.sides)})"
+        else:
+            yield from _pace(what, stage.pace, _sides(stage))
+
+
+def paces_of(plan: Plan) -> Iterator[tuple[Pace | None, Mapping[str, Flow[Any]]]]:
+    """Every pace of the plan and of what it is fed by, each with its sides."""
+    yield plan.pace, plan.ends()
+    for stage in plan.stages():
+        if stage.kind is Kind.MERGE:
+            yield stage.pace, _sides(stage)
+
+
+def regions(ends: Mapping[str, Flow[Any]]) -> list[Flow[Any]]:
+    """The stages between the sides' ends and where a pace holds them."""
+    return [stage for end in ends.values() for stage in _region(end)]
+
+
+def _sides(merge: Flow[Any]) -> dict[str, Flow[Any]]:
+    return dict(zip(merge.sides, merge.inputs, strict=True))
+
+
+def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
+    if not isinstance(pace, InTurn):
+        return
+    yield from (f"{what}: {problem}" for problem in pace.problems())
+    if pace.sides() != frozenset(ends):
+        yield f"{what}: InTurn is between {sorted(pace.sides())}, but the flows are {sorted(ends)}"
+        return
+    for side, share in pace.shares:
+        given = [hint for _, hint in producers(ends[side])]
+        if isinstance(share, AgentSteps) and (without := [hint for hint in given if not _has_rows(hint)]):
+            yield (
+                f"{what}: {side!r} is paced in agent steps, but its items ({type_name(without[0])}) have no `rows`: "
+                "it would earn no turn for any input; end it with a stage that counts, such as Insert"
+            )
+    for side, end in ends.items():
+        for stage in _region(end):
+            if stage.kind is Kind.GATHER and not getattr(stage.operator, "at_most_one", False):
+                yield (
+                    f"{what}: stage {stage.name!r} of side {side!r} may give several items for one, which breaks the "
+                    "ratio; put it before the fork or queue, or declare at_most_one on its operator"
+                )
+    yield from _fork_ratio(what, pace, ends)
+
+
+def _has_rows(hint: Any) -> bool:
+    return any(_counts_rows(option) for option in options(hint))
+
+
+def _counts_rows(hint: Any) -> bool:
+    kind = get_origin(hint) or hint
+    if kind is Any or not inspect.isclass(kind):  # a type that nobody knows may count
+        return True
+    return hasattr(kind, "rows") or any("rows" in vars(one).get("__annotations__", {}) for one in kind.__mro__)
+
+
+def _region(end: Flow[Any]) -> list[Flow[Any]]:
+    """The stages between a side's end and where the pace holds it."""
+    if end.kind in (Kind.BRANCH, Kind.QUEUE):
+        return []
+    return [end, *(stage for before in end.inputs for stage in _region(before))]
+
+
+def _fork_ratio(what: str, pace: InTurn, ends: dict[str, Flow[Any]]) -> Iterator[str]:
+    """Branches of one waiting fork bring the same number of items: any other ratio between them blocks in the end."""
+    shares = {name: share for name, share in pace.shares if isinstance(share, int)}
+    forks: dict[int, dict[str, int]] = {}
+    for side, share in shares.items():
+        heads = head_stages(ends[side])
+        one_to_one = all(stage.kind is Kind.THEN for stage in _region(ends[side]))
+        if len(heads) == 1 and one_to_one and heads[0].kind is Kind.BRANCH and heads[0].inputs[0].kind is Kind.FORK:
+            fork = heads[0].inputs[0]
+            if fork.full == "wait":
+                forks.setdefault(id(fork), {})[side] = share
+    for sides in forks.values():
+        if len(set(sides.values())) > 1:
+            shown = ", ".join(f"{side}={share}" for side, share in sides.items())
+            yield (
+                f"{what}: the sides of InTurn({shown}) are branches of one fork, which bring item for item the same: "
+                "it would block for every input; give equal shares, or drop_oldest on the fork"
+            )

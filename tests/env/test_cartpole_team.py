@@ -1,0 +1,70 @@
+"""The team is N of gymnasium's cart-poles, and a PettingZoo environment in both forms."""
+
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from pettingzoo.test import api_test, parallel_api_test
+
+from marlflow.env import cartpole_team
+
+
+def test_it_passes_pettingzoos_own_test():
+    parallel_api_test(cartpole_team.parallel_env())
+
+
+# PettingZoo's test warns that agents may be removed unseen, which its own conversion does.
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_its_aec_form_passes_pettingzoos_own_test():
+    api_test(cartpole_team.env(), num_cycles=100)
+
+
+def test_each_cart_moves_as_gymnasiums_does():
+    env = cartpole_team.parallel_env(num_agents=2)
+    observations, _ = env.reset(seed=3)
+    alone = CartPoleEnv()
+    alone.reset()
+    alone.state = np.random.default_rng(3).uniform(-0.05, 0.05, 4)
+    np.testing.assert_array_equal(observations["cart_0"], alone.state.astype(np.float32))
+    for t in range(200):
+        observations, rewards, terminations, _, _ = env.step(dict.fromkeys(env.agents, t % 2))
+        expected, reward, fell, _, _ = alone.step(t % 2)
+        np.testing.assert_array_equal(observations["cart_0"], expected)
+        assert (rewards["cart_0"], terminations["cart_0"]) == (reward, fell)
+        if fell:
+            break
+    assert fell
+
+
+def test_a_fallen_pole_ends_its_own_agent_alone():
+    env = cartpole_team.parallel_env()
+    env.reset(seed=0)
+    alive = [set(env.agents)]
+    while env.agents:
+        _, _, terminations, truncations, _ = env.step({agent: int(agent == "cart_0") for agent in env.agents})
+        assert not any(truncations.values())
+        alive.append(set(env.agents))
+        assert alive[-2] - alive[-1] == {agent for agent, fell in terminations.items() if fell}
+    assert len({frozenset(agents) for agents in alive}) > 2
+
+
+def test_who_still_stands_at_the_end_is_truncated():
+    env = cartpole_team.parallel_env(max_cycles=3)
+    env.reset(seed=0)
+    for _ in range(3):
+        _, _, terminations, truncations, _ = env.step(dict.fromkeys(env.agents, 0))
+    assert env.agents == []
+    assert truncations == dict.fromkeys(env.possible_agents, True)
+    assert terminations == dict.fromkeys(env.possible_agents, False)
+
+
+def test_a_seed_fixes_the_episode_and_the_carts_differ():
+    first, second = (cartpole_team.parallel_env().reset(seed=9)[0] for _ in range(2))
+    for agent, observation in first.items():
+        np.testing.assert_array_equal(observation, second[agent])
+    assert len({observation.tobytes() for observation in first.values()}) == 4
+
+
+@pytest.mark.parametrize("wrong", [{"num_agents": 0}, {"max_cycles": 0}, {"render_mode": "ansi"}])
+def test_wrong_arguments_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        cartpole_team.parallel_env(**wrong)

@@ -1,0 +1,55 @@
+"""Environments by import path: what comes of a wrong one."""
+
+import pytest
+from pettingzoo.utils import BaseParallelWrapper
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env import cartpole_team, make_environment
+
+TEAM = "marlflow.env.cartpole_team.parallel_env"
+
+
+def test_a_factory_is_called_with_its_arguments():
+    assert make_environment(TEAM, {"num_agents": 2}).possible_agents == ["cart_0", "cart_1"]
+
+
+def test_wrappers_are_applied_in_order():
+    applied = []
+
+    def wrapper(name):
+        return lambda env: applied.append(name) or BaseParallelWrapper(env)
+
+    env = make_environment(TEAM, {}, [wrapper("first"), wrapper("second")])
+    assert applied == ["first", "second"]
+    assert isinstance(env.env.env, cartpole_team.CartPoleTeam)
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "problem"),
+    [
+        ("marlflow.env.cartpole_team.paralel_env", {}, "has no 'paralel_env'; did you mean 'parallel_env'"),
+        ("marlflow.env.cartpole_teem.env", {}, "did you mean 'cartpole_team'"),
+        ("no_such_package.env", {}, "is its package installed"),
+        ("env", {}, "is not an import path"),
+        ("marlflow.env.cartpole_team", {}, "give its function, e.g. marlflow.env.cartpole_team.parallel_env"),
+        (TEAM, {"num_cats": 2}, "does not take num_cats=2"),
+        ("gymnasium.make", {"id": "CartPole-v1"}, "an environment of one agent"),
+        ("builtins.dict", {}, "makes a dict, not a PettingZoo AECEnv or ParallelEnv"),
+    ],
+)
+def test_what_cannot_be_made_is_explained(target, arguments, problem):
+    with pytest.raises(ConfigInvalid) as caught:
+        make_environment(target, arguments)
+    assert problem in str(caught.value)
+
+
+def test_an_extra_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "mpe2", None)
+    with pytest.raises(ConfigInvalid) as caught:
+        make_environment("mpe2.simple_tag_v3.parallel_env", {})
+    assert "pip install 'marlflow[mpe]'" in str(caught.value)
+
+
+def test_a_wrapper_must_return_an_environment():
+    with pytest.raises(ConfigInvalid, match="returned NoneType, not an environment"):
+        make_environment(TEAM, {}, [lambda env: None])

@@ -1,0 +1,247 @@
+"""The window's contract with environments: what it makes of them, and what it says when they break theirs."""
+
+from __future__ import annotations
+
+import pickle
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from pettingzoo import AECEnv, ParallelEnv
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.env import open_window
+
+
+class Scripted(ParallelEnv):
+    """Plays back `steps`: each is (agents afterwards, rewards, terminations, truncations)."""
+
+    metadata: ClassVar = {"name": "scripted"}
+    possible_agents: ClassVar = ["a", "b", "c"]
+
+    def __init__(self, steps, start=("a", "b")):
+        self.steps, self.start = steps, start
+
+    def observation_space(self, agent):
+        return spaces.Box(-1, 1, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def see(self, agents):
+        return {agent: np.full(1, self.t, np.float32) for agent in agents}
+
+    def reset(self, seed=None, options=None):
+        self.t = 0
+        self.agents = list(self.start)
+        return self.see(self.agents), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        acted = self.agents
+        self.agents, rewards, terminations, truncations = self.steps[self.t]
+        self.t += 1
+        seen = self.see([*dict.fromkeys([*acted, *self.agents])])
+        return seen, rewards, terminations, truncations, {agent: {} for agent in seen}
+
+
+def test_who_decides_and_who_has_ended():
+    window = open_window(
+        Scripted(
+            [
+                (["a", "b"], {"a": 1.0, "b": 2.0}, {"a": False, "b": False}, {"a": False, "b": False}),
+                (["b", "c"], {"a": 3.0, "b": 4.0}, {"a": True, "b": False}, {"a": False, "b": False}),
+                ([], {"a": 9.0, "b": 5.0, "c": 6.0}, {"b": True, "c": False}, {"b": True, "c": True}),
+            ]
+        )
+    )
+    turn = window.reset(3)
+    assert (turn.deciding, turn.rewards, turn.over) == ([0, 1], [], False)
+    turn = window.act([0, 1])
+    assert (turn.deciding, turn.reward_slots, turn.rewards, turn.ended) == ([0, 1], [0, 1], [1.0, 2.0], [])
+    turn = window.act([0, 1])
+    assert (turn.deciding, turn.reward_slots, turn.rewards) == ([1, 2], [0, 1], [3.0, 4.0])
+    assert [ending[:3] for ending in turn.ended] == [(0, True, False)]
+    assert turn.ended[0].observation == 2
+    turn = window.act([0, 1])
+    assert turn.over
+    # Both flags at once count as terminated, and what the dead receive is still told.
+    assert [ending[:3] for ending in turn.ended] == [(1, True, False), (2, False, True)]
+    assert (turn.reward_slots, turn.rewards) == ([0, 1, 2], [9.0, 5.0, 6.0])
+    assert window.appeared() == {0, 1, 2}
+    assert window.vanished == 0
+
+
+def test_an_agent_that_vanishes_unmarked_is_truncated_and_counted():
+    window = open_window(Scripted([(["b"], {"a": 1.0, "b": 1.0}, {"a": False}, {"a": False})]))
+    window.reset(0)
+    turn = window.act([0, 0])
+    assert [ending[:3] for ending in turn.ended] == [(0, False, True)]
+    assert window.vanished == 1
+
+
+def test_the_dead_that_stay_listed_do_not_decide_until_they_have_left_and_returned():
+    dead = {"a": True, "b": False}
+    window = open_window(
+        Scripted(
+            [
+                (["a", "b"], {"a": 1.0, "b": 1.0}, dead, {}),
+                (["a", "b"], {"b": 1.0}, {}, {}),
+                (["b"], {"b": 1.0}, {}, {}),
+                (["a", "b"], {"b": 1.0}, {}, {}),
+            ]
+        )
+    )
+    window.reset(0)
+    assert window.act([0, 0]).deciding == [1]
+    assert window.act([0]).deciding == [1]
+    assert window.act([0]).deciding == [1]
+    assert window.act([0]).deciding == [0, 1]
+
+
+def test_an_undeclared_agent_is_an_error():
+    window = open_window(Scripted([(["a", "stranger"], {"a": 1.0}, {}, {})]), copy=4)
+    window.reset(11)
+    with pytest.raises(EnvironmentFailed, match="'stranger' is not one of possible_agents") as caught:
+        window.act([0, 0])
+    assert caught.value.where == "environment scripted, copy 4, episode seed 11, env step 1, agent 'stranger'"
+
+
+def test_a_missing_observation_is_an_error():
+    class Blind(Scripted):
+        def see(self, agents):
+            return super().see(agent for agent in agents if agent == "a" or self.t == 0)
+
+    window = open_window(Blind([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})] * 2))
+    window.reset(0)
+    with pytest.raises(EnvironmentFailed, match="no observation") as caught:
+        window.act([0, 0])
+    assert "agent 'b'" in caught.value.where
+
+
+def test_an_observation_of_another_shape_is_an_error():
+    class Wide(Scripted):
+        def see(self, agents):
+            return {agent: np.zeros(2, np.float32) for agent in agents}
+
+    with pytest.raises(EnvironmentFailed, match=r"shape \(1,\) was declared, one of shape \(2,\) came"):
+        open_window(Wide([])).reset(0)
+
+
+def test_an_environments_exception_says_where_and_shows_only_its_own_frames():
+    class Raises(Scripted):
+        def step(self, actions):
+            return self.deeper()
+
+        def deeper(self):
+            raise ZeroDivisionError("a wheel came off")
+
+    window = open_window(Raises([]), copy=2, name="wheels")
+    window.reset(7)
+    with pytest.raises(EnvironmentFailed) as caught:
+        window.act([0, 0])
+    failure = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  (it has just been made)
+    assert failure.where == "environment wheels, copy 2, episode seed 7, env step 0"
+    assert failure.reason == "step() raised ZeroDivisionError: a wheel came off"
+    assert "in deeper" in failure.user_traceback
+    assert "in step" in failure.user_traceback
+    assert "marlflow" not in failure.user_traceback.replace(__file__, "").replace("tests", "")
+    assert "in act" not in failure.user_traceback
+
+
+def test_an_aec_environments_exception_names_the_agent():
+    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    window = open_window(tictactoe.env())
+    turn = window.reset(0)
+    assert turn.masks[0].tolist() == [1] * 9
+    with pytest.raises(EnvironmentFailed, match="AssertionError") as caught:
+        window.act([99])
+    assert caught.value.where.endswith("env step 0, agent 'player_1'")
+
+
+class NoMasksAtFirst(Scripted):
+    def step(self, actions):
+        *first, infos = super().step(actions)
+        return *first, {agent: {"action_mask": np.ones(2)} for agent in infos}
+
+
+def test_a_mask_that_was_not_there_at_reset_is_an_error():
+    window = open_window(NoMasksAtFirst([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})]))
+    window.reset(0)
+    with pytest.raises(EnvironmentFailed, match="reset\\(\\) gave nobody one"):
+        window.act([0, 0])
+
+
+def test_the_mask_is_split_off_the_observation_and_its_space():
+    connect_four = pytest.importorskip("pettingzoo.classic.connect_four_v3")
+    window = open_window(connect_four.env())
+    assert window.masked("player_0")
+    assert window.observation_space("player_0").shape == (6, 7, 2)
+    turn = window.reset(0)
+    assert turn.observations[0].shape == (6, 7, 2)
+    assert turn.masks[0].tolist() == [1] * 7
+
+
+def test_each_player_of_a_won_game_receives_its_reward_before_its_end():
+    connect_four = pytest.importorskip("pettingzoo.classic.connect_four_v3")
+    window = open_window(connect_four.env())
+    turn = window.reset(0)
+    rewards = []
+    for column in (0, 1, 0, 1, 0, 1, 0):
+        turn = window.act([column])
+        rewards += zip(turn.reward_slots, turn.rewards, strict=True)
+    assert turn.over
+    assert sorted(rewards) == [(0, 1), (1, -1)]
+    assert sorted(ending[:3] for ending in turn.ended) == [(0, True, False), (1, True, False)]
+    assert window.env_steps == 7
+
+
+class Undeclared(AECEnv):
+    """Declares nobody; `b` comes at the second turn."""
+
+    metadata: ClassVar = {"name": "undeclared"}
+
+    def observation_space(self, agent):
+        return spaces.Discrete(9)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def observe(self, agent):
+        return self.t
+
+    def reset(self, seed=None, options=None):
+        self.t = 0
+        self.agents = ["a"]
+        self.rewards, self.infos = {"a": 0.0}, {"a": {}}
+        self.terminations, self.truncations = {"a": False}, {"a": False}
+        self._cumulative_rewards = {"a": 0.0}
+        self.agent_selection = "a"
+
+    def step(self, action):
+        if self.truncations[self.agent_selection]:
+            return self._was_dead_step(action)
+        self.t += 1
+        self.agents = ["a", "b"]
+        self.rewards = dict.fromkeys(self.agents, 1.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 1.0)
+        self.infos = {agent: {} for agent in self.agents}
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, self.t >= 4)
+        self.agent_selection = self.agents[self.t % 2]
+        return None
+
+
+def test_where_nobody_is_declared_new_names_get_slots_as_they_appear():
+    window = open_window(Undeclared())
+    assert not window.declared
+    assert window.agents == ["a"]
+    window.reset(0)
+    turn = window.act([0])
+    assert window.agents == ["a", "b"]
+    assert turn.deciding == [1]
+
+
+def test_only_pettingzoo_environments_are_opened():
+    with pytest.raises(TypeError, match="expected a PettingZoo AECEnv or ParallelEnv, got int"):
+        open_window(3)

@@ -1,0 +1,351 @@
+"""Random plans as data, and the plans built from them, whose every operator writes down what it took and gave.
+
+A specification is only whole numbers, so hypothesis can shrink it, and the same one builds the same plan twice. An
+operator answers at once, or with a coroutine that lets the event loop go round a given number of times first: so
+results land in an order that the specification decides, and nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from marlflow.flow import (
+    AgentSteps,
+    EndOfFlow,
+    Executor,
+    Feed,
+    Flow,
+    Freely,
+    InTurn,
+    Pace,
+    Plan,
+    Rounds,
+    StageId,
+    StageTimes,
+    Together,
+    merge,
+    source,
+    together,
+)
+
+MOST_EVENTS = 5_000
+SMALL = st.integers(0, 11)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a random plan is made of. Each action is a kind and four numbers, read as the kind needs them."""
+
+    sources: list[tuple[int, int]]
+    actions: list[tuple[str, int, int, int, int]]
+    ending: tuple[int, int, int]
+    hops: list[int]
+    rows: list[int]
+    plans: int
+    rounds: int
+    stop_after: int | None
+    end_plan_after: int | None
+
+
+KINDS = ("then", "filter", "regroup", "split", "fork", "queue", "merge", "merge")
+
+
+def specs(hops: int, plans: int = 3) -> st.SearchStrategy[Spec]:
+    """Specifications whose operators take up to `hops` rounds of the event loop to answer."""
+    return st.builds(
+        Spec,
+        sources=st.lists(st.tuples(SMALL, SMALL), min_size=1, max_size=3),
+        actions=st.lists(st.tuples(st.sampled_from(KINDS), SMALL, SMALL, SMALL, SMALL), max_size=9),
+        ending=st.tuples(SMALL, SMALL, SMALL),
+        hops=st.lists(st.integers(0, hops), min_size=1, max_size=7),
+        rows=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+        plans=st.integers(0, plans),
+        rounds=SMALL,
+        stop_after=st.integers(0, 60),
+        end_plan_after=st.none() | st.integers(0, 40),
+    )
+
+
+@dataclass(eq=False)
+class Token:
+    """An item; known by who it is."""
+
+    rows: int
+    by: Operator | None = None
+
+
+@dataclass(frozen=True, init=False)
+class Watched(InTurn):
+    """An InTurn whose ledger writes down who took turns and who left."""
+
+    __slots__ = ("log",)
+
+    def __init__(self, **shares: int | AgentSteps) -> None:
+        super().__init__(**shares)
+        object.__setattr__(self, "log", [])
+
+    def ledger(self) -> Any:
+        inner, log = super().ledger(), self.log
+        took, leave = inner.took, inner.leave
+
+        def logged_took(side: str, rows: int) -> None:
+            log.append(("took", side, rows))
+            took(side, rows)
+
+        def logged_leave(side: str) -> None:
+            log.append(("leave", side, 0))
+            leave(side)
+
+        inner.took, inner.leave = logged_took, logged_leave  # type: ignore[method-assign]
+        return inner
+
+
+class Operator:
+    """Takes tokens, gives new ones, and remembers both."""
+
+    at_most_one = True
+    publishes = True
+
+    def __init__(self, built: Built, name: str, bits: tuple[int, int]) -> None:
+        self.built, self.name, self.bits = built, name, bits
+        self.taken: list[Token] = []
+        self.given: list[tuple[Any, Token]] = []
+        built.operators.append(self)
+
+    def make(self, branch: Any = None) -> Token:
+        rows = self.built.spec.rows
+        token = Token(rows[len(self.given) % len(rows)], self)
+        self.given.append((branch, token))
+        return token
+
+    def answer(self, value: Callable[[], Any]) -> Any:
+        hops = self.built.hops()
+        return value() if hops == 0 else _later(value, hops)
+
+
+async def _later(value: Callable[[], Any], hops: int) -> Any:
+    for _ in range(hops):
+        await asyncio.sleep(0)
+    return value()
+
+
+class Read(Operator):
+    """A source of `count` tokens, or of tokens without end."""
+
+    count: int | None = None
+    asked = 0
+
+    def __call__(self) -> Any:
+        self.asked += 1
+        if self.count is not None and self.asked > self.count:
+            return self.answer(self.end)
+        return self.answer(self.make)
+
+    def end(self) -> Any:
+        raise EndOfFlow
+
+
+class Change(Operator):
+    """One new token for each."""
+
+    def __call__(self, token: Token) -> Any:
+        self.taken.append(token)
+        return self.answer(self.make)
+
+
+class Filter(Operator):
+    """One new token for every second or third."""
+
+    def add(self, token: Token) -> list[Token]:
+        self.taken.append(token)
+        return [self.make()] if len(self.taken) % (2 + self.bits[0] % 2) == 0 else []
+
+
+class Regroup(Operator):
+    """None, one or two new tokens for each."""
+
+    at_most_one = False
+
+    def add(self, token: Token) -> list[Token]:
+        self.taken.append(token)
+        return [self.make() for _ in range((len(self.taken) + self.bits[0]) % 3)]
+
+
+class Route(Operator):
+    """Each token to one branch, or to none, or a token to each."""
+
+    branches: tuple[Any, ...] = ()
+
+    def __call__(self, token: Token) -> Iterator[tuple[Any, Token]]:
+        self.taken.append(token)
+        turn = len(self.taken) * (1 + self.bits[0]) + self.bits[1]
+        chosen = self.branches if turn % 5 == 0 else (self.branches[turn % len(self.branches)],) if turn % 7 else ()
+        return iter([(branch, self.make(branch)) for branch in chosen])
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How tokens come from one operator to whoever takes them: by which branch, through which buffers and merges."""
+
+    producer: Operator
+    branch: Any
+    buffers: tuple[str, ...]
+    may_drop: bool
+
+    def through(self, buffer: str, may_drop: bool) -> Wire:
+        """The same way, through one buffer more."""
+        return replace(self, buffers=(*self.buffers, buffer), may_drop=may_drop)
+
+
+@dataclass
+class Built:
+    """A plan, its operators, and between whom tokens travel."""
+
+    spec: Spec
+    operators: list[Operator] = field(default_factory=list)
+    wires: dict[Operator | str, list[Wire]] = field(default_factory=dict)
+    paces: list[Watched] = field(default_factory=list)
+    outputs: dict[str, list[Token]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    plan_name: str = "plan"
+    answers: int = 0
+
+    def hops(self) -> int:
+        self.answers += 1
+        return self.spec.hops[self.answers % len(self.spec.hops)]
+
+    def name(self, kind: str) -> str:
+        self.counts[kind] += 1
+        return f"{kind}{self.counts[kind]}"
+
+    def build(self) -> Plan | Together:
+        if self.spec.plans == 0:
+            sources = [self.read(*bits) for bits in self.spec.sources]
+            self.plan_name = "alone"
+            return self.plan("alone", sources)
+        collect, wires = self.read(*self.spec.sources[0])
+        names = tuple(f"p{number}" for number in range(self.spec.plans))
+        self.plan_name = "rollouts"
+        route = self.operator(Route, self.spec.sources[0])
+        route.branches = names
+        self.wires[route] = wires
+        feeds = {
+            name: Feed(1 + i, "wait" if i % 3 else "drop_oldest") for i, name in enumerate(names, self.spec.rounds)
+        }
+
+        def builder(number: int, name: str) -> Callable[[Flow[Any]], Plan]:
+            def build(flow: Flow[Any]) -> Plan:
+                self.plan_name = name
+                wire = Wire(route, name, (f"{name}/queue",), True)
+                own = [self.read(*bits) for bits in self.spec.sources[1:]] if number == 0 else []
+                waits = number % 2 == 0 and self.spec.rounds % 4 < 3
+                return self.plan(name, [(flow, [wire]), *own], waits)
+
+            return build
+
+        builders = {name: builder(number, name) for number, name in enumerate(names)}
+        return together(collect, route, builders, feeds, Rounds(overlap=self.spec.rounds % 2 == 1))
+
+    def operator(self, kind: type[Any], bits: tuple[int, int]) -> Any:
+        return kind(self, self.name(kind.__name__), bits)
+
+    def read(self, count: int, hops: int) -> tuple[Flow[Any], list[Wire]]:
+        operator = self.operator(Read, (count, hops))
+        operator.count = None if count == 0 else count
+        return source(operator), [Wire(operator, None, (), False)]
+
+    def plan(self, name: str, pool: list[tuple[Flow[Any], list[Wire]]], waits: bool = False) -> Plan:
+        for action in self.spec.actions:
+            self.act(pool, action)
+        also = {}
+        while len(pool) > 1:
+            flow, wires = pool.pop(0)
+            tap = self.operator(Change, (0, 0))
+            self.wires[tap] = wires
+            also[f"side{len(also)}"] = flow.then(tap)
+        output, self.wires[name] = pool[0]
+        sides = (*also, "output")
+        pace = self.pace(sides, *self.spec.ending) if also else None
+        return Plan(name, output, also, pace, waits_for_rounds=waits)
+
+    def pace(self, sides: tuple[str, ...], kind: int, per: int, starts: int) -> Pace:
+        if kind % 3 == 0:
+            return Freely()
+        shares: dict[str, int | AgentSteps] = {side: 1 + (per + i) % 3 for i, side in enumerate(sides)}
+        if kind % 3 == 1:
+            shares[sides[0]] = AgentSteps(1 + per, starts)
+        self.paces.append(Watched(**shares))
+        return self.paces[-1]
+
+    def act(self, pool: list[tuple[Flow[Any], list[Wire]]], action: tuple[str, int, int, int, int]) -> None:
+        kind, pick, *bits = action
+        if kind == "merge" and len(pool) > 1:
+            self.merge(pool, pick, bits)
+            return
+        flow, wires = pool.pop(pick % len(pool))
+        full: Any = "wait" if bits[1] % 3 else "drop_oldest"
+        capacity, where = 1 + bits[0] % 3, self.plan_name
+        if kind == "queue":
+            name = self.name("queue_")
+            passed = [w.through(f"{where}/{name}", w.may_drop or full != "wait") for w in wires]
+            pool.append((flow.queue(capacity, full, name), passed))
+        elif kind == "fork":
+            name = self.name("fork_")
+            for i, copy in enumerate(flow.fork(2, capacity, full, name)):
+                buffer = f"{where}/{name}[{i}]"
+                copied = [w.through(buffer, w.may_drop or full != "wait") for w in wires]
+                pool.append((copy, copied))
+        elif kind == "split":
+            route = self.operator(Route, (bits[0], bits[1]))
+            route.branches = ("x", "y")
+            self.wires[route] = wires
+            for branch, routed in flow.split(route, route.branches).items():
+                pool.append((routed, [Wire(route, branch, (), False)]))
+        else:
+            operator = self.operator({"filter": Filter, "regroup": Regroup}.get(kind, Change), (bits[0], bits[1]))
+            self.wires[operator] = wires
+            made = flow.then(operator) if isinstance(operator, Change) else flow.gather(operator)
+            pool.append((made, [Wire(operator, None, (), False)]))
+
+    def merge(self, pool: list[tuple[Flow[Any], list[Wire]]], pick: int, bits: list[int]) -> None:
+        taken = [pool.pop(pick % len(pool)) for _ in range(min(len(pool), 2 + bits[2] % 2))]
+        sides = tuple(f"s{number}" for number in range(len(taken)))
+        flows = dict(zip(sides, (flow for flow, _ in taken), strict=True))
+        name = self.name("merge_")
+        wires = [w.through(f"{self.plan_name}/{name}", w.may_drop) for _, side in taken for w in side]
+        pool.append((merge(self.pace(sides, *bits), name, **flows), wires))
+
+
+class Watch:
+    """A hook that keeps every event, looks at each that nothing is over its bounds, and stops the run in time."""
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        self.events: list[tuple[str, str, int]] = []
+        self.executor: Executor | None = None
+
+    def before(self, stage: StageId, items: int) -> None:
+        self.event("before", stage, items)
+
+    def after(self, stage: StageId, items: int, times: StageTimes) -> None:
+        self.event("after", stage, items)
+
+    def event(self, when: str, stage: StageId, items: int) -> None:
+        self.events.append((when, str(stage), items))
+        if len(self.events) > MOST_EVENTS:
+            raise RuntimeError("this plan runs for ever")
+        assert self.executor is not None
+        for edge in self.executor._network.edges:
+            assert len(edge.items) <= edge.capacity, f"{edge.stage} holds more than its capacity"
+        assert all(count >= 0 for count in self.executor.held().values())
+        spec = self.built.spec
+        if len(self.events) == spec.stop_after:
+            self.executor.stop()
+        if len(self.events) == spec.end_plan_after and spec.plans > 0:
+            self.executor.end_plan("p0")

@@ -1,0 +1,154 @@
+"""Whatever plan is built: nothing is lost or doubled, bounds and ratios hold, runs repeat, and nothing hangs."""
+
+import asyncio
+from collections import Counter
+
+from hypothesis import HealthCheck, event, given, settings
+
+from marlflow.base.errors import Stalled
+from marlflow.flow import AgentSteps, Executor
+from marlflow.flow.check import problems
+from tests.flow.random_plans import Built, Operator, Spec, Token, Watch, Watched, Wire, specs
+
+SAFETY_NET_S = 5.0
+many = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def _run(spec: Spec) -> tuple[Built, Executor | None, Watch, Stalled | None]:
+    built = Built(spec)
+    plan = built.build()
+    watch = Watch(built)
+    if problems(plan):
+        return built, None, watch, None
+    executor = Executor(plan, lambda name, token: built.outputs.setdefault(name, []).append(token), hooks=[watch])
+    watch.executor = executor
+    if spec.stop_after == 0:
+        executor.stop()
+    try:
+        asyncio.run(asyncio.wait_for(executor.run(), SAFETY_NET_S))
+    except Stalled as error:
+        return built, executor, watch, error
+    return built, executor, watch, None
+
+
+@many
+@given(specs(hops=4))
+def test_awaited_operators_landing_in_any_order(spec: Spec) -> None:
+    _hold(*_run(spec))
+
+
+@many
+@given(specs(hops=0))
+def test_operators_that_return_at_once(spec: Spec) -> None:
+    built, executor, watch, stalled = _run(spec)
+    _hold(built, executor, watch, stalled)
+    again = _run(spec)
+    assert again[2].events == watch.events
+    assert {name: len(tokens) for name, tokens in again[0].outputs.items()} == {
+        name: len(tokens) for name, tokens in built.outputs.items()
+    }
+
+
+def _hold(built: Built, executor: Executor | None, watch: Watch, stalled: Stalled | None) -> None:
+    event("rejected" if executor is None else "stalled" if stalled else "ended")
+    if executor is None:
+        return
+    for pace in built.paces:
+        _hold_ratio(pace, ended=stalled is None)
+    held = executor.held()
+    if stalled is None:
+        assert not any(held.values()), held
+        _hold_conservation(built, executor)
+    else:
+        assert stalled.waits
+        assert {stage for stage, count in held.items() if count} <= {stage for stage, _ in stalled.waits}
+        assert all(what for _, what in stalled.waits)
+
+
+def _hold_conservation(built: Built, executor: Executor) -> None:
+    """What each operator gave arrived, in order, wherever it goes, or was counted as dropped."""
+    meters = executor.meters()
+    expected: Counter[Operator] = Counter()
+    arrived: Counter[Operator] = Counter()
+    buffers: dict[Operator, set[str]] = {}
+    for taker, wires in built.wires.items():
+        taken = built.outputs.get(taker, []) if isinstance(taker, str) else taker.taken
+        assert {token.by for token in taken} <= {wire.producer for wire in wires}
+        for wire in wires:
+            expected[wire.producer] += len(_given(wire))
+            buffers.setdefault(wire.producer, set()).update(wire.buffers)
+            if sum(other.producer is wire.producer for other in wires) == 1:
+                _hold_order(wire, taken, meters)
+        arrived.update(token.by for token in taken if token.by is not None)
+    names = {stage.rpartition("/")[2]: meter for stage, meter in meters.items()}
+    for operator in expected:
+        dropped = sum(_copies(built, operator, buffer) * meters[buffer]["dropped"] for buffer in buffers[operator])
+        if _alone(built, operator):
+            assert expected[operator] - arrived[operator] == dropped + names[operator.name]["dropped"], operator.name
+
+
+def _given(wire: Wire) -> list[Token]:
+    return [token for branch, token in wire.producer.given if branch == wire.branch]
+
+
+def _copies(built: Built, operator: Operator, buffer: str) -> int:
+    """An item that is dropped before a fork is missing behind each of its branches."""
+    return sum(
+        1 for wires in built.wires.values() for wire in wires if wire.producer is operator and buffer in wire.buffers
+    )
+
+
+def _alone(built: Built, operator: Operator) -> bool:
+    """Whether the buffers behind an operator hold only its items, so that their drops are all of its own."""
+    own = {buffer for wires in built.wires.values() for w in wires if w.producer is operator for buffer in w.buffers}
+    return not any(
+        own & set(w.buffers) for wires in built.wires.values() for w in wires if w.producer is not operator
+    ) and not any(_copies(built, operator, buffer) > 1 for buffer in own)
+
+
+def _hold_order(wire: Wire, taken: list[Token], meters: dict[str, dict[str, int]]) -> None:
+    given, arrived = _given(wire), [token for token in taken if token.by is wire.producer]
+    rest = iter(given)
+    assert all(any(token is other for other in rest) for token in arrived), "out of order, or doubled"
+    lost = sum(meters[buffer]["dropped"] for buffer in wire.buffers)
+    lost += sum(meter["dropped"] for stage, meter in meters.items() if stage.endswith("/" + wire.producer.name))
+    if lost == 0:
+        assert arrived == given
+
+
+def _hold_ratio(pace: Watched, ended: bool) -> None:
+    if any(isinstance(share, AgentSteps) for _, share in pace.shares):
+        _hold_row_ratio(pace, ended)
+    else:
+        _hold_item_ratio(pace)
+
+
+def _hold_item_ratio(pace: Watched) -> None:
+    """Until a side leaves, the sides come in exactly the order of their shares, over and over."""
+    turn = [side for side, share in pace.shares for _ in range(share if isinstance(share, int) else 0)]
+    for position, (what, side, _) in enumerate(pace.log):
+        if what == "leave":
+            break
+        assert side == turn[position % len(turn)]
+
+
+def _hold_row_ratio(pace: Watched, ended: bool) -> None:
+    """No turn is taken before it is earned; at the end, if nobody ran out early, all that were earned were taken."""
+    (leader, share), *followers = pace.shares
+    assert isinstance(share, AgentSteps)
+    turn = [side for side, times in followers for _ in range(times if isinstance(times, int) else 0)]
+    rows = items = 0
+    leader_left = follower_left = False
+    for what, side, count in pace.log:
+        earned = max(0, rows - share.starts) // share.per
+        if what == "leave":
+            leader_left = leader_left or side == leader
+            follower_left = follower_left or not leader_left or (side != leader and items < earned * len(turn))
+        elif side == leader:
+            rows += count
+        elif not follower_left:
+            assert items < earned * len(turn), "a turn was taken before it was earned"
+            assert side == turn[items % len(turn)]
+            items += 1
+    if ended and pace.log and not follower_left:
+        assert items == max(0, rows - share.starts) // share.per * len(turn)

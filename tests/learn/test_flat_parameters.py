@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from marlflow.learn.flat import FlatAdam, FlatParameters
+
+
+class TwoPart(nn.Module):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.critic, self.actor = nn.Linear(3, 1), nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.actor(x).square().sum() + self.critic(x).square().sum()
+
+
+def test_parameters_and_gradients_are_views_with_the_acting_ones_first() -> None:
+    module = TwoPart()
+    expected = torch.cat([p.detach().reshape(-1) for p in [*module.actor.parameters(), *module.critic.parameters()]])
+    flat = FlatParameters(module, module.actor)
+    torch.testing.assert_close(flat.vector, expected)
+    assert flat.published == sum(p.numel() for p in module.actor.parameters())
+    module(torch.ones(4, 3)).backward()
+    gradients = torch.cat([p.grad.reshape(-1) for p in flat.parameters])
+    torch.testing.assert_close(flat.gradient, gradients)
+    assert gradients.any()
+    flat.vector.zero_()
+    assert not any(p.any() for p in module.parameters())
+
+
+def test_publishing_copies() -> None:
+    module = TwoPart()
+    flat = FlatParameters(module, module.actor)
+    published = flat.publish()
+    before = published.copy()
+    flat.vector += 1.0
+    assert np.array_equal(published, before)
+    assert published.dtype == np.float32
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+@pytest.mark.parametrize("max_norm", [0.5, 1e9])
+def test_equals_adam_on_separate_parameters(max_norm: float, unseen: bool) -> None:
+    module, reference = TwoPart(), TwoPart()
+    flat = FlatParameters(module, module.actor)
+    adam = FlatAdam(flat, learning_rate=0.01, max_norm=max_norm, eps=1e-5)
+    adam._on_cpu = not unseen
+    plain = torch.optim.Adam(reference.parameters(), lr=0.01, eps=1e-5)
+    for step in range(20):
+        x = torch.randn(6, 3, generator=torch.Generator().manual_seed(step))
+        flat.gradient.zero_()
+        module(x).backward()
+        norm = adam.step()
+        plain.zero_grad()
+        reference(x).backward()
+        expected = nn.utils.clip_grad_norm_(reference.parameters(), max_norm)
+        plain.step()
+        assert float(norm) == pytest.approx(expected.item(), rel=1e-5)
+    for ours, theirs in zip(module.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_changes_nothing(poison: float, unseen: bool) -> None:
+    module = TwoPart()
+    flat = FlatParameters(module, module.actor)
+    adam = FlatAdam(flat, learning_rate=0.01, max_norm=1.0, eps=1e-8)
+    adam._on_cpu = not unseen
+    flat.gradient.fill_(0.1)
+    adam.step()
+    before = [flat.vector.clone(), adam.moment_1.clone(), adam.moment_2.clone(), adam.steps.clone()]
+    flat.gradient[3] = poison
+    adam.step()
+    for old, new in zip(before, [flat.vector, adam.moment_1, adam.moment_2, adam.steps], strict=True):
+        assert torch.equal(old, new)
+
+
+def test_only_float32() -> None:
+    with pytest.raises(TypeError, match="float32"):
+        FlatParameters(TwoPart().double(), nn.Identity())

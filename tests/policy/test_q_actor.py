@@ -1,0 +1,78 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from marlflow.base.errors import MarlflowError
+from marlflow.base.random import RowRandom
+from marlflow.base.spaces import Spaces
+from marlflow.policy.q import DuelingHead, QNetwork, epsilon_greedy
+from marlflow.policy.torso import MLP
+
+ROWS = 20_000
+Q = np.tile(np.array([[1.0, 5.0, 9.0, 3.0]], np.float32), (ROWS, 1))
+
+
+def generator() -> RowRandom:
+    return RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))
+
+
+def test_exploration_has_the_stated_frequencies() -> None:
+    action, logp = epsilon_greedy(Q, None, 0.2, generator())
+    expected = np.array([0.05, 0.05, 0.85, 0.05])
+    np.testing.assert_allclose(np.bincount(action, minlength=4) / ROWS, expected, atol=0.01)
+    np.testing.assert_allclose(logp, np.log(expected)[action], rtol=1e-5)
+
+
+def test_illegal_actions_are_neither_best_nor_random() -> None:
+    mask = np.tile(np.array([[True, True, False, True]]), (ROWS, 1))
+    action, logp = epsilon_greedy(Q, mask, 0.3, generator())
+    expected = np.array([0.1, 0.8, 0.0, 0.1])
+    np.testing.assert_allclose(np.bincount(action, minlength=4) / ROWS, expected, atol=0.01)
+    np.testing.assert_allclose(np.exp(logp), expected[action], rtol=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 0.1, 1.0])
+def test_the_extreme_draws_stay_legal(epsilon: float) -> None:
+    class Extreme(RowRandom):
+        def uniform(self) -> np.ndarray:
+            return np.array([0.0, np.nextafter(epsilon, 0.0), min(epsilon, 1.0 - 2.0**-53), 1.0 - 2.0**-53])
+
+    mask = np.array([[False, True, True, False]] * 4)
+    action, _ = epsilon_greedy(Q[:4], mask, epsilon, Extreme(np.zeros(4, np.uint64), np.zeros(4)))
+    assert mask[np.arange(4), action].all()
+
+
+def test_greedy_draws_nothing_and_is_certain() -> None:
+    action, logp = epsilon_greedy(Q, None, 0.0, generator())
+    assert set(action.tolist()) == {2}
+    assert not logp.any()
+
+
+def test_no_legal_action_is_an_error() -> None:
+    with pytest.raises(MarlflowError, match="no legal action"):
+        epsilon_greedy(Q[:1], np.zeros((1, 4), bool), 0.0, generator())
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_actor_follows_its_schedule_and_mode(dueling: bool) -> None:
+    network = QNetwork(Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4)), MLP((8,)), dueling, seed=0)
+    obs = np.random.default_rng(0).standard_normal((ROWS, 3)).astype(np.float32)
+    with torch.no_grad():
+        best = network(torch.from_numpy(obs)).argmax(1).numpy()
+    greedy = network.actor.act(obs, None, None, "greedy", generator())
+    assert np.array_equal(greedy.action, best)
+    network.actor.set_schedule({"epsilon": 0.4, "unknown": 3.0})
+    explored = network.actor.act(obs, None, None, "explore", generator())
+    assert np.mean(explored.action == best) == pytest.approx(0.7, abs=0.02)
+    assert set(np.round(np.exp(explored.behaviour_logp), 4)) == {np.float32(0.7), np.float32(0.1)}
+
+
+def test_dueling_head_is_value_plus_centred_advantage() -> None:
+    head = DuelingHead(2, 3, torch.Generator().manual_seed(0))
+    x = torch.tensor([[0.3, -0.7]])
+    advantage = head.advantage(x)[0].tolist()
+    expected = [head.state(x).item() + a - math.fsum(advantage) / 3 for a in advantage]
+    assert head(x)[0].tolist() == pytest.approx(expected, rel=1e-5)

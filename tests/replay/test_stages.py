@@ -1,0 +1,106 @@
+"""The stages that belong to a replay say exactly what they did, and leave what passes through them alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marlflow.base.batch import Batch
+from marlflow.base.items import Inserted, Update
+from marlflow.base.errors import PlanInvalid
+from marlflow.flow import Plan, source
+from marlflow.replay.buffer import ReplayBuffer
+from marlflow.replay.sampling import Prioritized, Uniform
+from marlflow.replay.stages import Draw, Insert, Reprioritize
+from marlflow.runtime.inline import InlinePlace
+
+
+def make_replay(capacity: int = 50, **arguments: Any) -> ReplayBuffer:
+    return ReplayBuffer(capacity, 1, 0.9, seed=0, **{"sampling": Uniform(), **arguments})
+
+
+def rows(count: int, first: int = 0) -> Batch:
+    """One segment that never ends; row i shows i."""
+    return Batch(
+        {
+            "obs": np.arange(first, first + count, dtype=np.float32)[:, None],
+            "action": np.zeros(count, np.int64),
+            "reward": np.arange(first, first + count, dtype=np.float64),
+        },
+        {
+            "length": np.array([count]),
+            "terminated": np.array([False]),
+            "truncated": np.array([False]),
+            "bootstrap_obs": np.full((1, 1), first + count, np.float32),
+        },
+    )
+
+
+@given(counts=st.lists(st.integers(1, 20), min_size=1, max_size=12))
+def test_insert_says_how_many_rows_came_and_how_many_are_held(counts: list[int]) -> None:
+    replay, held = make_replay(), list[int]()
+    for count in counts:
+        inserted = Insert(replay)(rows(count))
+        held.append(count)
+        while sum(held) > 50:  # whole segments go, the oldest first
+            held.pop(0)
+        assert inserted == Inserted(count, sum(held))
+
+
+def test_a_draw_has_as_many_rows_as_asked_and_only_rows_that_were_inserted() -> None:
+    replay = make_replay()
+    Insert(replay)(rows(7, first=100))
+    drawn = Draw(replay, 64)()
+    assert drawn.rows == 64
+    assert set(drawn.reward.tolist()) <= set(range(100, 107))
+    np.testing.assert_array_equal(drawn.next_obs, drawn.obs + 1)
+
+
+def test_reprioritize_hands_on_the_report_and_tells_the_replay() -> None:
+    replay = make_replay(sampling=Prioritized(alpha=1.0, beta=0.0))
+    Insert(replay)(rows(4))
+    report = Update("hunter", 4, 1, 0, priorities=np.array([0.0, 0.0, 5.0, 0.0]), row_ids=np.arange(4))
+    assert Reprioritize(replay)(report) is report
+    drawn = Draw(replay, 2_000)()
+    share = np.bincount(drawn.reward.astype(int), minlength=4) / 2_000
+    assert share[2] > 0.9
+
+
+def test_reprioritize_leaves_alone_what_a_report_says_nothing_of() -> None:
+    replay = make_replay(sampling=Prioritized(alpha=1.0, beta=0.0))
+    Insert(replay)(rows(4))
+    before = replay.state()
+    report = Update("hunter", 4, 1, 0)
+    assert Reprioritize(replay)(report) is report
+    after = replay.state()
+    assert after.values == before.values
+    for name, array in before.arrays.items():
+        np.testing.assert_array_equal(after.arrays[name], array)
+
+
+def test_stages_run_where_their_replay_is() -> None:
+    place = InlinePlace("replay hunter")
+    replay = make_replay(place=place)
+    assert {id(stage.place) for stage in (Insert(replay), Draw(replay, 1), Reprioritize(replay))} == {id(place)}
+    assert Insert(make_replay()).place is None
+
+
+def learn_from_batch(batch: Batch) -> Update:
+    raise AssertionError("plans that do not fit never run")
+
+
+def test_insert_takes_batches_and_draw_makes_transitions() -> None:
+    replay = make_replay()
+
+    def experience() -> Batch:
+        raise AssertionError("nothing runs when a plan is checked")
+
+    Plan("store", output=source(experience).then(Insert(replay))).check()
+    with pytest.raises(PlanInvalid, match="expects Batch, but 'Draw' gives Transitions"):
+        Plan("learn", output=source(Draw(replay, 5)).then(learn_from_batch)).check()
+    with pytest.raises(PlanInvalid, match="'Insert' gives Inserted"):
+        Plan("learn", output=source(experience).then(Insert(replay)).then(learn_from_batch)).check()
