@@ -26,7 +26,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
     The learning rates are 0: every computation is made, and the policies stay as they are, so that a round is the same
     work from the first to the last. (Trained carts stand for longer: fewer resets, and more rows for an env step.)
     """
-    ppo = PPO(batch_agent_steps=1, minibatch_agent_steps=128, epochs=10, learning_rate=0.0)
+    ppo = PPO(batch_agent_steps=128, minibatch_agent_steps=128, epochs=10, learning_rate=0.0)
     dqn = DQN(
         batch_agent_steps=64,
         train_every_agent_steps=DQN_AGENT_STEPS_PER_UPDATE,

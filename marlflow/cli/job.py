@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words
 from marlflow.experiment.compose import composing
 from marlflow.experiment.overrides import Prepared, prepare
@@ -12,9 +11,6 @@ from marlflow.experiment.overrides import Prepared, prepare
 
 def prepared(words: Words) -> Prepared:
     """The overrides as Hydra wants them, and the first job's configuration; raises ConfigInvalid."""
-    missing = [folder for folder in words.config_dirs if not Path(folder).is_dir()]
-    if missing:
-        raise ConfigInvalid([f"the configuration folder {folder!r} does not exist" for folder in missing])
     searchpath = [f"file://{Path(folder).resolve()}" for folder in words.config_dirs]
     with composing():
         return prepare(words.overrides, searchpath, words.multirun)

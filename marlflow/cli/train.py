@@ -62,7 +62,9 @@ def hand_to_hydra(words: Sequence[str], several: bool = False) -> None:
 
     with _hydra_arguments(words):
         try:
-            hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(job if several else only_job)()
+            hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(
+                job if several else only_job
+            )()
         except HydraException as error:
             raise ConfigInvalid([composition_problem(error)]) from error
     if failed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
@@ -22,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.experiment.compose import composed
+from marlflow.experiment.compose import NAME, composed
 from marlflow.experiment.near import absent, meant, nearest
 
 _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
@@ -89,30 +90,37 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     for word in words:
         if word.read.is_sweep_override() and not multirun:
             problems.append(f"{word.line} has several values: add -m to run one job for each, or write a list as [...]")
-    groups = [word for word in words if _is_choice(word)]
+    before = _hydra_own(words, searchpath)
+    known = _Groups(before)
+    groups = [word for word in words if _is_choice(word, known)]
     values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
-    hydra_own = [word for word in words if word not in groups and word not in values]
-    before = [*(word.first() for word in hydra_own), *_searchpath(searchpath, hydra_own)]
-    problems += _choices_settled(groups, before)
+    problems += _choices_settled(groups, known)
     if problems:
         raise ConfigInvalid(problems)
     config = _composed([*before, *(word.first() for word in groups)])
     there: Any = OmegaConf.to_container(config, resolve=False)
     for word in values:
-        problems += _value_settled(word, there)
+        problems += _value_settled(word, there, known)
     kept = [word for word in words if word.prefix is not None]
-    first = [word.first() for word in kept if word not in hydra_own]
+    first = [word.first() for word in kept if not word.read.is_hydra_override()]
     return Prepared([word.whole() for word in kept], _composed([*before, *first]), problems)
 
 
-def _searchpath(folders: Sequence[str], hydra_own: list[_Word]) -> list[str]:
-    if not folders:
-        return []
-    given = [word for word in hydra_own if word.key == "hydra.searchpath"]
-    entries = [*folders, *(entry for word in given for entry in word.values()[0])]
-    for word in given:
-        hydra_own.remove(word)
-    return [f"hydra.searchpath=[{','.join(entries)}]"]
+def _hydra_own(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
+    """The overrides of Hydra's own configuration, with `searchpath` added; raises ConfigInvalid for lost folders."""
+    own = [word for word in words if word.read.is_hydra_override()]
+    named = [word for word in own if word.key == "hydra.searchpath"]
+    folders = [*searchpath, *(folder for word in named for folder in word.values()[0])]
+    missing = [folder for folder in folders if _is_missing(folder)]
+    if missing:
+        raise ConfigInvalid([f"the configuration folder {folder} does not exist" for folder in missing])
+    path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
+    return [*path, *(word.first() for word in own if word not in named)]
+
+
+def _is_missing(folder: str) -> bool:
+    scheme, separator, path = folder.rpartition("://")
+    return scheme in ("", "file") and not Path(path if separator else folder).is_dir()
 
 
 def _parsed(override: str) -> Override:
@@ -152,28 +160,33 @@ def _loader() -> Any:
     return GlobalHydra.instance().config_loader()
 
 
-def _options(group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
-    return list(_loader().get_group_options(group, results_filter=kind))
+@dataclass(frozen=True)
+class _Groups:
+    """The configuration groups there are, with Hydra's own overrides, which may name further folders, in force."""
+
+    hydra_own: list[str]
+
+    def options(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
+        return list(_loader().get_group_options(group, kind, NAME, self.hydra_own))
+
+    def names(self) -> list[str]:
+        return [name for name in self.options("", ObjectType.GROUP) if name != "hydra"]
 
 
-def _groups() -> list[str]:
-    return [name for name in _options("", ObjectType.GROUP) if name != "hydra"]
-
-
-def _is_choice(word: _Word) -> bool:
+def _is_choice(word: _Word, known: _Groups) -> bool:
     if word.read.is_hydra_override():
         return False
-    named = word.read.package is not None or bool(_options(word.read.key_or_group))
+    named = word.read.package is not None or bool(known.options(word.read.key_or_group))
     return named and not isinstance(word.read.value(), dict)
 
 
-def _choices_settled(words: Sequence[_Word], before: Sequence[str]) -> Iterator[str]:
+def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
     """Gives each choice the prefix that Hydra wants; yields what is wrong with them."""
-    problems = [problem for word in words for problem in _option_problems(word)]
+    problems = [problem for word in words for problem in _option_problems(word, groups)]
     if problems:
         yield from problems
         return
-    sure = [*before, *(word.first() for word in words if word.read.package is None)]
+    sure = [*groups.hydra_own, *(word.first() for word in words if word.read.package is None)]
     known = _known_choices(sure)
     packaged = [word for word in words if word.read.package is not None and not word.read.is_delete()]
     for word in packaged:
@@ -204,11 +217,12 @@ def _known_choices(overrides: Sequence[str]) -> set[str]:
     return {str(key) for key in choices if not str(key).startswith("hydra/")}
 
 
-def _option_problems(word: _Word) -> Iterator[str]:
+def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
     group, package = word.read.key_or_group, word.read.package
-    options = _options(group)
+    options = groups.options(group)
     if not options:
-        yield f"there is no configuration group {group!r} (in {word.line}){meant(group, _groups(), 'the groups are')}"
+        question = meant(group, groups.names(), "the groups are")
+        yield f"there is no configuration group {group!r} (in {word.line}){question}"
         return
     for value in word.values():
         if value is not None and str(value) not in options and not isinstance(value, list):
@@ -228,7 +242,7 @@ _PACKAGED = {
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def _value_settled(word: _Word, config: dict[str, Any]) -> Iterator[str]:
+def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
     """Gives a value the prefix that Hydra wants, or drops it and yields why."""
     if word.read.is_delete():
         return
@@ -239,7 +253,7 @@ def _value_settled(word: _Word, config: dict[str, Any]) -> Iterator[str]:
     policies = [str(name) for name in config.get("policies") or ()]
     if len(parts) == 1:
         known = [key for key in config if key != "hydra"]
-        names = list(dict.fromkeys([*known, *(group for group in _groups() if group not in _PACKAGED)]))
+        names = list(dict.fromkeys([*known, *(group for group in groups.names() if group not in _PACKAGED)]))
         word.prefix = None
         yield absent(word.key, word.key, names, "a run")
     elif parts[0] == "policies" and len(parts) > 2 and parts[1] not in policies and not word.prefix:

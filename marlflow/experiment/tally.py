@@ -60,6 +60,7 @@ class Tally:
         self.env_steps = self.agent_steps = self.episodes = 0
         self.agents_vanished = 0
         self._reported = (0, 0.0)
+        self._env_steps_per_s = 0.0
 
     def collected(self, receipts: Sequence[Receipt]) -> None:
         """The workers finished a round."""
@@ -102,15 +103,17 @@ class Tally:
     def record(
         self, time_s: float, stages: Mapping[str, Mapping[str, Any]], published: Mapping[str, Weights]
     ) -> MetricsRecord:
-        """The record as of now; `env_steps_per_s` is since the last one."""
+        """The record as of now; `env_steps_per_s` is since the last one that had new env steps."""
         steps, since_s = self._reported
-        self._reported = (self.env_steps, time_s)
+        if self.env_steps > steps:  # the report at a run's end may follow one of the same round
+            self._env_steps_per_s = (self.env_steps - steps) / max(1e-9, time_s - since_s)
+            self._reported = (self.env_steps, time_s)
         return {
             "time_s": time_s,
             "env_steps": self.env_steps,
             "agent_steps": self.agent_steps,
             "episodes": self.episodes,
-            "env_steps_per_s": (self.env_steps - steps) / max(1e-9, time_s - since_s),
+            "env_steps_per_s": self._env_steps_per_s,
             "policies": {name: _policy(tally, published.get(name)) for name, tally in self.policies.items()},
             "agents": {
                 agent: {"return_mean": fmean(returns) if returns else None} for agent, returns in self.agents.items()

@@ -5,10 +5,11 @@ from marlflow.flow.flow import Flow, merge, source
 from marlflow.flow.meters import Hook, StageId
 from marlflow.flow.operators import EndOfFlow, GatherOperator, OperatorRaised, Outcome, Place, StageTimes
 from marlflow.flow.pace import AgentSteps, Freely, InTurn, Pace
-from marlflow.flow.plan import Feed, Plan, Rounds, Together, together
+from marlflow.flow.plan import AnyPlan, Feed, Plan, Rounds, Together, together
 
 __all__ = [
     "AgentSteps",
+    "AnyPlan",
     "EndOfFlow",
     "Executor",
     "Feed",

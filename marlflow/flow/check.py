@@ -67,7 +67,7 @@ def _capacities(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]
     for stage in stages:
         if stage.kind not in (Kind.FORK, Kind.QUEUE):
             continue
-        what = f"{'a fork' if stage.kind is Kind.FORK else f'queue {stage.name!r}'} of {_where(stage, owner)}"
+        what = f"{stage.kind.value} {stage.name!r} of {_where(stage, owner)}"
         if stage.capacity is None:
             yield f"{what} has no capacity: say how many items it may hold"
         elif stage.capacity < 1:
@@ -102,7 +102,10 @@ def _branch_uses(stage: Flow[Any], branches: list[Flow[Any]], owner: dict[int, s
                 "and block for every input; use it, or make one branch fewer"
             )
         elif used[key] > 1:
-            yield f"branch {key!r} of {stage.name!r} in {_where(stage, owner)} is taken {used[key]} times"
+            yield (
+                f"branch {key!r} of {stage.name!r} in {_where(stage, owner)} is taken {used[key]} times: "
+                f"give each its own with .fork({used[key]}, capacity=...)"
+            )
 
 
 def _learners(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_origin
 
 from marlflow.flow.flow import Flow, Kind
@@ -17,7 +17,7 @@ def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[
     for plan in plans:
         what = f"plan {plan.name!r}"
         if plan.also and plan.pace is None:
-            yield f"{what} has several flows and no pace: say Freely() or InTurn({', '.join(plan.ends())})"
+            yield f"{what} has several flows and no pace: say Freely() or InTurn({', '.join(f'{side}=...' for side in plan.ends())})"
         elif plan.pace is not None:
             yield from _pace(what, plan.pace, plan.ends())
     for stage in stages:
@@ -25,7 +25,7 @@ def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[
             continue
         what = f"merge {stage.name!r} of plan {owner[id(stage)]!r}"
         if stage.pace is None:
-            yield f"{what} has no pace: say Freely() or InTurn({', '.join(stage.sides)})"
+            yield f"{what} has no pace: say Freely() or InTurn({', '.join(f'{side}=...' for side in stage.sides)})"
         else:
             yield from _pace(what, stage.pace, _sides(stage))
 
@@ -52,7 +52,7 @@ def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
         return
     yield from (f"{what}: {problem}" for problem in pace.problems())
     if pace.sides() != frozenset(ends):
-        yield f"{what}: InTurn is between {sorted(pace.sides())}, but the flows are {sorted(ends)}"
+        yield f"{what}: InTurn is between {_listed(pace.sides())}, but the flows are {_listed(ends)}"
         return
     for side, share in pace.shares:
         given = [hint for _, hint in producers(ends[side])]
@@ -69,6 +69,10 @@ def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
                     "ratio; put it before the fork or queue, or declare at_most_one on its operator"
                 )
     yield from _fork_ratio(what, pace, ends)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(repr(name) for name in sorted(names))
 
 
 def _has_rows(hint: Any) -> bool:

@@ -110,11 +110,11 @@ class _Compiler:
         chain = self._chain(flow)
         first = chain[0]
         cell = Cell(first.kind, [self._id(stage) for stage in chain], [stage.operator for stage in chain])
-        if (place := place_of(first.operator)) is not None:
-            cell.call = place.prepare(cell.operators)
         self._cells.update((id(stage), cell) for stage in chain)
         self._fed_by[id(cell)] = first.inputs
         cell.inboxes = [self._edge(before) for before in first.inputs]
+        if (place := place_of(first.operator)) is not None:
+            cell.call = place.prepare(cell.operators)
         if first.kind is Kind.MERGE:
             ledger = self._ledger(first.pace, f"{self._owner[id(first)]}/{first.name}")
             cell.sides = [(ledger, side) for side in first.sides]

@@ -46,6 +46,7 @@ class Executor:
         self._firing = Firing(on_output or _ignore, hooks)
         self._plans = (plan.name, *(one.name for one in plan.plans)) if isinstance(plan, Together) else (plan.name,)
         self._stopping: set[str] = set()
+        self._has_begun = False
         self._ending = False  # until a source ends or is told to, no cell can, and none has to be asked
         self._shared = self._network.by_plan.get(plan.name, []) if isinstance(plan, Together) else []
         self._overlap = isinstance(plan, Together) and plan.rounds.overlap
@@ -56,8 +57,10 @@ class Executor:
 
     async def run(self) -> None:
         """Runs until every source has ended and everything they made has been used."""
+        now_s = time.perf_counter()
         for cell in self._network.cells:
-            cell.clock.since_s = time.perf_counter()
+            cell.clock.since_s = now_s
+        self._has_begun = True
         try:
             await self._loop()
         except Exception:
@@ -288,6 +291,8 @@ class Executor:
     # -- waiting ------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        if not self._has_begun:  # no clock has been set yet
+            return
         now_s = time.perf_counter()
         for cell in self._network.cells:
             cell.clock.turn(condition(cell), now_s)

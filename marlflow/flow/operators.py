@@ -103,8 +103,8 @@ def name_of(operator: Any) -> str:
 
 def describe(operator: Any) -> str:
     """The operator with its settings, as the plan is printed: whole numbers, texts and truths only."""
-    settled = dataclasses.fields(operator) if dataclasses.is_dataclass(operator) else ()
-    shown = {field.name: getattr(operator, field.name) for field in settled if field.repr}
+    is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
+    shown = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
     settings = [f"{name}={value!r}" for name, value in shown.items() if isinstance(value, int | float | str | bool)]
     return f"{name_of(operator)}({', '.join(settings)})" if settings else name_of(operator)
 

@@ -125,7 +125,12 @@ def test_what_is_kept_is_what_a_plain_loop_keeps(
 
 def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
     learner = at_version(2)
-    stages = [DropStale(learner, 0), Advantages(learner, 0.9, 0.8), Learn(learner, epochs=3, minibatch=2), Publish(learner)]
+    stages = [
+        DropStale(learner, 0),
+        Advantages(learner, 0.9, 0.8),
+        Learn(learner, epochs=3, minibatch=2),
+        Publish(learner),
+    ]
     (update,), times = run_chain(stages, [make_batch([([0, 1], False), ([1], False)])])
     assert isinstance(update, Update)
     assert (update.rows, update.updates, update.stale_rows_dropped, update.version) == (0, 0, 3, 2)
@@ -203,9 +208,7 @@ def due(steps: Sequence[int], every: int) -> list[bool]:
     publish_every=st.integers(1, 7),
     sync_every=st.integers(1, 7),
 )
-def test_versions_and_targets_come_every_so_many_updates(
-    steps: list[int], publish_every: int, sync_every: int
-) -> None:
+def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publish_every: int, sync_every: int) -> None:
     learner = make_learner(target=True)
     after = [SyncTarget(learner, sync_every), Publish(learner, publish_every)]
     one, none = make_batch([([0], False)]), make_batch([])

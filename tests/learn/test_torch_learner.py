@@ -7,8 +7,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from marlflow.algorithms.dqn import DQNLoss
-from marlflow.algorithms.ppo_gradient import Coefficients
 from marlflow.algorithms.ppo import PPOLoss
+from marlflow.algorithms.ppo_gradient import Coefficients
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.learn.learner import LossTerms, TorchLearner

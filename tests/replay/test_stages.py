@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
-from marlflow.base.items import Inserted, Update
 from marlflow.base.errors import PlanInvalid
+from marlflow.base.items import Inserted, Update
 from marlflow.flow import Plan, source
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.sampling import Prioritized, Uniform

@@ -22,9 +22,7 @@ def fragment(rows: int, round: int = 0, closes: bool = True, policy: str = "hunt
 
 # The rows of each worker in each round.
 rounds_of_workers = st.integers(1, 4).flatmap(
-    lambda workers: st.lists(
-        st.lists(st.integers(0, 30), min_size=workers, max_size=workers), min_size=1, max_size=15
-    )
+    lambda workers: st.lists(st.lists(st.integers(0, 30), min_size=workers, max_size=workers), min_size=1, max_size=15)
 )
 
 

@@ -1,0 +1,86 @@
+"""Parts for tests of algorithms: spaces, small networks, plans to look at, and gradients by differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.base.batch import Array
+from marlflow.base.items import Fragment
+from marlflow.base.spaces import Spaces
+from marlflow.flow import Plan, source
+from marlflow.learn.learner import TorchLearner
+from marlflow.policy.torso import MLP
+from marlflow.runtime.inline import InlinePlace
+
+NUM_ACTIONS = 3
+SMALL = MLP(hidden_sizes=(4,))
+DISCRETE = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Discrete(NUM_ACTIONS))
+MASKED = Spaces(DISCRETE.observation, DISCRETE.action, masked=True)
+CONTINUOUS = Spaces(DISCRETE.observation, gym.Box(-1.0, 1.0, (2,), np.float32))
+
+
+def experience() -> Fragment:
+    """A source that no plan of these tests runs."""
+    raise AssertionError("building, printing and checking a plan runs nothing")
+
+
+def make_learner(algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0) -> TorchLearner:
+    return algorithm.learner("hunter", spaces, SMALL, seed, "cpu")
+
+
+def make_plan(algorithm: Algorithm, own_replay: bool = False) -> Plan:
+    """The algorithm's plan, checked."""
+    learner = make_learner(algorithm)
+    place = learner.place = InlinePlace("learner hunter")
+    replay = None
+    if algorithm.remembers:
+        replay = algorithm.replay("hunter", seed=0)
+        replay.place = InlinePlace("replay hunter") if own_replay else place
+    plan = algorithm.plan(source(experience), learner, replay)
+    plan.check()
+    return plan
+
+
+def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tuple[dict[str, float], Array, Any]:
+    """The terms, the gradient by all parameters, and the priorities, of one minibatch as `Learn` would take it."""
+    learner.flat.gradient.zero_()
+    minibatch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    total, terms, priorities = learner.loss(learner.module, learner.target_module, minibatch)
+    if total is not None:
+        total.backward()
+    return {name: float(term) for name, term in terms.items()}, learner.flat.gradient.numpy().copy(), priorities
+
+
+def gradient_by_differences(learner: TorchLearner, loss: Callable[[], float], step: float = 1e-3) -> Array:
+    """The gradient of a plain function of the learner's parameters, by central differences."""
+    vector, found = learner.flat.vector, []
+    for index in range(len(vector)):
+        kept = float(vector[index])
+        ahead, behind = [], []
+        for side, shift in ((ahead, step), (behind, -step)):
+            vector[index] = kept + shift
+            side += [float(vector[index]), loss()]
+        vector[index] = kept
+        found.append((ahead[1] - behind[1]) / (ahead[0] - behind[0]))
+    return np.array(found)
+
+
+def forward(module: Any, torso: str, head: str, obs: Array) -> Array:
+    """What one tanh layer and a linear head make of `obs`, by plain loops in float64."""
+    named = {name: tensor.detach().numpy().astype(np.float64) for name, tensor in module.state_dict().items()}
+    weights, bias = named[f"{torso}.layers.0.weight"], named[f"{torso}.layers.0.bias"]
+    out_weights, out_bias = named[f"{head}.weight"], named[f"{head}.bias"]
+    outputs = np.zeros((len(obs), len(out_bias)))
+    for row, seen in enumerate(obs.astype(np.float64)):
+        features = [
+            np.tanh(sum(w * x for w, x in zip(ws, seen, strict=True)) + b) for ws, b in zip(weights, bias, strict=True)
+        ]
+        for action, (ws, b) in enumerate(zip(out_weights, out_bias, strict=True)):
+            outputs[row, action] = sum(w * f for w, f in zip(ws, features, strict=True)) + b
+    return outputs

@@ -1,0 +1,239 @@
+"""PPO: its plan, what it refuses, and its loss as learners use it against plain loops over rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.ppo import PPO
+from marlflow.base.batch import Array, EstimatedBatch
+from marlflow.base.spaces import Spaces
+from marlflow.learn.learner import TorchLearner
+from marlflow.policy.actor import WeightedActor
+from tests.algorithms.parts import (
+    CONTINUOUS,
+    DISCRETE,
+    MASKED,
+    NUM_ACTIONS,
+    SMALL,
+    forward,
+    gradient_by_differences,
+    loss_and_gradient,
+    make_learner,
+    make_plan,
+)
+
+
+def test_the_plan_reads_as_its_paper() -> None:
+    assert str(make_plan(PPO(batch_agent_steps=500, epochs=4, minibatch_agent_steps=50))) == (
+        "ppo\n"
+        "└── experience → Concat(agent_steps=500)\n"
+        "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.95, normalise=True)"
+        " → Learn(epochs=4, minibatch=50) → Publish(every=1)] at learner hunter"
+    )
+
+
+def test_rounds_wait_for_it() -> None:
+    assert make_plan(PPO()).waits_for_rounds
+
+
+def test_settings_reach_the_stages() -> None:
+    text = str(make_plan(PPO(discount=0.5, gae_lambda=0.25, max_staleness=3)))
+    assert "Advantages(discount=0.5, gae_lambda=0.25" in text
+    assert "DropStale(max_staleness=3)" in text
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
+def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
+    assert PPO().problems(spaces) == []
+    learner, actor = make_learner(PPO(), spaces, seed=1), PPO().actor(spaces, SMALL, seed=2)
+    assert isinstance(actor, WeightedActor)
+    actor.load_flat(learner.published.flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+
+
+def test_what_it_refuses() -> None:
+    multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
+    assert PPO().problems(multi) == ["ppo cannot act in MultiDiscrete([2 3]); it needs Discrete or Box actions"]
+    assert PPO(epochs=0).problems(DISCRETE) == [
+        "ppo needs batch_agent_steps, minibatch_agent_steps and epochs of at least 1"
+    ]
+    assert PPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE) == [
+        "ppo's minibatches of 65 agent steps do not fit into its batches of 64; lower minibatch_agent_steps"
+    ]
+    assert len(PPO(epochs=0).problems(multi)) == 2
+
+
+def test_it_schedules_nothing_and_remembers_nothing() -> None:
+    assert PPO().schedules(0) == PPO().schedules(10**9) == {}
+    assert isinstance(PPO(), Algorithm)
+    with pytest.raises(TypeError, match="ppo has no replay"):
+        PPO().replay("hunter", seed=0)
+
+
+# -- the loss -------------------------------------------------------------------------------------------------------
+
+
+def minibatch(masked: bool, rows: int = 11) -> dict[str, Array]:
+    rng = np.random.default_rng(5)
+    action = rng.integers(0, NUM_ACTIONS, rows)
+    mask = rng.random((rows, NUM_ACTIONS)) < 0.6
+    mask[np.arange(rows), action] = True
+    columns = {
+        "obs": rng.standard_normal((rows, 2)).astype(np.float32),
+        "action": action,
+        "behaviour_logp": np.log(rng.uniform(0.15, 0.6, rows)).astype(np.float32),
+        "advantage": rng.standard_normal(rows).astype(np.float32),
+        "value": rng.standard_normal(rows).astype(np.float32),
+        "value_target": rng.standard_normal(rows).astype(np.float32),
+    }
+    return {**columns, "action_mask": mask} if masked else columns
+
+
+def naive_terms(config: PPO, module: Any, columns: dict[str, Array]) -> dict[str, float]:
+    """Equation 9, row by row: the terms that are reported, and their sum as `total`."""
+    logits = forward(module, "actor.torso", "actor.head", columns["obs"])
+    values = forward(module, "critic_torso", "critic_head", columns["obs"])[:, 0]
+    rows = len(values)
+    sums = {"policy": 0.0, "value": 0.0, "entropy": 0.0, "kl": 0.0}
+    for row in range(rows):
+        legal = [a for a in range(NUM_ACTIONS) if "action_mask" not in columns or columns["action_mask"][row, a]]
+        weights = {a: math.exp(logits[row, a]) for a in legal}
+        probability = {a: weight / sum(weights.values()) for a, weight in weights.items()}
+        logp, behaviour = math.log(probability[int(columns["action"][row])]), float(columns["behaviour_logp"][row])
+        ratio, advantage = math.exp(logp - behaviour), float(columns["advantage"][row])
+        clipped = min(max(ratio, 1.0 - config.clip_range), 1.0 + config.clip_range)
+        sums["policy"] -= min(ratio * advantage, clipped * advantage)
+        sums["entropy"] -= sum(p * math.log(p) for p in probability.values())
+        sums["kl"] += ratio - 1.0 - (logp - behaviour)
+        target, old = float(columns["value_target"][row]), float(columns["value"][row])
+        errors = [(values[row] - target) ** 2]
+        if config.value_clip_range is not None:
+            moved = min(max(values[row] - old, -config.value_clip_range), config.value_clip_range)
+            errors.append((old + moved - target) ** 2)
+        sums["value"] += 0.5 * max(errors)
+    terms = {name: total / rows for name, total in sums.items()}
+    weighed = config.value_coefficient * terms["value"] - config.entropy_coefficient * terms["entropy"]
+    return {**terms, "total": terms["policy"] + weighed}
+
+
+def spread_out(learner: TorchLearner) -> None:
+    """Heads begin near zero; larger parameters let every branch of the loss be taken."""
+    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
+    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("value_clip_range", [None, 0.3])
+def test_loss_and_gradient_are_those_of_plain_loops(masked: bool, value_clip_range: float | None) -> None:
+    config = PPO(value_clip_range=value_clip_range, entropy_coefficient=0.1, value_coefficient=0.7)
+    learner = make_learner(config, MASKED if masked else DISCRETE)
+    spread_out(learner)
+    columns = minibatch(masked)
+    terms, gradient, _ = loss_and_gradient(learner, columns)
+    expected = naive_terms(config, learner.module, columns)
+    assert terms == pytest.approx({name: expected[name] for name in terms}, rel=1e-4, abs=1e-5)
+    assert {"policy", "value", "entropy", "kl"} <= terms.keys()
+    by_differences = gradient_by_differences(learner, lambda: naive_terms(config, learner.module, columns)["total"])
+    np.testing.assert_allclose(gradient, by_differences, atol=2e-4, rtol=2e-3)
+
+
+def test_an_action_that_is_always_illegal_gets_no_gradient() -> None:
+    learner = make_learner(PPO(), MASKED)
+    spread_out(learner)
+    columns = minibatch(masked=True)
+    columns["action"] = np.minimum(columns["action"], 1)
+    columns["action_mask"][:] = [True, True, False]
+    loss_and_gradient(learner, columns)
+    head = learner.module.actor.head
+    assert not head.weight.grad[2].any()
+    assert not head.bias.grad[2].any()
+    assert head.bias.grad[:2].all()
+
+
+def test_a_shared_torso_learns_from_both_losses() -> None:
+    config = PPO(shared_torso=True, entropy_coefficient=0.0)
+    columns = minibatch(masked=False)
+    columns["advantage"][:] = 0.0
+    learner = make_learner(config)
+    assert learner.module.critic_torso is None
+    loss_and_gradient(learner, columns)
+    assert learner.module.actor.torso.layers[0].weight.grad.any()
+    apart = make_learner(PPO(entropy_coefficient=0.0))
+    loss_and_gradient(apart, columns)
+    assert not apart.module.actor.torso.layers[0].weight.grad.any()
+
+
+# -- learning -------------------------------------------------------------------------------------------------------
+
+
+def bandit(learner: TorchLearner, rewards: Array, masked: bool) -> EstimatedBatch:
+    """Rows of one decision each at one observation; `rewards` [A] are what each action earns over their mean."""
+    rows = 300
+    obs = np.full((rows, 2), 0.3, np.float32)
+    legal = np.arange(NUM_ACTIONS) if not masked else np.array([0, 2])
+    action = np.resize(legal, rows)
+    mask = np.isin(np.arange(NUM_ACTIONS), legal)[None].repeat(rows, 0)
+    logp = np.log(probabilities(learner, obs[:1], mask[:1] if masked else None)[0][action])
+    columns = {
+        "obs": obs,
+        "action": action,
+        "reward": rewards[action].astype(np.float64),
+        "behaviour_logp": logp.astype(np.float32),
+        "version": np.zeros(rows, np.int64),
+        "value": np.zeros(rows, np.float32),
+        "advantage": (rewards[action] - rewards[legal].mean()).astype(np.float32),
+        "value_target": rewards[action].astype(np.float32),
+    }
+    if masked:
+        columns["action_mask"] = mask
+    return EstimatedBatch(columns, {"carried": np.zeros(rows, bool)})
+
+
+def probabilities(learner: TorchLearner, obs: Array, mask: Array | None) -> Array:
+    logits = forward(learner.module, "actor.torso", "actor.head", obs)
+    weights = np.exp(logits) * (1.0 if mask is None else mask)
+    shares: Array = weights / weights.sum(1, keepdims=True)
+    return shares
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_better_actions_become_likelier(masked: bool) -> None:
+    learner = make_learner(PPO(learning_rate=0.01, entropy_coefficient=0.0), MASKED if masked else DISCRETE)
+    batch = bandit(learner, np.array([-1.0, 0.0, 1.0]), masked)
+    mask = batch.columns.get("action_mask")
+    first = None if mask is None else mask[:1]
+    before = probabilities(learner, batch.columns["obs"][:1], first)[0]
+    update = learner.update(batch, epochs=3, minibatch_agent_steps=100)
+    after = probabilities(learner, batch.columns["obs"][:1], first)[0]
+    assert update.updates == 9
+    assert update.rows == 900
+    assert after[2] > before[2] + 0.05
+    assert after[0] < before[0] - 0.05
+    value = forward(learner.module, "critic_torso", "critic_head", batch.columns["obs"][:1])[0, 0]
+    fresh = forward(make_learner(PPO()).module, "critic_torso", "critic_head", batch.columns["obs"][:1])[0, 0]
+    target = batch.columns["value_target"].mean()
+    assert abs(value - target) < abs(fresh - target)
+
+
+def test_the_ratio_is_held_near_its_range() -> None:
+    # Plain descent would stop at the edge of the range; Adam's momentum carries it a little further.
+    config = PPO(learning_rate=0.003, entropy_coefficient=0.0, clip_range=0.1)
+    clipped, free = make_learner(config), make_learner(replace(config, clip_range=1e9))
+    rewards = np.array([-1.0, 0.0, 1.0])
+    moved = []
+    for learner in (clipped, free):
+        batch = bandit(learner, rewards, masked=False)
+        obs = batch.columns["obs"][:1]
+        before = probabilities(learner, obs, None)[0, 2]
+        learner.update(batch, epochs=300)
+        moved.append(probabilities(learner, obs, None)[0, 2] / before)
+    assert moved[0] < 1.5
+    assert moved[1] > 2.0

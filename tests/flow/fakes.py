@@ -1,0 +1,116 @@
+"""Small parts of which the tests of flow/ make plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from marlflow.base.errors import PlanInvalid
+from marlflow.flow import AnyPlan, Executor, OperatorRaised, Outcome, StageId, StageTimes
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something with rows."""
+
+    number: int = 0
+    rows: int = 1
+
+
+class Count:
+    """A source of the numbers from 1 to `last`, or without end; each is `make` of its number."""
+
+    def __init__(self, last: int | None = None, make: Callable[[int], Any] = lambda number: number) -> None:
+        self.last, self.make, self.made = last, make, 0
+
+    def __call__(self) -> Any:
+        if self.made == self.last:
+            raise StopIteration
+        self.made += 1
+        return self.make(self.made)
+
+
+class Keep:
+    """Hands on what it gets, and keeps it."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def __call__(self, item: Any) -> Any:
+        self.seen.append(item)
+        return item
+
+
+class Batches:
+    """Gathers `size` items to a list."""
+
+    at_most_one = True
+
+    def __init__(self, size: int) -> None:
+        self.size, self.held = size, []  # type: ignore[var-annotated]
+
+    def add(self, item: Any) -> list[list[Any]]:
+        self.held.append(item)
+        if len(self.held) < self.size:
+            return []
+        full, self.held = self.held, []
+        return [full]
+
+
+@dataclass(eq=False)
+class FakePlace:
+    """Runs operators here, and counts its calls and the items of each."""
+
+    name: str
+    calls: list[int] = field(default_factory=list)
+    prepared: list[list[Any]] = field(default_factory=list)
+
+    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+        self.prepared.append(list(operators))
+
+        async def call(items: Sequence[Any]) -> Outcome:
+            self.calls.append(len(items))
+            outputs = [_through(operators, item) for item in items]
+            rows = sum(getattr(output, "rows", 0) for output in outputs)
+            return Outcome(outputs, [StageTimes(float(i), i + 0.25, rows) for i, _ in enumerate(operators)])
+
+        return call
+
+
+def _through(operators: Sequence[Any], item: Any) -> Any:
+    for position, operator in enumerate(operators):
+        try:
+            item = operator() if position == 0 and item is None else operator(item)
+        except Exception as error:
+            raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
+    return item
+
+
+class Log:
+    """A hook that writes down every event."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, int]] = []
+
+    def before(self, stage: StageId, items: int) -> None:
+        self.events.append(("before", str(stage), items))
+
+    def after(self, stage: StageId, items: int, times: StageTimes) -> None:
+        self.events.append(("after", str(stage), items))
+
+
+def outputs(plan: AnyPlan, name: str | None = None) -> list[Any]:
+    """What leaves the plan, or one of several, by its output."""
+    found: list[Any] = []
+    Executor(plan, lambda which, item: found.append(item) if name in (None, which) else None).run_sync()
+    return found
+
+
+def problems(plan: AnyPlan) -> list[str]:
+    """What check() says."""
+    try:
+        plan.check()
+    except PlanInvalid as error:
+        return list(error.problems)
+    return []

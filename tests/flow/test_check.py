@@ -1,0 +1,307 @@
+"""check(): every problem has its own sentence, says where and what to do, and all come at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from marlflow.base.errors import PlanInvalid
+from marlflow.flow import (
+    AgentSteps,
+    Executor,
+    Feed,
+    Flow,
+    Freely,
+    InTurn,
+    Plan,
+    Rounds,
+    Together,
+    merge,
+    source,
+    together,
+)
+from tests.flow.fakes import Batches, FakePlace, Item, Keep, problems
+
+
+class Rows(Item):
+    """Rows as they come."""
+
+
+class Estimated(Rows):
+    """Rows with advantages."""
+
+    made_from: ClassVar[Mapping[str, str]] = {"Rows": "Advantages(learner)"}
+
+
+def read() -> Rows:
+    return Rows()
+
+
+def learn(batch: Estimated) -> int:
+    return 1
+
+
+def insert(batch: Rows) -> int:
+    return 1
+
+
+def same(item: Any) -> Any:
+    return item
+
+
+class Split:
+    """Routes nowhere."""
+
+    name = "ByPolicy"
+
+    def __call__(self, item: Any) -> list[tuple[str, Any]]:
+        return []
+
+
+def _paced(pace: Any, a: Flow[Any], b: Flow[Any]) -> Plan:
+    return Plan("p", b, {"a": a}, pace)
+
+
+def test_neighbours_whose_types_differ_with_the_stage_that_would_bridge_them() -> None:
+    assert problems(Plan("p", source(read).then(learn))) == [
+        "stage 'learn' of plan 'p' expects Estimated, but 'read' gives Rows; put Advantages(learner) between them"
+    ]
+
+
+def test_neighbours_are_compared_through_forks_queues_and_merges() -> None:
+    a, b = source(read).fork(2, capacity=1)
+    flow = merge(Freely(), a=a.queue(2), b=b).then(learn)
+    assert set(problems(Plan("p", flow))) == {
+        "stage 'learn' of plan 'p' expects Estimated, but 'read' gives Rows; put Advantages(learner) between them"
+    }
+
+
+def test_a_gather_gives_and_takes_what_its_add_says() -> None:
+    class Pairs:
+        def add(self, rows: Rows) -> Sequence[int]:
+            return []
+
+    assert problems(Plan("p", source(read).gather(Pairs()).then(insert))) == [
+        "stage 'insert' of plan 'p' expects Rows, but 'Pairs' gives int"
+    ]
+
+
+def test_awaitable_results_are_taken_as_what_they_hold() -> None:
+    async def later() -> Rows:
+        return Rows()
+
+    assert problems(Plan("p", source(later).then(insert))) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda flow: flow.fork(2)[0], "fork 'fork'"),
+        (lambda flow: flow.queue(), "queue 'queue'"),
+    ],
+)
+def test_a_buffer_without_capacity(make: Callable[[Flow[Any]], Flow[Any]], what: str) -> None:
+    found = problems(Plan("p", make(source(read))))
+    assert f"{what} of plan 'p' has no capacity: say how many items it may hold" in found
+
+
+def test_a_buffer_that_holds_nothing() -> None:
+    assert problems(Plan("p", source(read).queue(0))) == [
+        "queue 'queue' of plan 'p' has a capacity of 0: it would block for every input; give at least 1"
+    ]
+
+
+def test_a_buffer_that_does_what_nobody_knows_when_full() -> None:
+    full: Any = "drop_newest"
+    assert problems(Plan("p", source(read).queue(1, full))) == [
+        "queue 'queue' of plan 'p' is to 'drop_newest' when full; choose 'wait' or 'drop_oldest'"
+    ]
+
+
+def test_several_flows_without_a_pace() -> None:
+    plan = _paced(None, source(read), source(same, name="other"))
+    assert problems(plan) == ["plan 'p' has several flows and no pace: say Freely() or InTurn(a=..., output=...)"]
+
+
+def test_a_merge_without_a_pace() -> None:
+    flow = merge(a=source(read), b=source(same, name="other"))
+    assert problems(Plan("p", flow)) == ["merge 'merge' of plan 'p' has no pace: say Freely() or InTurn(a=..., b=...)"]
+
+
+def test_two_stages_of_one_name() -> None:
+    assert problems(Plan("p", source(read).then(same).then(same))) == [
+        "plan 'p' has 2 stages named 'same': tell them apart with name=..."
+    ]
+
+
+def test_two_plans_of_one_name() -> None:
+    one, two = (Plan("p", source(read, name=name)) for name in ("first", "second"))
+    plan = Together(one.output, (one, two), Rounds(), frozenset())
+    assert problems(plan) == ["2 plans are named 'p': give each a name of its own"]
+
+
+class Learns:
+    """Updates a learner."""
+
+    def __init__(self, learner: str) -> None:
+        self.updates = learner
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+def test_a_learner_updated_by_two_stages() -> None:
+    flow = source(read).then(Learns("prey"), name="Learn").then(Learns("prey"), name="Learn again")
+    assert problems(Plan("p", flow)) == [
+        "learner 'prey' is updated by 'Learn' of plan 'p' and by 'Learn again' of plan 'p': "
+        "one learner is updated by one stage"
+    ]
+
+
+def test_a_branch_that_nobody_takes() -> None:
+    assert problems(Plan("p", source(read).fork(2, capacity=1)[0])) == [
+        "branch 1 of 'fork' in plan 'p' is taken by nobody: it would fill up and block for every input; "
+        "use it, or make one branch fewer"
+    ]
+    assert problems(Plan("p", source(read).split(Split(), ["x", "y"])["x"])) == [
+        "branch 'y' of 'ByPolicy' in plan 'p' is taken by nobody: it would fill up and block for every input; "
+        "use it, or make one branch fewer"
+    ]
+
+
+def test_a_branch_taken_twice_under_two_names() -> None:
+    branch = source(read).split(Split(), ["x"])["x"]
+    plan = Plan("p", branch.named("one"), {"other": branch.named("two")}, Freely())
+    assert problems(plan) == [
+        "branch 'x' of 'ByPolicy' in plan 'p' is taken 2 times: give each its own with .fork(2, capacity=...)"
+    ]
+
+
+def test_a_flow_taken_twice() -> None:
+    flow = source(read)
+    assert problems(_paced(Freely(), flow.then(Keep()), flow)) == [
+        "the flow after 'read' of plan 'p' is taken 2 times: give each its own with .fork(2, capacity=...)"
+    ]
+
+
+def test_experience_that_no_plan_takes() -> None:
+    plan = together(source(read), Split(), {"p": lambda flow: Plan("p", source(same))}, {"p": Feed(1)})
+    assert problems(plan) == ["the flow after 'read' of plan 'rollouts' is taken by nobody; give it to a plan"]
+
+
+def test_a_share_of_nothing() -> None:
+    plan = _paced(InTurn(a=0, output=1), source(read), source(same))
+    assert problems(plan) == ["plan 'p': InTurn gives 'a' a share of 0: it would block for ever; give at least 1"]
+
+
+def test_a_ratio_between_other_sides() -> None:
+    plan = _paced(InTurn(store=1, output=1), source(read), source(same))
+    assert problems(plan) == ["plan 'p': InTurn is between 'output' and 'store', but the flows are 'a' and 'output'"]
+
+
+def test_unequal_shares_of_one_fork_that_waits() -> None:
+    a, b = source(read).fork(2, capacity=3)
+    assert problems(_paced(InTurn(a=2, output=1), a, b)) == [
+        "plan 'p': the sides of InTurn(a=2, output=1) are branches of one fork, which bring item for item the same: "
+        "it would block for every input; give equal shares, or drop_oldest on the fork"
+    ]
+    assert problems(_paced(InTurn(a=2, output=2), a, b)) == []
+
+
+def test_agent_steps_of_items_without_rows() -> None:
+    plan = _paced(InTurn(a=AgentSteps(4), output=1), source(read).then(insert), source(same))
+    assert problems(plan) == [
+        "plan 'p': 'a' is paced in agent steps, but its items (int) have no `rows`: it would earn no turn for any "
+        "input; end it with a stage that counts, such as Insert"
+    ]
+
+
+def test_two_sides_in_agent_steps() -> None:
+    plan = _paced(InTurn(a=AgentSteps(4), output=AgentSteps(4)), source(read), source(same))
+    assert problems(plan) == ["plan 'p': InTurn can measure one side in agent steps, not several"]
+
+
+def test_a_gather_that_may_give_several_in_a_paced_side() -> None:
+    class Regroup:
+        def add(self, item: Any) -> Sequence[Any]:
+            return []
+
+    plan = _paced(InTurn(a=1, output=1), source(read).gather(Regroup()), source(same))
+    assert problems(plan) == [
+        "plan 'p': stage 'Regroup' of side 'a' may give several items for one, which breaks the ratio; put it before "
+        "the fork or queue, or declare at_most_one on its operator"
+    ]
+    assert problems(_paced(InTurn(a=1, output=1), source(read).gather(Regroup()).queue(1), source(same))) == []
+    assert problems(_paced(InTurn(a=1, output=1), source(read).gather(Batches(2)), source(same))) == []
+
+
+def test_a_gather_that_asks_for_a_place() -> None:
+    gather = Batches(2)
+    gather.place = FakePlace("aggregator")  # type: ignore[attr-defined]
+    assert problems(Plan("p", source(read).gather(gather))) == [
+        "stage 'Batches' of plan 'p' asks to run at aggregator, but a gather runs on the driver; take `place` from its "
+        "operator, or make it a source or a then"
+    ]
+
+
+def _on_policy(build: Callable[[Flow[Any]], Plan], rounds: Rounds = Rounds()) -> Together:
+    return together(source(read), Split(), {"prey": build}, {"prey": Feed(1)}, rounds)
+
+
+class Publish:
+    """Publishes."""
+
+    publishes = True
+
+    def __init__(self, max_staleness: int = 0) -> None:
+        self.max_staleness = max_staleness
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+def test_an_on_policy_plan_that_never_publishes() -> None:
+    assert problems(_on_policy(lambda flow: Plan("ppo", flow.then(same), waits_for_rounds=True))) == [
+        "plan 'prey' is on-policy but never publishes: from its second update on its rows would all be too old; end it "
+        "with Publish(learner)"
+    ]
+
+
+def test_rounds_that_overlap_the_learning_of_a_plan_that_allows_no_staleness() -> None:
+    def build(flow: Flow[Any]) -> Plan:
+        return Plan("ppo", flow.then(Publish()), waits_for_rounds=True)
+
+    assert problems(_on_policy(build)) == []
+    assert problems(_on_policy(build, Rounds(overlap=True))) == [
+        "rounds overlap learning, so rows are a version old, but stage 'Publish' of plan 'prey' has max_staleness 0; "
+        "give it 1 or more, or choose rollouts.pace=lockstep"
+    ]
+
+
+def test_a_plan_that_waits_for_rounds_and_never_rests() -> None:
+    def build(flow: Flow[Any]) -> Plan:
+        fresh = merge(Freely(), fresh=flow, old=source(same, name="Draw"))
+        return Plan("ppo", fresh.then(Publish()), waits_for_rounds=True)
+
+    assert problems(_on_policy(build)) == [
+        "plan 'prey' waits for rounds, but its source 'Draw' runs freely: the plan would never come to rest, and no "
+        "round begin; give them a ratio with InTurn"
+    ]
+
+
+def test_all_problems_come_at_once_and_before_anything_runs() -> None:
+    ran: list[int] = []
+    flow = source(lambda: ran.append(1), name="one").then(same).then(same).queue()
+    plan = _paced(InTurn(a=0, output=1), flow, source(read).then(learn))
+    with pytest.raises(PlanInvalid) as caught:
+        Executor(plan)
+    assert str(caught.value).splitlines() == [
+        "4 problems in this plan:",
+        "  1. plan 'p' has 2 stages named 'same': tell them apart with name=...",
+        "  2. stage 'learn' of plan 'p' expects Estimated, but 'read' gives Rows; put Advantages(learner) between them",
+        "  3. queue 'queue' of plan 'p' has no capacity: say how many items it may hold",
+        "  4. plan 'p': InTurn gives 'a' a share of 0: it would block for ever; give at least 1",
+    ]
+    assert ran == []

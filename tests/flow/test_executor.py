@@ -1,0 +1,369 @@
+"""One plan at work: errors, calls at a place, meters, hooks, ends, stalls."""
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from marlflow.base.errors import StageFailed, Stalled
+from marlflow.flow import AgentSteps, EndOfFlow, Executor, Freely, InTurn, Plan, StageId, StageTimes, merge, source
+from tests.flow.fakes import Batches, Count, FakePlace, Item, Keep, Log, outputs
+
+
+def half(number: int) -> float:
+    return 1 / (number - 3)
+
+
+async def half_later(number: int) -> float:
+    await asyncio.sleep(0)
+    return half(number)
+
+
+@pytest.mark.parametrize("operator", [half, half_later])
+def test_an_error_names_its_stage_and_plan_and_shows_only_the_operators_frames(operator: Callable[[int], Any]) -> None:
+    plan = Plan("adversary", source(Count(5), name="Read").then(operator, name="Learn").then(Keep()))
+    with pytest.raises(StageFailed) as caught:
+        Executor(plan).run_sync()
+    assert str(caught.value).splitlines() == [
+        "in stage 'Learn' of plan 'adversary': Read -> Learn -> Keep",
+        "ZeroDivisionError: division by zero",
+    ]
+    cause = caught.value.__cause__
+    assert isinstance(cause, ZeroDivisionError)
+    assert {frame.name for frame in traceback.extract_tb(cause.__traceback__)} <= {"half", "half_later"}
+    own = [frame for frame in traceback.extract_tb(caught.value.__traceback__) if "marlflow" in frame.filename]
+    assert [frame.name for frame in own if "/tests/" not in frame.filename] == ["run_sync"]
+
+
+@pytest.mark.parametrize("kind", ["gather", "split"])
+def test_errors_of_gathers_and_splits_are_named_too(kind: str) -> None:
+    class Broken:
+        def add(self, item: Any) -> list[Any]:
+            raise ValueError("no")
+
+        def __call__(self, item: Any) -> list[Any]:
+            raise ValueError("no")
+
+    flow = source(Count(1))
+    made = flow.gather(Broken()) if kind == "gather" else flow.split(Broken(), ["x"])["x"]
+    with pytest.raises(StageFailed, match=r"in stage 'Broken' of plan 'p'.*\nValueError: no"):
+        Executor(Plan("p", made)).run_sync()
+
+
+def test_a_split_to_an_unknown_branch() -> None:
+    flow = source(Count(1)).split(lambda n: [("z", n)], ["x", "y"], name="ByPolicy")
+    with pytest.raises(StageFailed, match=r"it routed an item to 'z'; its branches are \['x', 'y'\]"):
+        Executor(Plan("p", flow["x"], {"y": flow["y"]}, Freely())).run_sync()
+
+
+def test_stop_iteration_ends_a_source_and_nothing_else() -> None:
+    def leaks(item: int) -> int:
+        raise StopIteration
+
+    with pytest.raises(StageFailed, match="in stage 'leaks'"):
+        Executor(Plan("p", source(Count(2)).then(leaks))).run_sync()
+
+
+def test_a_failure_is_raised_when_what_is_in_flight_has_landed() -> None:
+    landed: list[int] = []
+
+    async def slow(number: int) -> int:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        landed.append(number)
+        return number
+
+    async def fails(number: int) -> int:
+        raise ValueError("first")
+
+    plan = Plan("p", source(Count(1), name="a").then(fails), {"slow": source(Count(9), name="b").then(slow)}, Freely())
+    with pytest.raises(StageFailed, match="first"):
+        Executor(plan).run_sync()
+    assert landed == [1]
+
+
+def test_what_a_hook_or_on_output_raises_comes_out_as_it_is() -> None:
+    def refuse(name: str, item: Any) -> None:
+        raise LookupError("from on_output")
+
+    class Refuse(Log):
+        def after(self, stage: StageId, items: int, times: StageTimes) -> None:
+            raise LookupError("from a hook")
+
+    async def later() -> int:
+        return 1
+
+    with pytest.raises(LookupError, match="from on_output"):
+        Executor(Plan("p", source(Count(1))), refuse).run_sync()
+    for make in (Count(1), later):
+        with pytest.raises(LookupError, match="from a hook"):
+            Executor(Plan("p", source(make, name="s")), hooks=[Refuse()]).run_sync()
+
+
+# -- ends -------------------------------------------------------------------------------------------------------
+
+
+async def _numbers() -> AsyncIterator[int]:
+    yield 1
+    yield 2
+
+
+def test_sources_that_are_awaited_end_with_end_of_flow_or_with_their_iterator() -> None:
+    count = Count(2)
+
+    async def read() -> int:
+        if count.made == 2:
+            raise EndOfFlow
+        return count()  # type: ignore[no-any-return]
+
+    assert outputs(Plan("p", source(read))) == [1, 2]
+    numbers = _numbers()
+    assert outputs(Plan("p", source(lambda: anext(numbers), name="numbers"))) == [1, 2]
+
+
+def test_a_coroutine_that_raises_stop_iteration_is_told_what_to_do() -> None:
+    async def read() -> int:
+        raise StopIteration
+
+    with pytest.raises(StageFailed, match="a source that is awaited ends its flow by raising EndOfFlow"):
+        Executor(Plan("p", source(read))).run_sync()
+
+
+def test_stop_ends_a_ratio_at_rest_and_after_what_queues_hold() -> None:
+    stored, trained = Keep(), Keep()
+    store = source(Count(None), name="rollouts").queue(4).then(stored, name="store")
+    train = source(Count(None), name="replay").then(trained, name="train")
+    executor = Executor(
+        Plan("dqn", train, {"store": store}, InTurn(store=1, output=3)),
+        lambda name, item: executor.stop() if item == 7 else None,
+    )
+    executor.run_sync()
+    assert len(trained.seen) == 3 * len(stored.seen)
+    assert len(stored.seen) > 3
+
+
+def test_followers_end_when_the_side_that_earns_their_turns_has() -> None:
+    """What waits for a turn that will never come is dropped and counted, and the source behind it ends too."""
+    trained, store = (
+        source(Count(None), name="replay").queue(2),
+        source(Count(5, lambda n: Item(n, rows=3)), name="store"),
+    )
+    seen: list[int] = []
+    executor = Executor(
+        Plan("dqn", trained, {"store": store}, InTurn(store=AgentSteps(5), output=1)),
+        lambda name, item: seen.append(item),
+    )
+    executor.run_sync()
+    assert seen == [1, 2, 3]
+    assert executor.meters()["dqn/queue"]["dropped"] == executor.meters()["dqn/replay"]["items"] - 3
+
+
+def test_a_stall_names_each_stage_and_what_it_waits_for() -> None:
+    route = source(Count(4), name="Read").split(lambda n: [("x", n)], ["x", "y"], name="ByPolicy")
+    plan = Plan("p", merge(InTurn(x=1, y=1), x=route["x"], y=route["y"]))
+    with pytest.raises(Stalled) as caught:
+        Executor(plan).run_sync()
+    assert str(caught.value).splitlines() == [
+        "the dataflow stalled: nothing is in flight and no stage can move",
+        "  p/Read waits for room at the next stage",
+        "  p/ByPolicy waits for room at the next stage",
+        "  p/merge waits for its turn as 'x'",
+    ]
+
+
+# -- ratios -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 9, 25])
+@pytest.mark.parametrize("starts", [0, 10])
+def test_updates_are_exact_whatever_the_size_of_an_item(rows: int, starts: int) -> None:
+    store = source(Count(20, lambda n: Item(n, rows)), name="store")
+    trained = outputs(Plan("dqn", source(Count(None)), {"store": store}, InTurn(store=AgentSteps(4, starts), output=1)))
+    assert len(trained) == max(0, 20 * rows - starts) // 4
+
+
+def test_dropped_and_filtered_items_earn_nothing() -> None:
+    class Odd:
+        at_most_one = True
+
+        def add(self, item: Item) -> list[Item]:
+            return [item] if item.number % 2 else []
+
+    async def slow(item: Item) -> Item:
+        for _ in range(7):
+            await asyncio.sleep(0)
+        return item
+
+    kept = Keep()
+    store = source(Count(40, lambda n: Item(n, 4))).queue(1, "drop_oldest").then(slow).gather(Odd()).then(kept)
+    plan = Plan("dqn", source(Count(None), name="draw"), {"store": store}, InTurn(store=AgentSteps(4), output=1))
+    executor = Executor(plan)
+    executor.run_sync()
+    assert executor.meters()["dqn/draw"]["items"] == len(kept.seen) < 20
+
+
+def test_a_pace_goes_on_where_it_was() -> None:
+    def plan() -> tuple[Plan, Count]:
+        draw, store = Count(None), source(Count(7, lambda n: Item(n, 3)), name="store")
+        return Plan("dqn", source(draw), {"store": store}, InTurn(store=AgentSteps(4, 5), output=1)), draw
+
+    first, drawn = plan()
+    executor = Executor(first)
+    executor.run_sync()
+    state = executor.ledger_state()
+    state["dqn"]["leader_left"] = False
+    state["dqn"]["followers"] = {**state["dqn"]["followers"], "shares": [["output", 1]]}
+    second, drawn_then = plan()
+    executor = Executor(second)
+    executor.load_ledger_state(state)
+    executor.run_sync()
+    assert drawn.made == (21 - 5) // 4
+    assert drawn.made + drawn_then.made == (42 - 5) // 4
+
+
+# -- calls at a place -------------------------------------------------------------------------------------------
+
+
+class At(Keep):
+    """An operator that runs at a place."""
+
+    def __init__(self, place: FakePlace, name: str, fail_on: Any = None) -> None:
+        super().__init__()
+        self.place, self.name, self.fail_on = place, name, fail_on
+
+    def __call__(self, item: Any) -> Any:
+        if item == self.fail_on:
+            raise ValueError("bad item")
+        return super().__call__(item)
+
+
+def test_neighbours_of_one_place_are_one_call_metered_and_named_apart() -> None:
+    place, log = FakePlace("learner"), Log()
+    a, b, c = (At(place, name) for name in ("Advantages", "Learn", "Publish"))
+    plan = Plan("p", source(Count(2, lambda n: Item(n, 5)), name="Read").then(a).then(b).then(c))
+    executor = Executor(plan, hooks=[log])
+    executor.run_sync()
+    assert place.prepared == [[a, b, c]]
+    assert place.calls == [1, 1]
+    meters = executor.meters()
+    for stage in ("Advantages", "Learn", "Publish"):
+        assert meters[f"p/{stage}"]["items"] == 2
+        assert meters[f"p/{stage}"]["rows"] == 10
+        assert meters[f"p/{stage}"]["busy_s"] == 0.5
+        assert log.events.count(("before", f"p/{stage}", 1)) == log.events.count(("after", f"p/{stage}", 1)) == 2
+
+
+def test_stages_of_other_places_and_after_a_buffer_are_calls_of_their_own() -> None:
+    one, two = FakePlace("one"), FakePlace("two")
+    flow = source(Count(1)).then(At(one, "a")).then(At(two, "b")).then(At(two, "c")).queue(1).then(At(two, "d"))
+    assert outputs(Plan("p", flow)) == [1]
+    assert [len(operators) for operators in one.prepared + two.prepared] == [1, 2, 1]
+
+
+def test_all_that_waits_goes_in_one_call() -> None:
+    place = FakePlace("replay")
+    kept = At(place, "Insert")
+    assert outputs(Plan("p", source(Count(9)).queue(4).then(kept))) == list(range(1, 10))
+    assert kept.seen == list(range(1, 10))
+    assert max(place.calls) > 1
+    assert max(place.calls) <= 4
+
+
+def test_an_error_at_a_place_names_the_stage_that_raised() -> None:
+    place = FakePlace("learner")
+    flow = source(Count(3), name="Read").then(At(place, "Advantages")).then(At(place, "Learn", fail_on=2)).then(Keep())
+    with pytest.raises(StageFailed) as caught:
+        Executor(Plan("adversary", flow)).run_sync()
+    assert str(caught.value).splitlines() == [
+        "in stage 'Learn' of plan 'adversary': Read -> Advantages -> Learn -> Keep",
+        "ValueError: bad item",
+    ]
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_source_at_a_place_ends_there() -> None:
+    class Draw(Count):
+        place = FakePlace("replay")
+
+    assert outputs(Plan("p", source(Draw(3)))) == [1, 2, 3]
+
+
+def test_a_place_that_loses_items_is_found_out() -> None:
+    class Loses(FakePlace):
+        def prepare(self, operators: Any) -> Any:
+            from marlflow.flow import Outcome
+
+            return lambda items: Outcome([], [])
+
+    with pytest.raises(StageFailed, match="its place returned 0 outputs for 1 items"):
+        Executor(Plan("p", source(Count(3)).then(At(Loses("learner"), "Learn")))).run_sync()
+
+
+# -- looking ----------------------------------------------------------------------------------------------------
+
+
+def test_run_sync_works_inside_a_running_loop() -> None:
+    async def notebook() -> list[int]:
+        return outputs(Plan("p", source(Count(3)).then(half_or_none)))
+
+    async def half_or_none(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    assert asyncio.run(notebook()) == [1, 2, 3]
+
+
+def test_meters_count_items_and_rows_and_times_that_add_up() -> None:
+    async def learn(item: list[Item]) -> Item:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return Item(rows=sum(one.rows for one in item))
+
+    class Watch(Log):
+        """At each event, a stage's times add up to the time since it began: the same for all of them."""
+
+        def after(self, stage: StageId, items: int, times: StageTimes) -> None:
+            if stage.stage == "learn" and len(left) < 3:  # a stage that has ended gets no older
+                meters = executor.meters()
+                sums = [m["busy_s"] + m["starved_s"] + m["blocked_s"] for m in meters.values() if m["busy_s"] > 0]
+                assert max(sums) == pytest.approx(min(sums), abs=1e-9)
+
+    flow = source(Count(None, lambda n: Item(n, 2)), name="Read").gather(Batches(3)).then(learn).queue(5)
+    left: list[Item] = []
+
+    def stop_at_third(name: str, item: Item) -> None:
+        left.append(item)
+        if len(left) == 3:
+            executor.stop()
+
+    executor = Executor(Plan("p", flow), stop_at_third, [Watch()])
+    executor.run_sync()
+    meters = executor.meters()
+    batches = meters["p/learn"]["items"]
+    assert meters["p/Batches"]["items"] == batches == meters["p/queue"]["items"]
+    assert meters["p/learn"]["rows"] == 6 * batches
+    assert meters["p/Read"]["rows"] == 2 * meters["p/Read"]["items"]
+
+
+def test_hooks_see_before_and_after_of_every_stage_in_order() -> None:
+    log = Log()
+    a, b = source(Count(1), name="Read").fork(2, capacity=1)
+    plan = Plan("p", merge(Freely(), a=a, b=b).gather(Batches(2)))
+    Executor(plan, hooks=[log]).run_sync()
+    assert [f"{when} {stage.removeprefix('p/')} {items}" for when, stage, items in log.events] == [
+        "before Read 1",
+        "after Read 1",
+        "before fork 1",
+        "after fork 1",
+        "before Read 1",
+        "before merge 1",
+        "after merge 1",
+        "before Batches 1",
+        "after Batches 0",
+        "before merge 1",
+        "after merge 1",
+        "before Batches 1",
+        "after Batches 1",
+    ]

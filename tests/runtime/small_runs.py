@@ -1,0 +1,61 @@
+"""Small experiments for tests of whole runs: a team of cart-poles, two carts with PPO and two with DQN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.env import cartpole_team
+from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
+from marlflow.experiment.ready import ready
+from marlflow.policy.torso import MLP
+from marlflow.rollout.mapping import Rule
+from marlflow.runtime.spec import RunSpec
+
+SMALL = MLP((16,))
+SMALL_PPO = PPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+SMALL_DQN = DQN(
+    batch_agent_steps=16,
+    train_every_agent_steps=10,
+    learning_starts_agent_steps=100,
+    target_every_updates=20,
+    publish_every_updates=3,
+    epsilon_agent_steps=2_000,
+)
+HALVES = (Rule("cart_0", "hunters"), Rule("cart_1", "hunters"), Rule("*", "prey"))
+
+
+def policies(**algorithms: Algorithm) -> dict[str, Policy]:
+    """Policies with small networks."""
+    return {name: Policy(algorithm, SMALL) for name, algorithm in algorithms.items()}
+
+
+def small_run(runtime: Literal["inline", "ray"] = "inline", env_steps: int = 1_200, **changes: Any) -> Experiment:
+    """An experiment of about a second; `changes` replace its parts."""
+    experiment = Experiment(
+        Env(cartpole_team.parallel_env, {"max_cycles": 50}, copies=4),
+        policies=policies(hunters=SMALL_PPO, prey=SMALL_DQN),
+        mapping=HALVES,
+        rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
+        runtime=RuntimeChoice(runtime),
+        stop=Stop(env_steps=env_steps),
+        evaluation=Evaluation(episodes=0),
+        log=Log(every_env_steps=400, console="none", tensorboard=False),
+    )
+    return replace(experiment, **changes)
+
+
+def small_spec(**changes: Any) -> RunSpec:
+    """What a runtime is asked to set up for it."""
+    return ready(small_run(**changes)).spec
+
+
+def without_times(value: Any) -> Any:
+    """A report without its keys that end in `_s`."""
+    if isinstance(value, Mapping):
+        return {key: without_times(item) for key, item in value.items() if not key.endswith("_s")}
+    return value
