@@ -1,3 +1,115 @@
-"""marlflow: multi-agent reinforcement learning as dataflow."""
+"""marlflow: multi-agent reinforcement learning as dataflow.
+
+What an experiment is written with, under one name; each is imported when it is first asked for, so that
+`import marlflow` costs nothing:
+
+    import marlflow as mf
+
+    mf.train(mf.Experiment(mf.Env(make_env), {"wolf": mf.Policy(mf.PPO()), "sheep": mf.Policy(mf.DQN())}))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from marlflow.algorithms.algorithm import Algorithm
+    from marlflow.algorithms.dqn import DQN
+    from marlflow.algorithms.ppo import PPO
+    from marlflow.algorithms.scripted import Random, Scripted
+    from marlflow.base.errors import ConfigInvalid, MarlflowError
+    from marlflow.experiment.experiment import (
+        Env,
+        Evaluation,
+        Experiment,
+        Log,
+        Policy,
+        PolicyStop,
+        Rollouts,
+        RuntimeChoice,
+        Stop,
+    )
+    from marlflow.experiment.train import Result, train
+    from marlflow.flow import Together
+    from marlflow.policy.torso import CNN, MLP
+    from marlflow.rollout.mapping import Rule
+    from marlflow.runtime.spec import Placement
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "CNN",
+    "DQN",
+    "MLP",
+    "PPO",
+    "Algorithm",
+    "ConfigInvalid",
+    "Env",
+    "Evaluation",
+    "Experiment",
+    "Log",
+    "MarlflowError",
+    "Placement",
+    "Policy",
+    "PolicyStop",
+    "Random",
+    "Result",
+    "Rollouts",
+    "Rule",
+    "RuntimeChoice",
+    "Scripted",
+    "Stop",
+    "plan",
+    "train",
+]
+
+# Module to the names that it gives; the imports above say the same to type checkers.
+_GIVEN = {
+    "marlflow.algorithms.algorithm": ("Algorithm",),
+    "marlflow.algorithms.dqn": ("DQN",),
+    "marlflow.algorithms.ppo": ("PPO",),
+    "marlflow.algorithms.scripted": ("Random", "Scripted"),
+    "marlflow.base.errors": ("ConfigInvalid", "MarlflowError"),
+    "marlflow.experiment.experiment": (
+        "Env",
+        "Evaluation",
+        "Experiment",
+        "Log",
+        "Policy",
+        "PolicyStop",
+        "Rollouts",
+        "RuntimeChoice",
+        "Stop",
+    ),
+    "marlflow.experiment.train": ("Result", "train"),
+    "marlflow.policy.torso": ("CNN", "MLP"),
+    "marlflow.rollout.mapping": ("Rule",),
+    "marlflow.runtime.spec": ("Placement",),
+}
+_MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names}
+
+
+def plan(experiment: Experiment) -> Together:
+    """The plan that `train` would run, checked and ready to be printed or drawn; nothing runs.
+
+    Opens the environment once. Raises ConfigInvalid or PlanInvalid, with every problem.
+    """
+    from marlflow.experiment.plans import drawn_plan
+    from marlflow.experiment.ready import ready
+
+    drawn = drawn_plan(experiment, ready(experiment).spec)
+    drawn.check()
+    return drawn
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'marlflow' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -44,7 +44,7 @@ class DQN:
     trains_on: ClassVar[type] = Transitions
 
     batch_agent_steps: int = 64
-    train_every_agent_steps: int = 16
+    train_every_agent_steps: int = 8
     learning_starts_agent_steps: int = 1_000
     replay_agent_steps: int = 100_000
     learning_rate: float = 5e-4
@@ -59,7 +59,7 @@ class DQN:
     publish_every_updates: int = 10
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
-    epsilon_agent_steps: int = 20_000
+    epsilon_agent_steps: int = 10_000
     huber_delta: float = 1.0
     max_grad_norm: float = 10.0
     adam_eps: float = 1e-8
@@ -69,12 +69,14 @@ class DQN:
         if replay is None:
             raise TypeError("dqn's plan needs a replay")
         store = experience.gather(Concat(agent_steps=1)).then(Insert(replay))
+        # What the learner does stands together: it is then one call, and targets and versions come after the same
+        # updates, wherever the replay lives.
         train = (
             source(Draw(replay, self.batch_agent_steps))
             .then(Learn(learner))
-            .then(Reprioritize(replay))
             .then(SyncTarget(learner, every=self.target_every_updates))
             .then(Publish(learner, every=self.publish_every_updates))
+            .then(Reprioritize(replay))
         )
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)

@@ -113,7 +113,7 @@ def _hydra_own(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
     folders = [*searchpath, *(folder for word in named for folder in word.values()[0])]
     missing = [folder for folder in folders if _is_missing(folder)]
     if missing:
-        raise ConfigInvalid([f"the configuration folder {folder} does not exist" for folder in missing])
+        raise ConfigInvalid([f"the configuration folder {folder.removeprefix('file://')} does not exist" for folder in missing])
     path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
     return [*path, *(word.first() for word in own if word not in named)]
 

@@ -19,8 +19,10 @@ from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.experiment.limits import number_problems
 from marlflow.experiment.near import meant
 from marlflow.experiment.players import who_plays
+from marlflow.observe.record import PolicyMetrics
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
+_FIGURES = tuple(name for name in PolicyMetrics.__annotations__ if name != "loss")
 _SHIPPED: tuple[Algorithm, ...] = (PPO(), DQN())
 
 
@@ -159,11 +161,14 @@ def _unknown_names(experiment: Experiment, policies: Collection[str] | None) -> 
     asked = {f"stop.policies.{name}": name for name in experiment.stop.policies}
     objective = experiment.objective
     if objective is not None:
-        parts = objective.split(".")
-        if len(parts) == 3 and parts[0] == "policies":
-            asked[f"objective={objective}"] = parts[1]
+        section, _, rest = objective.partition(".")
+        name, _, figure = rest.rpartition(".")
+        if section != "policies" or not name:
+            yield f"objective must be policies.<id>.return_mean, or another figure of a policy, not {objective!r}"
         else:
-            yield f"objective must be policies.<id>.return_mean or another number of a policy, not {objective!r}"
+            asked[f"objective {objective}"] = name
+            if figure not in _FIGURES:
+                yield f"objective {objective}: a policy has no figure {figure!r}{meant(figure, _FIGURES, 'it has')}"
     for path, name in asked.items():
         if policies is not None and name not in policies:
             yield f"{path}: there is no policy {name!r}{meant(name, policies, 'the policies are')}"

@@ -136,12 +136,10 @@ class Cell:
     def deliver(self) -> bool:
         """Hands on what is pending as far as there is room, in order on each edge; whether anything moved."""
         waiting: deque[tuple[Edge, Any]] = deque()
-        full: set[Edge] = set()
         for edge, item in self.pending:
-            if edge not in full and edge.room() > 0:
+            if edge.room() > 0:  # an edge that is full stays so meanwhile, so each keeps its order
                 edge.put(item)
             else:
-                full.add(edge)
                 waiting.append((edge, item))
         moved = len(waiting) < len(self.pending)
         self.pending = waiting

@@ -20,7 +20,7 @@ def problems(plan: AnyPlan) -> list[str]:
     found += [*_capacities(stages, owner), *_uses(plan, stages, owner), *_learners(stages, owner)]
     found += pace_problems(plans, stages, owner)
     if isinstance(plan, Together):
-        found += _rounds(plan)
+        found += [*_shared_name(plan), *_rounds(plan)]
     return found
 
 
@@ -36,6 +36,11 @@ def _names(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[int, st
     for (plan, name), count in named.items():
         if count > 1:
             yield f"plan {plan!r} has {count} stages named {name!r}: tell them apart with name=..."
+
+
+def _shared_name(plan: Together) -> Iterator[str]:
+    if any(one.name == plan.name for one in plan.plans):
+        yield f"a plan is named {plan.name!r}, as what all plans share is: give it another name"
 
 
 def _neighbours(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:

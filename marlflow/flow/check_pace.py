@@ -17,7 +17,7 @@ def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[
     for plan in plans:
         what = f"plan {plan.name!r}"
         if plan.also and plan.pace is None:
-            yield f"{what} has several flows and no pace: say Freely() or InTurn({', '.join(f'{side}=...' for side in plan.ends())})"
+            yield f"{what} has several flows and no pace: say Freely() or InTurn({_shares(plan.ends())})"
         elif plan.pace is not None:
             yield from _pace(what, plan.pace, plan.ends())
     for stage in stages:
@@ -25,7 +25,7 @@ def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[
             continue
         what = f"merge {stage.name!r} of plan {owner[id(stage)]!r}"
         if stage.pace is None:
-            yield f"{what} has no pace: say Freely() or InTurn({', '.join(f'{side}=...' for side in stage.sides)})"
+            yield f"{what} has no pace: say Freely() or InTurn({_shares(stage.sides)})"
         else:
             yield from _pace(what, stage.pace, _sides(stage))
 
@@ -69,6 +69,10 @@ def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
                     "ratio; put it before the fork or queue, or declare at_most_one on its operator"
                 )
     yield from _fork_ratio(what, pace, ends)
+
+
+def _shares(sides: Iterable[str]) -> str:
+    return ", ".join(f"{side}=..." for side in sides)
 
 
 def _listed(names: Iterable[str]) -> str:

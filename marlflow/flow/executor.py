@@ -96,7 +96,12 @@ class Executor:
             failures: list[BaseException | None] = []
             thread = threading.Thread(target=lambda: failures.append(self._run_to_end()), name="marlflow-executor")
             thread.start()
-            thread.join()
+            try:
+                thread.join()
+            except KeyboardInterrupt:
+                self.stop()
+                thread.join()
+                raise
             failure = failures[0]
         if isinstance(failure, MarlflowError):
             raise failure.with_traceback(None)  # the loop's frames say nothing; the cause has the operator's own
@@ -258,7 +263,7 @@ class Executor:
         """Ended sides leave their pace, and what nobody will take any more is discarded; whether there was any."""
         news = False
         for (ledger, side), edge in zip(cell.sides, cell.inboxes, strict=False):
-            if edge.closed and edge.ended and ledger is not None and not ledger.is_over(side):
+            if edge.ended and ledger is not None and not ledger.is_over(side):
                 ledger.leave(side)
                 news = True
         abandoned = cell.is_abandoned

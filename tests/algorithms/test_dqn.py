@@ -37,15 +37,15 @@ def test_the_plan_reads_as_its_paper() -> None:
     assert str(make_plan(config)) == (
         "dqn   in turn: output 1 for every 4 agent steps of store, after the first 50\n"
         "├── store:  experience → Concat(agent_steps=1) → [Insert] at learner hunter\n"
-        "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → Reprioritize → SyncTarget(every=200)"
-        " → Publish(every=10)] at learner hunter"
+        "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → SyncTarget(every=200) → Publish(every=10)"
+        " → Reprioritize] at learner hunter"
     )
 
 
 def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
     text = str(make_plan(DQN(), own_replay=True))
     assert "[Insert] at replay hunter" in text
-    assert "[Draw(agent_steps=64)] at replay hunter → [Learn(epochs=1)] at learner hunter" in text
+    assert "[Draw(agent_steps=64)] at replay hunter → [Learn(epochs=1) → SyncTarget(every=200) → Publish(" in text
     assert "[Reprioritize] at replay hunter" in text
 
 

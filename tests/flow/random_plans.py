@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,15 +19,14 @@ from hypothesis import strategies as st
 from marlflow.flow import (
     AgentSteps,
     EndOfFlow,
-    Executor,
     Feed,
     Flow,
     Freely,
     InTurn,
+    Outcome,
     Pace,
     Plan,
     Rounds,
-    StageId,
     StageTimes,
     Together,
     merge,
@@ -34,7 +34,6 @@ from marlflow.flow import (
     together,
 )
 
-MOST_EVENTS = 5_000
 SMALL = st.integers(0, 11)
 
 
@@ -53,7 +52,7 @@ class Spec:
     end_plan_after: int | None
 
 
-KINDS = ("then", "filter", "regroup", "split", "fork", "queue", "merge", "merge")
+KINDS = ("then", "placed", "placed", "filter", "regroup", "split", "fork", "queue", "merge", "merge")
 
 
 def specs(hops: int, plans: int = 3) -> st.SearchStrategy[Spec]:
@@ -83,8 +82,6 @@ class Token:
 @dataclass(frozen=True, init=False)
 class Watched(InTurn):
     """An InTurn whose ledger writes down who took turns and who left."""
-
-    __slots__ = ("log",)
 
     def __init__(self, **shares: int | AgentSteps) -> None:
         super().__init__(**shares)
@@ -159,6 +156,33 @@ class Change(Operator):
         return self.answer(self.make)
 
 
+class Placed(Operator):
+    """One new token for each, made in one call with its neighbours."""
+
+    @property
+    def place(self) -> RandomPlace:
+        return self.built.place
+
+    def __call__(self, token: Token) -> Token:
+        self.taken.append(token)
+        return self.make()
+
+
+@dataclass(eq=False)
+class RandomPlace:
+    """Runs operators here, and answers at once or later."""
+
+    built: Built
+    name: str = "place"
+
+    def prepare(self, operators: Sequence[Placed]) -> Callable[[Sequence[Token]], Any]:
+        def run(items: Sequence[Token]) -> Outcome:
+            times = [StageTimes(0.0, 0.0, 0) for _ in operators]
+            return Outcome([reduce(lambda token, operator: operator(token), operators, item) for item in items], times)
+
+        return lambda items: operators[0].answer(lambda: run(items))
+
+
 class Filter(Operator):
     """One new token for every second or third."""
 
@@ -189,6 +213,9 @@ class Route(Operator):
         return iter([(branch, self.make(branch)) for branch in chosen])
 
 
+_CLASSES: dict[str, type[Operator]] = {"filter": Filter, "regroup": Regroup, "placed": Placed}
+
+
 @dataclass(frozen=True)
 class Wire:
     """How tokens come from one operator to whoever takes them: by which branch, through which buffers and merges."""
@@ -196,11 +223,10 @@ class Wire:
     producer: Operator
     branch: Any
     buffers: tuple[str, ...]
-    may_drop: bool
 
-    def through(self, buffer: str, may_drop: bool) -> Wire:
+    def through(self, buffer: str) -> Wire:
         """The same way, through one buffer more."""
-        return replace(self, buffers=(*self.buffers, buffer), may_drop=may_drop)
+        return replace(self, buffers=(*self.buffers, buffer))
 
 
 @dataclass
@@ -213,8 +239,12 @@ class Built:
     paces: list[Watched] = field(default_factory=list)
     outputs: dict[str, list[Token]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
-    plan_name: str = "plan"
+    plan_name: str = "alone"
     answers: int = 0
+    waiting: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.place = RandomPlace(self)
 
     def hops(self) -> int:
         self.answers += 1
@@ -227,7 +257,6 @@ class Built:
     def build(self) -> Plan | Together:
         if self.spec.plans == 0:
             sources = [self.read(*bits) for bits in self.spec.sources]
-            self.plan_name = "alone"
             return self.plan("alone", sources)
         collect, wires = self.read(*self.spec.sources[0])
         names = tuple(f"p{number}" for number in range(self.spec.plans))
@@ -242,9 +271,10 @@ class Built:
         def builder(number: int, name: str) -> Callable[[Flow[Any]], Plan]:
             def build(flow: Flow[Any]) -> Plan:
                 self.plan_name = name
-                wire = Wire(route, name, (f"{name}/queue",), True)
+                wire = Wire(route, name, (f"{name}/queue",))
                 own = [self.read(*bits) for bits in self.spec.sources[1:]] if number == 0 else []
                 waits = number % 2 == 0 and self.spec.rounds % 4 < 3
+                self.waiting += [name] if waits else []
                 return self.plan(name, [(flow, [wire]), *own], waits)
 
             return build
@@ -258,7 +288,7 @@ class Built:
     def read(self, count: int, hops: int) -> tuple[Flow[Any], list[Wire]]:
         operator = self.operator(Read, (count, hops))
         operator.count = None if count == 0 else count
-        return source(operator), [Wire(operator, None, (), False)]
+        return source(operator), [Wire(operator, None, ())]
 
     def plan(self, name: str, pool: list[tuple[Flow[Any], list[Wire]]], waits: bool = False) -> Plan:
         for action in self.spec.actions:
@@ -293,59 +323,27 @@ class Built:
         capacity, where = 1 + bits[0] % 3, self.plan_name
         if kind == "queue":
             name = self.name("queue_")
-            passed = [w.through(f"{where}/{name}", w.may_drop or full != "wait") for w in wires]
-            pool.append((flow.queue(capacity, full, name), passed))
+            pool.append((flow.queue(capacity, full, name), [w.through(f"{where}/{name}") for w in wires]))
         elif kind == "fork":
             name = self.name("fork_")
             for i, copy in enumerate(flow.fork(2, capacity, full, name)):
-                buffer = f"{where}/{name}[{i}]"
-                copied = [w.through(buffer, w.may_drop or full != "wait") for w in wires]
-                pool.append((copy, copied))
+                pool.append((copy, [w.through(f"{where}/{name}[{i}]") for w in wires]))
         elif kind == "split":
             route = self.operator(Route, (bits[0], bits[1]))
             route.branches = ("x", "y")
             self.wires[route] = wires
             for branch, routed in flow.split(route, route.branches).items():
-                pool.append((routed, [Wire(route, branch, (), False)]))
+                pool.append((routed, [Wire(route, branch, ())]))
         else:
-            operator = self.operator({"filter": Filter, "regroup": Regroup}.get(kind, Change), (bits[0], bits[1]))
+            operator = self.operator(_CLASSES.get(kind, Change), (bits[0], bits[1]))
             self.wires[operator] = wires
-            made = flow.then(operator) if isinstance(operator, Change) else flow.gather(operator)
-            pool.append((made, [Wire(operator, None, (), False)]))
+            made = flow.then(operator) if isinstance(operator, Change | Placed) else flow.gather(operator)
+            pool.append((made, [Wire(operator, None, ())]))
 
     def merge(self, pool: list[tuple[Flow[Any], list[Wire]]], pick: int, bits: list[int]) -> None:
         taken = [pool.pop(pick % len(pool)) for _ in range(min(len(pool), 2 + bits[2] % 2))]
         sides = tuple(f"s{number}" for number in range(len(taken)))
         flows = dict(zip(sides, (flow for flow, _ in taken), strict=True))
         name = self.name("merge_")
-        wires = [w.through(f"{self.plan_name}/{name}", w.may_drop) for _, side in taken for w in side]
+        wires = [w.through(f"{self.plan_name}/{name}") for _, side in taken for w in side]
         pool.append((merge(self.pace(sides, *bits), name, **flows), wires))
-
-
-class Watch:
-    """A hook that keeps every event, looks at each that nothing is over its bounds, and stops the run in time."""
-
-    def __init__(self, built: Built) -> None:
-        self.built = built
-        self.events: list[tuple[str, str, int]] = []
-        self.executor: Executor | None = None
-
-    def before(self, stage: StageId, items: int) -> None:
-        self.event("before", stage, items)
-
-    def after(self, stage: StageId, items: int, times: StageTimes) -> None:
-        self.event("after", stage, items)
-
-    def event(self, when: str, stage: StageId, items: int) -> None:
-        self.events.append((when, str(stage), items))
-        if len(self.events) > MOST_EVENTS:
-            raise RuntimeError("this plan runs for ever")
-        assert self.executor is not None
-        for edge in self.executor._network.edges:
-            assert len(edge.items) <= edge.capacity, f"{edge.stage} holds more than its capacity"
-        assert all(count >= 0 for count in self.executor.held().values())
-        spec = self.built.spec
-        if len(self.events) == spec.stop_after:
-            self.executor.stop()
-        if len(self.events) == spec.end_plan_after and spec.plans > 0:
-            self.executor.end_plan("p0")

@@ -24,6 +24,8 @@ from marlflow.flow import (
 )
 from tests.flow.fakes import Batches, FakePlace, Item, Keep, problems
 
+LOCKSTEP = Rounds()
+
 
 class Rows(Item):
     """Rows as they come."""
@@ -142,6 +144,11 @@ def test_two_plans_of_one_name() -> None:
     assert problems(plan) == ["2 plans are named 'p': give each a name of its own"]
 
 
+def test_a_plan_named_like_what_all_share() -> None:
+    plan = together(source(read), Split(), {"rollouts": lambda flow: Plan("ppo", flow)}, {"rollouts": Feed(1)})
+    assert problems(plan) == ["a plan is named 'rollouts', as what all plans share is: give it another name"]
+
+
 class Learns:
     """Updates a learner."""
 
@@ -246,7 +253,7 @@ def test_a_gather_that_asks_for_a_place() -> None:
     ]
 
 
-def _on_policy(build: Callable[[Flow[Any]], Plan], rounds: Rounds = Rounds()) -> Together:
+def _on_policy(build: Callable[[Flow[Any]], Plan], rounds: Rounds = LOCKSTEP) -> Together:
     return together(source(read), Split(), {"prey": build}, {"prey": Feed(1)}, rounds)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from marlflow.flow import AgentSteps, Feed, Flow, Freely, InTurn, Plan, Rounds, Together, merge, source, together
 from tests.flow.fakes import Count, FakePlace
 
+LOCKSTEP = Rounds()
 PREY, PREDATOR, REPLAY = FakePlace("learner of prey"), FakePlace("learner of predator"), FakePlace("replay of predator")
 
 
@@ -82,7 +83,7 @@ def dqn(experience: Flow[Any]) -> Plan:
     return Plan("dqn", train, {"store": store}, InTurn(store=AgentSteps(4, starts=1000), output=1))
 
 
-def ppo_and_dqn(rounds: Rounds = Rounds()) -> Together:
+def ppo_and_dqn(rounds: Rounds = LOCKSTEP) -> Together:
     feeds = {"prey": Feed(2), "predator": Feed(2, "drop_oldest")}
     return together(source(Collect()), ByPolicy(), {"prey": ppo, "predator": dqn}, feeds, rounds)
 

@@ -93,6 +93,14 @@ def test_a_follower_that_leaves_mid_turn_does_not_cost_the_others_theirs() -> No
     assert _turns(ledger, "b", 9) == "bb."
 
 
+def test_a_follower_that_leaves_as_the_last_of_a_turn_completes_it() -> None:
+    ledger = InTurn(store=AgentSteps(10), a=1, b=1).ledger()
+    ledger.took("store", 20)
+    ledger.took("a", 0)
+    ledger.leave("b")
+    assert _turns(ledger, "a", 9) == "a."
+
+
 def test_followers_are_over_when_they_have_spent_what_the_leader_earned() -> None:
     ledger = InTurn(store=AgentSteps(10), output=1).ledger()
     ledger.took("store", 15)

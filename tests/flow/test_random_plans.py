@@ -6,12 +6,44 @@ from collections import Counter
 from hypothesis import HealthCheck, event, given, settings
 
 from marlflow.base.errors import Stalled
-from marlflow.flow import AgentSteps, Executor
+from marlflow.flow import AgentSteps, Executor, StageId, StageTimes
 from marlflow.flow.check import problems
-from tests.flow.random_plans import Built, Operator, Spec, Token, Watch, Watched, Wire, specs
+from tests.flow.random_plans import Built, Operator, Spec, Token, Watched, Wire, specs
 
-SAFETY_NET_S = 5.0
-many = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SAFETY_NET_S = 60.0
+MOST_EVENTS = 5_000
+many = settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+class Watch:
+    """A hook that keeps every event, looks at each that nothing is over its bounds, and stops the run in time."""
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        self.events: list[tuple[str, str, int]] = []
+        self.executor: Executor | None = None
+
+    def before(self, stage: StageId, items: int) -> None:
+        self.event("before", stage, items)
+
+    def after(self, stage: StageId, items: int, times: StageTimes) -> None:
+        self.event("after", stage, items)
+
+    def event(self, when: str, stage: StageId, items: int) -> None:
+        self.events.append((when, str(stage), items))
+        if len(self.events) > MOST_EVENTS:
+            raise RuntimeError("this plan runs for ever")
+        assert self.executor is not None
+        for edge in self.executor._network.edges:
+            assert len(edge.items) <= edge.capacity, f"{edge.stage} holds more than its capacity"
+        spec = self.built.spec
+        if when == "before" and str(stage) == "rollouts/Read1" and spec.rounds % 2 == 0:
+            held = self.executor.held()
+            assert not any(count for where, count in held.items() if where.split("/")[0] in self.built.waiting), held
+        if len(self.events) == spec.stop_after:
+            self.executor.stop()
+        if len(self.events) == spec.end_plan_after and spec.plans > 0:
+            self.executor.end_plan("p0")
 
 
 def _run(spec: Spec) -> tuple[Built, Executor | None, Watch, Stalled | None]:

@@ -37,13 +37,15 @@ class RolloutActor:
 
     def collect(
         self, versions: Mapping[str, int], schedules: Mapping[str, Mapping[str, float]], *flats: Any
-    ) -> tuple[Any, ...]:
+    ) -> Any:
         """A receipt, and a batch for each learning policy. `flats` are the weights of the policies in `versions`."""
+        learning = self._spec.learning
         try:
             receipt, batches = self._worker.collect(self._spec.ticks, _weights(versions, flats), schedules)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return (raised(error), *[None] * len(self._spec.learning))
-        return (receipt, *(batches[name] for name in self._spec.learning))
+            receipt, batches = raised(error), dict.fromkeys(learning)
+        # Where nobody learns there is one return, which Ray does not want in a tuple.
+        return (receipt, *(batches[name] for name in learning)) if learning else receipt
 
     def evaluate(self, episodes: Sequence[int], versions: Mapping[str, int], *flats: Any) -> Any:
         """Results of greedy episodes."""

@@ -1,0 +1,134 @@
+"""Policies of one's own: a function that plays, and a network that learns.
+
+Rock, paper, scissors in many rounds. `champion` is a function written by hand; it plays well at random and badly
+otherwise, since it has a habit. `student` learns with PPO, on a network written here, which reads the last rounds one
+after the other. It starts at zero and finds the habit out.
+
+    python examples/02_a_policy_of_your_own.py
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
+from torch import Tensor, nn
+
+import marlflow as mf
+from marlflow.base.batch import Array
+from marlflow.base.random import RowRandom
+
+ROCK, PAPER, SCISSORS = range(3)
+ROUNDS_SEEN = 3
+
+
+class RockPaperScissors(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no types
+    """20 rounds between `champion` and `student`: 1 for a round won, -1 for one lost.
+
+    Each sees the last three rounds, oldest first, as [3, 6]: its own throw and the other's, one-hot, or zeros before
+    the first round.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "rock_paper_scissors_v0"}
+    possible_agents: ClassVar[list[str]] = ["champion", "student"]
+
+    def __init__(self, rounds: int = 20) -> None:
+        self.rounds = rounds
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Box:
+        """The last rounds."""
+        return Box(0.0, 1.0, (ROUNDS_SEEN, 6), np.float32)
+
+    def action_space(self, agent: str) -> Discrete:
+        """Rock, paper or scissors."""
+        return Discrete(3)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Forgets all rounds."""
+        self.agents = list(self.possible_agents)
+        self.played = 0
+        self.seen = {agent: np.zeros((ROUNDS_SEEN, 6), np.float32) for agent in self.agents}
+        return dict(self.seen), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
+        """Plays a round."""
+        self.played += 1
+        rewards, throws = {}, np.eye(3, dtype=np.float32)
+        for agent, other in zip(self.agents, reversed(self.agents), strict=True):
+            own, theirs = actions[agent], actions[other]
+            rewards[agent] = (0.0, 1.0, -1.0)[(own - theirs) % 3]
+            self.seen[agent] = np.vstack([self.seen[agent][1:], [np.concatenate([throws[own], throws[theirs]])]])
+        agents, is_over = self.agents, self.played >= self.rounds
+        if is_over:
+            self.agents = []
+        terminated, truncated = dict.fromkeys(agents, is_over), dict.fromkeys(agents, False)
+        return dict(self.seen), rewards, terminated, truncated, {agent: {} for agent in agents}
+
+
+def habit(obs: Array, action_mask: Array | None, random: RowRandom) -> Array:  # noqa: ARG001  (every throw is legal)
+    """Beats what the student threw two rounds ago, nine times out of ten; else throws anything.
+
+    A policy of one's own: `obs` is [N, 3, 6], and it returns N actions. `random` has one stream for each row, so that
+    the same seed gives the same game, however the games are spread over workers.
+    """
+    two_ago = obs[:, -2, 3:]
+    beats_it = (two_ago.argmax(axis=1) + 1) % 3
+    anything = (random.uniform() * 3).astype(int)
+    has_memory = two_ago.any(axis=1)
+    return np.where(has_memory & (random.uniform() < 0.9), beats_it, anything)
+
+
+class ReadsInOrder(nn.Module):
+    """A GRU over the rounds; its last state are the features."""
+
+    def __init__(self, columns: int, hidden_size: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(columns, hidden_size, batch_first=True)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Features [N, hidden_size] of `obs` [N, rounds, columns]."""
+        _, last = self.gru(obs)
+        return last[0]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A network of one's own, as a policy's `model`: its settings, and how it is built from them."""
+
+    hidden_size: int = 32
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        """The network, and how many features it gives; what algorithms put on top is theirs."""
+        network = ReadsInOrder(obs_shape[-1], self.hidden_size)
+        for weights in network.parameters():
+            nn.init.uniform_(weights, -0.2, 0.2, generator=generator)
+        return network, self.hidden_size
+
+
+def main() -> None:
+    """Lets the student find out."""
+    experiment = mf.Experiment(
+        env=mf.Env(RockPaperScissors),
+        policies={
+            "champion": mf.Policy(mf.Scripted(habit)),
+            "student": mf.Policy(mf.PPO(batch_agent_steps=1_000, learning_rate=3e-3), model=Reader()),
+        },
+        runtime=mf.RuntimeChoice("inline"),
+        stop=mf.Stop(env_steps=30_000),
+        evaluation=mf.Evaluation(every_env_steps=5_000),
+        log=mf.Log(every_env_steps=2_000),
+        name="rock_paper_scissors",
+    )
+    result = mf.train(experiment)
+
+    reports = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    first, last = (report["policies"]["student"]["return_mean"] for report in (reports[0], reports[-1]))
+    print(f"student: {first:+.1f} of 20 rounds at first, {last:+.1f} in the end; who knows the habit expects 16.2")
+
+
+if __name__ == "__main__":
+    main()

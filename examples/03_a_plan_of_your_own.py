@@ -1,0 +1,161 @@
+"""A plan with a stage of one's own: PPO that is curious.
+
+Everyone stands before a safe whose dial forgets everything at the first wrong digit. `plain` learns with PPO and never
+sees a reward. `curious` learns with PPO too, but its plan has one stage more, which adds to each reward a bonus for what
+was seldom seen (Strehl & Littman, 2008, doi:10.1016/j.jcss.2007.08.009). Both learn at once, in the same run.
+
+    python examples/03_a_plan_of_your_own.py
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
+
+import marlflow as mf
+from marlflow.base.batch import Batch
+from marlflow.base.items import Fragment, Update
+from marlflow.flow import Flow, Place, Plan
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Advantages, DropStale, Learn, Publish
+from marlflow.replay.protocol import Replay
+from marlflow.rollout.stages import Concat
+
+CODE = (2, 0, 3, 1, 1, 3, 0, 2, 3, 0)
+DIGITS = 4
+
+
+class Safes(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no types
+    """Each agent has a safe of its own, and sees how many digits of its code are dialled. Opening it brings 1.
+
+    A wrong digit clears the dial. Who tries at random opens it about once in a million attempts.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "safes_v0"}
+    possible_agents: ClassVar[list[str]] = ["curious_0", "curious_1", "plain_0", "plain_1"]
+
+    def __init__(self, max_cycles: int = 40) -> None:
+        self.max_cycles = max_cycles
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Box:
+        """The number of right digits so far, one-hot."""
+        return Box(0.0, 1.0, (len(CODE) + 1,), np.float32)
+
+    def action_space(self, agent: str) -> Discrete:
+        """The next digit."""
+        return Discrete(DIGITS)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Clears all dials."""
+        self.agents, self.cycle = list(self.possible_agents), 0
+        self.dialled = dict.fromkeys(self.agents, 0)
+        return self.observations(self.agents), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
+        """Turns every dial whose safe is closed."""
+        self.cycle += 1
+        playing, is_late = self.agents, self.cycle >= self.max_cycles
+        for agent in playing:
+            is_right = actions[agent] == CODE[self.dialled[agent]]
+            self.dialled[agent] = self.dialled[agent] + 1 if is_right else 0
+        opened = {agent: self.dialled[agent] == len(CODE) for agent in playing}
+        truncated = {agent: is_late and not opened[agent] for agent in playing}
+        self.agents = [agent for agent in playing if not (opened[agent] or is_late)]
+        rewards = {agent: float(opened[agent]) for agent in playing}
+        return self.observations(playing), rewards, opened, truncated, {agent: {} for agent in playing}
+
+    def observations(self, agents: list[str]) -> dict[str, Any]:
+        """What these agents see."""
+        return {agent: np.eye(len(CODE) + 1, dtype=np.float32)[self.dialled[agent]] for agent in agents}
+
+
+@dataclass
+class Curiosity:
+    """A stage of one's own: adds weight / sqrt(n) to the reward of a row whose observation came n times so far.
+
+    It names the learner as its place, so it runs in the learner's process, where the rows are; its counts live there.
+    """
+
+    learner: Learner = field(repr=False)
+    weight: float
+    times_seen: dict[bytes, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch, its rewards sweetened."""
+        kinds, kind, times = np.unique(batch["obs"], axis=0, return_inverse=True, return_counts=True)
+        for one, more in zip(kinds, times, strict=True):
+            self.times_seen[one.tobytes()] = self.times_seen.get(one.tobytes(), 0) + int(more)
+        seen = np.array([self.times_seen[one.tobytes()] for one in kinds])
+        return batch.with_columns(reward=batch["reward"] + self.weight / np.sqrt(seen[kind.ravel()]))
+
+
+@dataclass
+class Progress:
+    """Another one, without a place: it runs on the driver, sees the learner's reports and passes them on."""
+
+    every_updates: int = 1_000
+    updates: int = 0
+
+    def __call__(self, update: Update) -> Update:
+        """The report, unchanged."""
+        before, self.updates = self.updates, self.updates + update.updates
+        if self.updates // self.every_updates > before // self.every_updates:
+            print(f"{update.policy} after {self.updates} updates: entropy {update.loss['entropy']:.2f}")
+        return update
+
+
+@dataclass(frozen=True)
+class CuriousPPO(mf.PPO):
+    """PPO with one setting and two stages more; actor, learner and loss are PPO's own."""
+
+    name: ClassVar[str] = "curious_ppo"
+
+    curiosity: float = 0.1
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
+        """From experience to weights."""
+        reports = (
+            experience.gather(Concat(agent_steps=self.batch_agent_steps))
+            .then(DropStale(learner, self.max_staleness))
+            .then(Curiosity(learner, self.curiosity))
+            .then(Advantages(learner, self.discount, self.gae_lambda))
+            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
+            .then(Publish(learner))
+            .then(Progress())
+        )
+        return Plan("curious_ppo", output=reports, waits_for_rounds=True)
+
+
+def main() -> None:
+    """Trains both kinds beside each other."""
+    experiment = mf.Experiment(
+        env=mf.Env(Safes),
+        policies={
+            "curious": mf.Policy(CuriousPPO(batch_agent_steps=1_500, learning_rate=1e-3)),
+            "plain": mf.Policy(mf.PPO(batch_agent_steps=1_500, learning_rate=1e-3)),
+        },
+        runtime=mf.RuntimeChoice("inline"),
+        stop=mf.Stop(env_steps=40_000),
+        evaluation=mf.Evaluation(episodes=0),
+        log=mf.Log(every_env_steps=5_000),
+        name="safes",
+    )
+    print(mf.plan(experiment))
+    result = mf.train(experiment)
+
+    for name in experiment.policies:
+        opened = result.metrics["policies"][name]["return_mean"]
+        print(f"{name}: opened {opened:.0%} of its safes, over the last 100 episodes")
+
+
+if __name__ == "__main__":
+    main()

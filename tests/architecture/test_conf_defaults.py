@@ -1,0 +1,120 @@
+"""conf/ and the dataclasses say the same: every key, every default, and a comment on every line."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+
+from marlflow.experiment.experiment import (
+    Env,
+    Evaluation,
+    Experiment,
+    Log,
+    Policy,
+    Rollouts,
+    RuntimeChoice,
+    Stop,
+)
+from marlflow.runtime.spec import Placement
+from tests.architecture.sources import REPOSITORY, within
+
+CONF = REPOSITORY / "conf"
+TARGETS = sorted(CONF.glob("algorithm/*.yaml")) + sorted(CONF.glob("model/*.yaml"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    read = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    assert isinstance(read, dict)
+    return {str(key): value for key, value in read.items()}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    """What the dataclass says; `???` for what it leaves to the user."""
+    found = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = _plain(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = _plain(field.default_factory())
+        else:
+            found[field.name] = "???"
+    return found
+
+
+@pytest.mark.parametrize("path", TARGETS, ids=within)
+def test_an_algorithm_or_a_model_has_the_defaults_of_its_class(path: Path) -> None:
+    values = _read(path)
+    assert values == {"_target_": values["_target_"], **_defaults(get_class(values["_target_"]))}
+
+
+def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def test_placements_have_the_defaults_of_the_dataclass() -> None:
+    assert _read(CONF / "placement" / "cpu.yaml") == _defaults(Placement)
+    assert _read(CONF / "placement" / "gpu.yaml") == {**_defaults(Placement), "num_gpus": 1.0}
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_policy_has_the_defaults_of_the_dataclass(name: str) -> None:
+    composed_of_groups = ("algorithm", "model", "placement")
+    values = _read(CONF / "policy" / f"{name}.yaml")
+    assert [list(entry) for entry in values["defaults"][:3]] == [[f"/{group}@{group}"] for group in composed_of_groups]
+    assert _without(values, "defaults") == _without(_defaults(Policy), *composed_of_groups)
+
+
+def test_the_runtimes_are_those_of_the_dataclass() -> None:
+    assert _read(CONF / "runtime" / "ray.yaml") == _defaults(RuntimeChoice)
+    assert _read(CONF / "runtime" / "inline.yaml") == {"name": "inline"}
+
+
+def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
+    root = _read(CONF / "train.yaml")
+    composed = {"env", "runtime", "default_policy"}
+    assert set(root) - {"defaults", "hydra"} == {field.name for field in dataclasses.fields(Experiment)} - composed
+    assert root["evaluation"] == _defaults(Evaluation)
+    assert root["log"] == _defaults(Log)
+    # A worker learns nothing and has no replay.
+    of_workers = _without(_defaults(Placement), "num_learners", "replay")
+    assert root["rollouts"] == {**_defaults(Rollouts), "placement": of_workers}
+    run = _defaults(Experiment)
+    assert root["stop"] == {**_defaults(Stop), "env_steps": run["stop"]["env_steps"]}
+    for name in ("seed", "objective", "policies", "mapping"):
+        assert root[name] == run[name]
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("env/*.yaml")), ids=within)
+def test_an_environment_has_the_copies_of_the_dataclass(path: Path) -> None:
+    values = _read(path)
+    assert values["copies"] == _defaults(Env)["copies"]
+    assert values["wrappers"] == []
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=within)
+def test_a_configuration_file_says_what_it_is_for_and_each_value_what_it_means(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert next(line for line in lines if not line.startswith("# @package")).startswith("# ")
+    if path.parent.name in {"job_logging", "experiment"}:
+        return
+    valued = [line for line in lines if re.match(r"\s*[a-z_]+: +[^ #]", line, re.IGNORECASE)]
+    explained = ("_target_:", "name: ray", "name: inline", "  dir:", "subdir:", "dir:")
+    silent = [line for line in valued if "#" not in line and not line.strip().startswith(explained)]
+    assert not silent
+
+
+def test_every_configuration_file_is_yaml() -> None:
+    for path in CONF.rglob("*.yaml"):
+        assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)

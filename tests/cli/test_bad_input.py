@@ -1,0 +1,263 @@
+"""Every bad input: one clear error that names the remedy, before anything starts, exit code 2 and no traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Marlflow
+
+BROKEN = "tests.cli.broken_environments"
+TAG = "env=simple_tag"
+
+CASES = {
+    "command": (["trian"], "marlflow has no command 'trian'; did you mean 'train'?"),
+    "no command": (["env=simple_tag"], "marlflow needs a command before 'env=simple_tag': marlflow train env=simple_tag"),
+    "flag": (["plan", "--mermade"], "marlflow plan has no flag --mermade; did you mean '--mermaid'?"),
+    "setting with dashes": (
+        ["train", "--seed", "3"],
+        "marlflow train has no flag --seed; settings are written without dashes: seed=<value>",
+    ),
+    "flag without value": (["train", "--cfg"], "--cfg needs a value"),
+    "no key": (["plan", "simple_tag"], "'simple_tag' is not of the form key=value, such as env=simple_tag"),
+    "half a word": (
+        ["plan", 'mapping=[{match: "a'],
+        "cannot read 'mapping=[{match: \"a'; is it whole, and quoted for the shell?",
+    ),
+    "misspelt key": (
+        ["plan", "rollouts.num_wrokers=3"],
+        "there is no rollouts.num_wrokers; did you mean 'rollouts.num_workers'?",
+    ),
+    "misspelt section": (["plan", "rollots.num_workers=3"], "there is no rollots; did you mean 'rollouts'?"),
+    "misspelt root key": (["plan", "sead=3"], "there is no sead; did you mean 'seed'?"),
+    "misspelt group": (["plan", "expriment=x"], "there is no expriment; did you mean 'experiment'?"),
+    "misspelt key, smuggled": (
+        ["plan", "policy@policies.cart=ppo", "+policies.cart.algorithm.lerning_rate=1"],
+        "there is no policies.cart.algorithm.lerning_rate; did you mean 'policies.cart.algorithm.learning_rate'?",
+    ),
+    "misspelt environment argument": (
+        ["plan", "env.num_agentz=3"],
+        "there is no env.num_agentz; did you mean 'env.num_agents'?",
+    ),
+    "misspelt wrapper argument": (
+        ["plan", "env.wrappers=[{_target_: supersuit.frame_stack_v2, stack_sise: 4}]"],
+        "there is no env.wrappers[0].stack_sise; did you mean 'env.wrappers[0].stack_size'?",
+    ),
+    "misspelt goal": (
+        ["plan", "stop.policies.cart.return_maen=3"],
+        "there is no stop.policies.cart.return_maen; did you mean 'stop.policies.cart.return_mean'?",
+    ),
+    "unknown option": (["plan", "env=simpel_tag"], "there is no env 'simpel_tag'; did you mean 'simple_tag'?"),
+    "unknown policy option": (["plan", "policy@policies.x=pqo"], "there is no policy 'pqo'; did you mean 'ppo'?"),
+    "unknown algorithm": (
+        ["plan", "policy@policies.cart=ppo", "algorithm@policies.cart.algorithm=sac"],
+        "there is no algorithm 'sac'; there are dqn, ppo, random, scripted",
+    ),
+    "unknown algorithm class": (
+        ["plan", "default_policy.algorithm._target_=marlflow.algorithms.ppo.PP0"],
+        "default_policy.algorithm._target_: module marlflow.algorithms.ppo has no 'PP0'; did you mean 'PPO'?",
+    ),
+    "unknown packaged group": (
+        ["plan", "polic@policies.x=ppo"],
+        "there is no configuration group 'polic' (in polic@policies.x=ppo); did you mean 'policy'?",
+    ),
+    "whose policy": (
+        ["plan", "policy=dqn"],
+        "policy=dqn does not say whose: write policy@policies.<id>=dqn",
+    ),
+    "sweep without -m": (
+        ["train", "seed=1,2"],
+        "seed=1,2 has several values: add -m to run one job for each, or write a list as [...]",
+    ),
+    "unknown option in a sweep": (
+        ["train", "-m", "env=simple_tag,simple_tga"],
+        "there is no env 'simple_tga'; did you mean 'simple_tag'?",
+    ),
+    "a value of a policy that is not there": (
+        ["plan", "policies.cart.algorithm.learning_rate=3"],
+        "policies.cart.algorithm.learning_rate: there is no policy 'cart'; add it with policy@policies.cart=ppo",
+    ),
+    "an algorithm of a policy that is not there": (
+        ["plan", "policy@policies.cart=ppo", "algorithm@policies.crat.algorithm=dqn"],
+        "algorithm@policies.crat.algorithm: there is no policy 'crat'; did you mean 'cart'?",
+    ),
+    "text for a number": (["plan", "env.copies=many"], "env.copies must be a whole number, not 'many'"),
+    "half for a whole number": (["plan", "seed=1.5"], "seed must be a whole number, not 1.5"),
+    "not one of": (
+        ["plan", "rollouts.pace=lockstp"],
+        "rollouts.pace must be one of lockstep, overlap, not 'lockstp'; did you mean 'lockstep'?",
+    ),
+    "unset": (["plan", "policy@policies.cart=scripted"], "policies.cart.algorithm.choose is not set; give it a value"),
+    "number too small": (["plan", "env.copies=0"], "env.copies must be at least 1, not 0"),
+    "time too short": (["plan", "stop.time_s=0"], "stop.time_s must be more than 0 seconds, not 0"),
+    "negative reservation": (
+        ["plan", "rollouts.placement.num_cpus=-1"],
+        "rollouts.placement.num_cpus must be at least 0, not -1",
+    ),
+    "fewer copies than workers": (
+        ["plan", "env.copies=1"],
+        "env.copies (1) is less than rollouts.num_workers (2), and each worker needs a copy; "
+        "raise env.copies or lower rollouts.num_workers",
+    ),
+    "fragment too short": (
+        ["plan", "rollouts.fragment_env_steps=4"],
+        "rollouts.fragment_env_steps (4) is less than the 8 copies that a worker steps at once; "
+        "raise it to at least 8, or lower env.copies",
+    ),
+    "several learners": (
+        ["plan", "default_policy.placement.num_learners=2"],
+        "default_policy.placement.num_learners must be 1, not 2: several learners of one policy are not possible yet",
+    ),
+    "endless": (
+        ["plan", "stop.env_steps=null"],
+        "nothing ends this run; set stop.env_steps, stop.time_s or stop.policies.<id>.return_mean",
+    ),
+    "nothing learns": (
+        ["plan", "policy@default_policy=random"],
+        "no policy of this run learns: 'cart' (random); give one an algorithm that does, e.g. ppo",
+    ),
+    "goal of nobody": (
+        ["plan", "stop.policies.crat.return_mean=3"],
+        "stop.policies.crat: there is no policy 'crat'; did you mean 'cart'?",
+    ),
+    "objective of nobody": (
+        ["plan", "objective=policies.crat.return_mean"],
+        "objective policies.crat.return_mean: there is no policy 'crat'; did you mean 'cart'?",
+    ),
+    "objective without a figure": (
+        ["plan", "objective=policies.cart.retrun_mean"],
+        "objective policies.cart.retrun_mean: a policy has no figure 'retrun_mean'; did you mean 'return_mean'?",
+    ),
+    "objective of nothing": (
+        ["plan", "objective=return_mean"],
+        "objective must be policies.<id>.return_mean, or another figure of a policy, not 'return_mean'",
+    ),
+    "agent that no rule matches": (
+        ["plan", TAG, 'mapping=[{match: "adversary_*", policy: hunters}]', "policy@policies.hunters=ppo"],
+        "no mapping rule matches agent 'agent_0' (rules: 'adversary_*'); add one, or one for '*'",
+    ),
+    "rule that matches no agent": (
+        ["plan", TAG, 'mapping=[{match: wolf, policy: all}, {match: "*", policy: all}]', "policy@policies.all=random"],
+        "mapping rule 1 (match 'wolf', policy 'all') matches no agent; "
+        "the agents are adversary_0, adversary_1, adversary_2, agent_0",
+    ),
+    "policy that no rule names": (
+        ["plan", 'mapping=[{match: "*", policy: team}]', "policy@policies.team=ppo", "policy@policies.spare=dqn"],
+        "policy 'spare' plays no agent: no mapping rule names it; "
+        "add {match: <agents>, policy: spare} to mapping, or remove it",
+    ),
+    "policy that no group is named after": (
+        ["plan", TAG, "policy@policies.agnt=dqn"],
+        "policy 'agnt' plays no agent: without a mapping a policy plays the group of its name, and the groups of this "
+        "environment are adversary, agent; did you mean 'agent'?",
+    ),
+    "mapping to a policy that does not exist": (
+        ["plan", 'mapping=[{match: "*", policy: taem}]', "policy@policies.team=ppo"],
+        "mapping rule 1 names policy 'taem', which does not exist; did you mean 'team'?",
+    ),
+    "mapping without policies": (
+        ["plan", 'mapping=[{match: "*", policy: team}]'],
+        "mapping rule 1 names policy 'team', which does not exist; there are none; add it with policy@policies.team=ppo",
+    ),
+    "rule without a match": (
+        ["plan", 'mapping=[{mtch: "*", policy: team}]'],
+        "there is no mapping[0].mtch; did you mean 'mapping[0].match'?",
+    ),
+    "DQN on continuous actions": (
+        ["plan", TAG, "env.continuous_actions=true", "policy@policies.adversary=dqn"],
+        "policy 'adversary' (dqn) cannot act in Box(5,) of agent 'adversary_0'; use ppo",
+    ),
+    "different spaces": (
+        ["plan", TAG, 'mapping=[{match: "*", policy: all}]', "policy@policies.all=ppo"],
+        "policy 'all' plays 'adversary_0' and 'agent_0', which see Box(16,) and Box(14,); "
+        "agents of one policy need the same spaces, so give them policies of their own",
+    ),
+    "pixels expected": (
+        ["plan", "model@default_policy.model=cnn"],
+        "policy 'cart' (ppo): a CNN sees [height, width, channels], not observations of shape (4,); use MLP",
+    ),
+    "settings that do not go together": (
+        ["plan", "default_policy.algorithm.minibatch_agent_steps=5000"],
+        "policy 'cart' (ppo)",
+    ),
+    "environment that cannot be imported": (
+        ["plan", "env._target_=no_such_package.parallel_env"],
+        "environment no_such_package.parallel_env cannot be imported: No module named 'no_such_package'",
+    ),
+    "environment that is not there": (
+        ["plan", f"env._target_={BROKEN}.NoMpa"],
+        f"module {BROKEN} has no 'NoMpa'; did you mean 'NoMap'?",
+    ),
+    "no environment": (
+        ["plan", f"env._target_={BROKEN}.three", "~env.num_agents", "~env.max_cycles"],
+        f"{BROKEN}.three makes a int, not a PettingZoo AECEnv or ParallelEnv",
+    ),
+    "environment that refuses its arguments": (
+        ["plan", "env.num_agents=0"],
+        "environment marlflow.env.cartpole_team.parallel_env cannot be made with num_agents=0, max_cycles=200: "
+        "ValueError: num_agents and max_cycles must be at least 1, not 0 and 200",
+    ),
+    "environment that cannot be reset": (
+        ["plan", f"env._target_={BROKEN}.NoMap"],
+        f"environment {BROKEN}.NoMap cannot start: reset() raised FileNotFoundError: no map 'arena'",
+    ),
+    "lost folder": (
+        ["plan", "--config-dir", "/no/such/folder"],
+        "the configuration folder /no/such/folder does not exist",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), CASES.values(), ids=CASES)
+def test_bad_input_is_one_clear_error(marlflow: Marlflow, tmp_path: Path, words: list[str], message: str) -> None:
+    said = marlflow(*words)
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.startswith(f"error: {message}")
+    assert "Traceback" not in said.err
+    assert not list(tmp_path.iterdir()), "nothing may be left of a run that never began"
+
+
+def test_an_environment_that_cannot_be_reset_shows_the_users_own_line(marlflow: Marlflow) -> None:
+    lines = marlflow("plan", f"env._target_={BROKEN}.NoMap").err.splitlines()
+    assert lines[1].startswith('  File "') and lines[1].endswith("in reset")
+    assert lines[2] == "    raise FileNotFoundError(\"no map 'arena'\")"
+    assert len(lines) == 3
+
+
+def test_all_problems_are_said_at_once(marlflow: Marlflow) -> None:
+    said = marlflow(
+        "train",
+        TAG,
+        "env.continuous_actions=true",
+        "env.copies=1",
+        "policy@policies.adversary=dqn",
+        "policy@policies.agnt=ppo",
+        "model@policies.adversary.model=cnn",
+        "rollouts.num_wrokers=2",
+        "+policies.adversary.algorithm.lerning_rate=1",
+        "sead=1",
+    )
+    assert said.code == 2
+    first, *problems = said.err.splitlines()
+    assert first == "error: 7 problems in this configuration:"
+    beginnings = [
+        "there is no sead; ",
+        "there is no policies.adversary.algorithm.lerning_rate; ",
+        "there is no rollouts.num_wrokers; ",
+        "env.copies (1) is less than ",
+        "policy 'agnt' plays no agent: ",
+        "policy 'adversary' (dqn) cannot act in Box(5,) of agent 'adversary_0'",
+        "policy 'adversary' (dqn): a CNN sees ",
+    ]
+    assert len(problems) == len(beginnings)
+    for number, (problem, beginning) in enumerate(zip(problems, beginnings, strict=True), 1):
+        assert problem.startswith(f"  {number}. {beginning}")
+
+
+def test_the_installed_command_ends_with_code_2(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "marlflow", "train", "rollouts.num_wrokers=3"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "error: there is no rollouts.num_wrokers; did you mean 'rollouts.num_workers'?\n"

@@ -1,0 +1,110 @@
+"""With Ray, too, what a user's code raises is what the user sees, and what cannot be had is refused at once."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.scripted import Random, Scripted
+from marlflow.base.batch import Array, Batch
+from marlflow.base.errors import ConfigInvalid, StageFailed
+from marlflow.base.items import Fragment
+from marlflow.base.random import RowRandom
+from marlflow.experiment.experiment import Policy, Rollouts
+from marlflow.experiment.train import train
+from marlflow.flow import Flow, Plan
+from marlflow.learn.protocol import Learner
+from marlflow.replay.protocol import Replay
+from marlflow.runtime.spec import Placement
+from tests.runtime.ray.processes import assert_no_actor_is_left
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+ONE_WORKER = Rollouts(num_workers=1, fragment_env_steps=80)
+
+
+def look_up(batch: Batch) -> Batch:
+    """A user's function."""
+    batch.columns["nothing of this name"]
+    return batch
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A user's stage, at a learner."""
+
+    learner: Learner
+
+    @property
+    def place(self) -> Any:
+        return self.learner.place
+
+    def __call__(self, batch: Batch) -> Batch:
+        return look_up(batch)
+
+
+@dataclass(frozen=True)
+class BrokenPPO(PPO):
+    """PPO with a stage that raises in front of its estimates."""
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
+        plan = super().plan(experience, learner, replay)
+        publish = plan.output
+        learn = publish.inputs[0]
+        advantages = learn.inputs[0]
+        advantages = replace(advantages, inputs=(advantages.inputs[0].then(Broken(learner)),))
+        return replace(plan, output=replace(publish, inputs=(replace(learn, inputs=(advantages,)),)))
+
+
+def test_a_stage_that_raises_is_named_and_its_own_traceback_is_told(tmp_path: Path) -> None:
+    algorithm = BrokenPPO(batch_agent_steps=50, minibatch_agent_steps=10)
+    with pytest.raises(StageFailed) as caught:
+        train(small_run("ray", policies=policies(hunters=algorithm, prey=Random()), rollouts=ONE_WORKER), tmp_path)
+    failed = caught.value
+    assert (failed.stage, failed.plan) == ("Broken", "hunters")
+    assert failed.reason == "KeyError: 'nothing of this name'"
+    assert "DropStale -> Broken -> Advantages -> Learn" in failed.path
+    assert isinstance(failed.__cause__, KeyError)
+    told = "".join(traceback.format_exception(failed.__cause__))
+    assert 'batch.columns["nothing of this name"]' in told
+    assert "in look_up" in told
+    assert "site-packages/ray" not in told
+    assert_no_actor_is_left()
+
+
+def choose_badly(obs: Array, action_mask: Array | None, generator: RowRandom) -> Array:
+    """A user's policy that divides by zero."""
+    raise ZeroDivisionError(f"{len(obs)} rows by nothing")
+
+
+def test_a_policy_that_raises_on_a_worker_shows_its_own_lines(tmp_path: Path) -> None:
+    with pytest.raises(StageFailed) as caught:
+        train(
+            small_run("ray", policies=policies(hunters=Scripted(choose_badly), prey=Random()), rollouts=ONE_WORKER),
+            tmp_path,
+        )
+    assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    told = "".join(traceback.format_exception(caught.value.__cause__))
+    assert "in choose_badly" in told
+    assert "site-packages/ray" not in told
+    assert_no_actor_is_left()
+
+
+def test_resources_that_are_not_there_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    greedy = {
+        "hunters": Policy(SMALL_PPO, SMALL, Placement(num_cpus=64)),
+        "prey": Policy(SMALL_DQN, SMALL, Placement(num_gpus=3, resources={"fpga": 1})),
+    }
+    with pytest.raises(ConfigInvalid) as caught:
+        train(small_run("ray", policies=greedy), tmp_path)
+    cpus, gpus, fpgas = caught.value.problems
+    assert cpus.startswith("the run asks for 64 CPU (64 for learner hunters), but there are ")
+    assert gpus.startswith("the run asks for 3 GPU (3 for learner prey), but there are 0")
+    assert fpgas.startswith("the run asks for 1 fpga (1 for learner prey), but there are 0")
+    assert_no_actor_is_left()

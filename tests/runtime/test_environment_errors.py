@@ -1,0 +1,77 @@
+"""What an environment raises is what the user reads first, whichever runtime played it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import EnvironmentFailed, StageFailed
+from marlflow.cli.main import failure
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.experiment.experiment import Env, Rollouts
+from marlflow.experiment.train import train
+from tests.runtime.small_runs import policies, small_run
+
+
+class Fragile(CartPoleTeam):
+    """Raises at the tenth step after the first episode, or when it is reset for the fourth time."""
+
+    def __init__(self, fails_in: str) -> None:
+        super().__init__(max_cycles=20)
+        self.fails_in, self.resets = fails_in, 0
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.resets += 1
+        if self.fails_in == "reset" and self.resets == 4:
+            self._snap()
+        return super().reset(seed, options)
+
+    def step(self, actions: dict[str, int]) -> Any:
+        if self.fails_in == "step" and self.resets > 2 and self._cycles == 9:
+            self._snap()
+        return super().step(actions)
+
+    def _snap(self) -> None:
+        raise ValueError("the pole snapped")
+
+
+@pytest.fixture(params=["inline", "ray"])
+def runtime(request: pytest.FixtureRequest) -> Literal["inline", "ray"]:
+    """Each runtime, with the session's Ray where it is needed."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_session")
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("fails_in", ["step", "reset"])
+def test_its_own_traceback_stands_on_top(fails_in: str, runtime: Literal["inline", "ray"], tmp_path: Path) -> None:
+    make: Callable[[], Fragile] = partial(Fragile, fails_in)
+    with pytest.raises(StageFailed) as caught:
+        train(
+            small_run(
+                runtime,
+                env=Env(make, copies=4),
+                policies=policies(hunters=Random(), prey=Random()),
+                rollouts=Rollouts(num_workers=1, fragment_env_steps=80),
+            ),
+            tmp_path,
+        )
+    assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
+    cause = caught.value.__cause__
+    assert isinstance(cause, EnvironmentFailed)
+    assert cause.reason == f"{fails_in}() raised ValueError: the pole snapped"
+    assert "cartpole_team" in cause.where
+    assert "episode seed" in cause.where
+    for told in (str(cause), failure(caught.value)):
+        first, second, *_ = told.splitlines()
+        assert first == "Traceback (most recent call last):"
+        assert __file__ in second
+        assert f"in {fails_in}" in second
+        assert "site-packages/ray" not in told
+        assert "marlflow/rollout" not in told
+    assert failure(caught.value).splitlines()[-1] == f"error: {cause.where}: {cause.reason}"
