@@ -1,13 +1,12 @@
 """A plan with a stage of one's own: PPO that is curious.
 
 Everyone stands before a safe whose dial forgets everything at the first wrong digit. `plain` learns with PPO and never
-sees a reward. `curious` learns with PPO too, but its plan has one stage more, which adds to each reward a bonus for what
+sees a reward. `curious` learns with PPO too, but its plan has a stage more, which adds to each reward a bonus for what
 was seldom seen (Strehl & Littman, 2008, doi:10.1016/j.jcss.2007.08.009). Both learn at once, in the same run.
 
     python examples/03_a_plan_of_your_own.py
 """
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -102,8 +101,8 @@ class Curiosity:
 class Progress:
     """Another one, without a place: it runs on the driver, sees the learner's reports and passes them on."""
 
-    every_updates: int = 1_000
-    updates: int = 0
+    every_updates: int = 500
+    updates: int = field(default=0, repr=False)
 
     def __call__(self, update: Update) -> Update:
         """The report, unchanged."""

@@ -43,8 +43,10 @@ def _check(config: DictConfig, problems: Sequence[str]) -> None:
     """The checks of a run, made before it has so much as a folder."""
     from marlflow.experiment.ready import ready
     from marlflow.experiment.schema import from_config
+    from marlflow.experiment.train import runtime_of
 
-    ready(from_config(config, problems))
+    experiment = from_config(config, problems)
+    ready(experiment, runtime_of(experiment).available())
 
 
 def hand_to_hydra(words: Sequence[str], several: bool = False) -> None:

@@ -20,6 +20,8 @@ from marlflow.experiment.limits import number_problems
 from marlflow.experiment.near import meant
 from marlflow.experiment.players import who_plays
 from marlflow.observe.record import PolicyMetrics
+from marlflow.runtime.resources import Asked
+from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
 _FIGURES = tuple(name for name in PolicyMetrics.__annotations__ if name != "loss")
@@ -35,9 +37,14 @@ class Ready:
     agents: tuple[str, ...]
 
 
-def ready(experiment: Experiment) -> Ready:
-    """Opens the environment once and checks everything; raises ConfigInvalid with all problems."""
+def ready(experiment: Experiment, available: Mapping[str, float] | None = None) -> Ready:
+    """Opens the environment once and checks everything; raises ConfigInvalid with all problems.
+
+    `available` is what the machines have, by Ray's names of resources; None leaves that unchecked.
+    """
     found, problems = problems_of(experiment)
+    if available is not None:
+        problems += resource_problems(_asked(experiment), available)
     if found is None or problems:
         raise ConfigInvalid(problems)
     return found
@@ -65,6 +72,14 @@ def problems_of(experiment: Experiment) -> tuple[Ready | None, list[str]]:
     if problems:
         return None, problems
     return Ready(experiment, _spec(experiment, policies, mapping, spaces, make_env), agents), []
+
+
+def _asked(experiment: Experiment) -> list[Asked]:
+    """The processes that the experiment names, as far as is known before the environment is."""
+    rollouts = experiment.rollouts
+    workers = [Asked(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)]
+    learning = {name: policy for name, policy in experiment.policies.items() if policy.algorithm.learns}
+    return workers + [Asked(f"learner {name}", policy.placement) for name, policy in learning.items()]
 
 
 def _spec(

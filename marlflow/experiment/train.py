@@ -47,7 +47,7 @@ class Result:
 def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
     """Trains until a stop condition holds. Raises ConfigInvalid, with every problem, before anything starts."""
     runtime = runtime_of(experiment)
-    made = ready(experiment)
+    made = ready(experiment, runtime.available())
     where = Path(run_dir) if run_dir is not None else Path("runs") / experiment.name / time.strftime("%Y%m%d_%H%M%S")
     where.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -92,13 +92,15 @@ class _Run:
         self._ended: set[str] = set()
         self._began_s = time.perf_counter()
         self._interrupted = False
-        self.stopped_by = "the end of its experience"
+        self.stopped_by = ""
         self.last: MetricsRecord = self._record()
 
     def run(self) -> None:
         """Until a stop condition holds and everything under way has been used."""
         self._began_s = time.perf_counter()
         self._executor.run_sync()
+        # When every plan has ended, so does their source, without asking for another round.
+        self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
         self._report()
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------

@@ -66,7 +66,10 @@ class Place(Protocol):
     turns say that the source has ended. An operator's own exception comes as OperatorRaised.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What plans and errors call it."""
+        ...
 
     def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Outcome | Awaitable[Outcome]]:
         """Makes the operators known to the place; runs nothing."""

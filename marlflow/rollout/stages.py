@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Packed
@@ -47,11 +47,10 @@ class Concat:
     agent_steps: int
     held: list[Fragment] = field(default_factory=list, repr=False)
     accepts: ClassVar[Any] = Fragment
-    emits: ClassVar[Any] = Batch
     at_most_one: ClassVar[bool] = True
 
-    def add(self, fragment: Fragment) -> Sequence[Packed]:
-        """Keeps the fragment; the batch, if it is complete."""
+    def add(self, fragment: Fragment) -> Sequence[Batch]:
+        """Keeps the fragment; the batch, if it is complete: packed, until a place opens it for the next stage."""
         if fragment.rows:
             self.held.append(fragment)
         rows = sum(held.rows for held in self.held)
@@ -59,4 +58,4 @@ class Concat:
             return []
         payloads = tuple(payload for held in self.held for payload in held.payloads)
         self.held.clear()
-        return [Packed(rows, payloads)]
+        return [cast("Batch", Packed(rows, payloads))]

@@ -28,6 +28,10 @@ class Runtime(Protocol):
     with runtime: parts = runtime.start(spec)
     """
 
+    def available(self) -> Mapping[str, float] | None:
+        """What the machines have free, by Ray's names of resources; None if it is not known, or does not matter."""
+        ...
+
     def start(self, spec: RunSpec) -> Parts:
         """Everything the spec asks for, ready. Raises ConfigInvalid if the machines cannot give it."""
         ...

@@ -31,20 +31,28 @@ def asked_by(spec: RunSpec) -> list[Asked]:
 
 
 def problems(asked: Sequence[Asked], available: Mapping[str, float]) -> list[str]:
-    """One sentence for each resource of which more is asked than there is."""
+    """One sentence for each resource of which more is asked than there is, and one if nothing is left to share."""
     wanted: Counter[str] = Counter()
     by_whom: dict[str, list[str]] = {}
     for one in asked:
         for resource, amount in explicit(one.placement).items():
             wanted[resource] += amount  # type: ignore[assignment]  # fractions are meant
             by_whom.setdefault(resource, []).append(f"{amount:g} for {one.what}")
-    return [
+    found = [
         f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but there "
         f"{'is' if available.get(resource, 0.0) == 1 else 'are'} {available.get(resource, 0.0):g}; "
         "lower the reservations, or leave num_cpus unset for an equal share"
         for resource, amount in wanted.items()
         if amount > available.get(resource, 0.0) + 1e-9
     ]
+    cpus, sharing = available.get("CPU", 0.0), [one.what for one in asked if one.placement.num_cpus is None]
+    left = cpus - wanted["CPU"]
+    if sharing and -1e-9 <= left < len(sharing) * _SMALLEST_SHARE:
+        found.append(
+            f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
+            "until other runs have ended"
+        )
+    return found
 
 
 def explicit(placement: Placement) -> dict[str, float]:

@@ -15,7 +15,7 @@ from marlflow.cli.main import failure
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.experiment.experiment import Env, Rollouts
 from marlflow.experiment.train import train
-from tests.runtime.small_runs import policies, small_run
+from tests.runtime.small_runs import SMALL_PPO, policies, small_run
 
 
 class Fragile(CartPoleTeam):
@@ -56,7 +56,7 @@ def test_its_own_traceback_stands_on_top(fails_in: str, runtime: Literal["inline
             small_run(
                 runtime,
                 env=Env(make, copies=4),
-                policies=policies(hunters=Random(), prey=Random()),
+                policies=policies(hunters=SMALL_PPO, prey=Random()),
                 rollouts=Rollouts(num_workers=1, fragment_env_steps=80),
             ),
             tmp_path,

@@ -49,7 +49,16 @@ def test_what_is_missing_is_named_with_who_asked_for_it() -> None:
         "the run asks for 2 fpga (2 for learner prey), but there is 1; "
         "lower the reservations, or leave num_cpus unset for an equal share",
     ]
-    assert problems(asked, {"CPU": 4.5, "GPU": 1.0, "fpga": 2.0}) == []
+    assert problems(asked, {"CPU": 5.0, "GPU": 1.0, "fpga": 2.0}) == []
+
+
+def test_a_share_of_nothing_is_a_problem() -> None:
+    asked = [Asked("rollout worker 0", Placement(num_cpus=2)), Asked("learner prey", Placement())]
+    assert problems(asked, {"CPU": 2.01}) == []
+    assert problems(asked, {"CPU": 2.0}) == [
+        "of 2 CPU 0 are left to share among learner prey; lower the reservations, or wait until other runs have ended"
+    ]
+    assert len(problems(asked, {"CPU": 1.0})) == 1
 
 
 def test_fractions_that_add_up_are_no_problem() -> None:
@@ -97,7 +106,7 @@ def test_what_is_left_is_shared_equally_and_never_more_than_there_is(placements:
     assert len(shares) <= 1
     assert all(0.01 <= share <= 1.0 for share in shares)
     named = sum(placement.num_cpus or 0.0 for placement in placements)
-    if cpus - named >= 0.01 * len(placements):
+    if shares or named:
         assert sum(bundle.get("CPU", 0.0) for bundle in found) <= cpus + 1e-9
 
 

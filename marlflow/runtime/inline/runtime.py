@@ -49,6 +49,9 @@ class InlineRuntime:
         self._workers: InlineWorkers | None = None
         self._threads = torch.get_num_threads()
 
+    def available(self) -> None:
+        """One process takes what it gets."""
+
     def start(self, spec: RunSpec) -> Parts:
         """Builds every part here."""
         torch.set_num_threads(1)

@@ -26,8 +26,10 @@ def resident(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a call, without rows: outputs (or how many rows they have, where they stayed packed), the times of
-    each stage, and the version if one was published.
+    """What came of a call, without rows.
+
+    Outputs (or how many rows they have, where they stayed packed), the times of each stage, and the version if one was
+    published.
     """
 
     outputs: Sequence[Any]

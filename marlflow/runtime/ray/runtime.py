@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import ray
@@ -25,11 +26,18 @@ from marlflow.runtime.resources import Asked, asked_by, bundles, problems
 from marlflow.runtime.spec import RunSpec
 
 PLACING_TIMEOUT_S = 30.0
+SETTLING_S = 5.0
+"""How long Ray may take to show what an earlier run has given back."""
 
 
 def local_resources() -> dict[str, float]:
     """What this machine would bring to a cluster of its own."""
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
+
+
+def _free() -> dict[str, float]:
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    return free
 
 
 class RayRuntime:
@@ -46,13 +54,18 @@ class RayRuntime:
         self._actors: list[Any] = []
         self._learners: dict[str, Handle] = {}
 
+    def available(self) -> Mapping[str, float] | None:
+        """What is free; of a cluster that is still to be joined, that is only known afterwards."""
+        if ray.is_initialized():
+            return _free()
+        return local_resources() if self._address is None else None
+
     def start(self, spec: RunSpec) -> Parts:
         """All actors, built and ready; raises ConfigInvalid if the cluster cannot give what is asked."""
         try:
             self._connect()
             asked = asked_by(spec)
-            taken = self._reserve(asked)
-            options = dict(zip([one.what for one in asked], self._options(taken), strict=True))
+            options = dict(zip([one.what for one in asked], self._options(*self._reserve(asked)), strict=True))
             workers = [
                 self._started(RolloutActor, options[f"rollout worker {number}"], spec, number)
                 for number in range(spec.num_workers)
@@ -100,26 +113,26 @@ class RayRuntime:
             ray.init(num_cpus=int(local["CPU"]), num_gpus=int(local["GPU"]), include_dashboard=False, **quiet)
         self._started_ray = True
 
-    def _reserve(self, asked: Sequence[Asked]) -> list[dict[str, float]]:
-        available = ray.available_resources()
+    def _reserve(self, asked: Sequence[Asked]) -> tuple[PlacementGroup, list[dict[str, float]]]:
+        available = _free()
         if found := problems(asked, available):
             raise ConfigInvalid(found)
         taken = bundles(asked, available)
-        self._group = placement_group(taken, strategy="PACK")
-        if not self._group.wait(PLACING_TIMEOUT_S):
+        group = self._group = placement_group(taken, strategy="PACK")
+        if not group.wait(PLACING_TIMEOUT_S):
             shown = "; ".join(f"{one.what}: {bundle}" for one, bundle in zip(asked, taken, strict=True))
             raise ConfigInvalid(
                 [f"no machine of the cluster has room for what is asked ({shown}); available: {dict(available)}"]
             )
-        return taken
+        return group, taken
 
-    def _options(self, taken: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    def _options(self, group: PlacementGroup, taken: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
         return [
             {
                 "num_cpus": bundle.get("CPU", 0.0),
                 "num_gpus": bundle.get("GPU", 0.0),
                 "resources": {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")},
-                "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index),
+                "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
             }
             for index, bundle in enumerate(taken)
         ]
@@ -146,7 +159,7 @@ class RayRuntime:
 
     def _started(self, kind: type, options: Mapping[str, Any], *arguments: Any) -> Any:
         # Not by decorator: a decorated class would travel by value, with a copy of its module's globals.
-        actor = ray.remote(kind).options(**options).remote(*arguments)
+        actor: Any = ray.remote(kind).options(**options).remote(*arguments)
         self._actors.append(actor)
         return actor
 
@@ -155,3 +168,15 @@ class RayRuntime:
         for answer in ray.get([actor.ready.remote() for actor in self._actors]):
             if isinstance(answer, Raised):
                 raise as_exception(answer)
+
+
+def _available(asked: Sequence[Asked]) -> Mapping[str, float]:
+    """What is free now; a lack that the whole cluster could meet is looked at again for a moment."""
+    free: Callable[[], Mapping[str, float]] = ray.available_resources
+    whole: Callable[[], Mapping[str, float]] = ray.cluster_resources
+    deadline = time.monotonic() + SETTLING_S
+    while True:
+        available = free()
+        if not problems(asked, available) or problems(asked, whole()) or time.monotonic() > deadline:
+            return available
+        time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Rollout workers as actors: one call per worker and round, one reference per policy, and only the receipt is opened."""
+"""Rollout workers as actors: one call per worker and round, one reference per policy; only receipts are opened."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ class RolloutActor:
             return raised(error)
         return None
 
-    def collect(
-        self, versions: Mapping[str, int], schedules: Mapping[str, Mapping[str, float]], *flats: Any
-    ) -> Any:
+    def collect(self, versions: Mapping[str, int], schedules: Mapping[str, Mapping[str, float]], *flats: Any) -> Any:
         """A receipt, and a batch for each learning policy. `flats` are the weights of the policies in `versions`."""
         learning = self._spec.learning
         try:

