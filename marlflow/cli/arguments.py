@@ -10,7 +10,6 @@ from marlflow.experiment.near import meant
 
 COMMANDS = ("train", "plan")
 COMPLETION = ("-sc", "--shell-completion")
-_HELP = ("-h", "--help")
 _MULTIRUN = ("-m", "--multirun")
 _CONFIG_DIR = ("-cd", "--config-dir")
 # Hydra's, by whether a value follows.
@@ -28,11 +27,6 @@ class Words:
     hydra_flags: list[str] = field(default_factory=list)
     own_flags: set[str] = field(default_factory=set)
     config_dirs: list[str] = field(default_factory=list)
-
-    @property
-    def asks_for_help(self) -> bool:
-        """Whether help is all that is wanted."""
-        return any(flag in self.own_flags for flag in _HELP)
 
     @property
     def multirun(self) -> bool:
@@ -56,7 +50,7 @@ def split(words: Sequence[str], command: str, own: Sequence[str] = (), hydra: bo
         name, _, value = word.partition("=")
         if not word.startswith("-"):
             found.overrides.append(word)
-        elif word in (*own, *_HELP):
+        elif word in own:
             found.own_flags.add(word)
         elif name in _CONFIG_DIR:
             folder = value or next(rest, "")
@@ -67,7 +61,7 @@ def split(words: Sequence[str], command: str, own: Sequence[str] = (), hydra: bo
         elif hydra and name in _WITH_VALUE:
             found.hydra_flags += [word] if value else [word, *_value_after(name, rest)]
         else:
-            problems.append(_no_flag(word, command, [*own, *_HELP, *_CONFIG_DIR, *(_ALONE if hydra else ())]))
+            problems.append(_no_flag(word, command, [*own, "--help", *_CONFIG_DIR, *(_ALONE if hydra else ())]))
     if problems:
         raise ConfigInvalid(problems)
     return found

@@ -86,7 +86,7 @@ _CHOICES = {
 }
 
 
-def train_help(command: str) -> str:
+def command_help(command: str) -> str:
     """The help of a command that takes a configuration."""
     return _HELP.format(
         command=command,

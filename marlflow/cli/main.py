@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from marlflow import __version__
 from marlflow.base.errors import EnvironmentFailed, InvalidInput, MarlflowError, StageFailed
 from marlflow.cli import arguments
-from marlflow.cli.helptext import MAIN
+from marlflow.cli.helptext import MAIN, command_help
 
 _FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
 
@@ -47,6 +47,9 @@ def _dispatch(words: list[str]) -> int:
         from marlflow.cli.completion import complete
 
         return complete(words)
+    if words[0] in arguments.COMMANDS and any(word in ("-h", "--help") for word in words):
+        print(command_help(words[0]), end="")
+        return 0
     return _command(words[0])(words[1:])
 
 

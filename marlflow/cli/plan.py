@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from marlflow.cli.arguments import split
-from marlflow.cli.helptext import train_help
 from marlflow.cli.job import prepared
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready, ready
@@ -15,9 +14,6 @@ _MERMAID = "--mermaid"
 def run_plan(words: list[str]) -> int:
     """Prints the plan as a tree, or with --mermaid as a Mermaid flowchart; returns 0, raises InvalidInput."""
     found = split(words, "plan", own=[_MERMAID], hydra=False)
-    if found.asks_for_help:
-        print(train_help("plan"), end="")
-        return 0
     job = prepared(found)
     made = ready(from_config(job.config, job.problems))
     plan = drawn_plan(made.experiment, made.spec)

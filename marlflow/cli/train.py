@@ -15,7 +15,6 @@ from omegaconf import DictConfig
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.cli.arguments import split
-from marlflow.cli.helptext import train_help
 from marlflow.cli.job import prepared
 from marlflow.experiment.compose import MODULE, NAME
 from marlflow.experiment.overrides import composition_problem
@@ -26,9 +25,6 @@ log = logging.getLogger("marlflow")
 def run_train(words: list[str]) -> int:
     """Trains; returns 0. Raises ConfigInvalid before anything starts, any other MarlflowError from the run."""
     found = split(words, "train")
-    if found.asks_for_help:
-        print(train_help("train"), end="")
-        return 0
     ready = prepared(found)
     if found.only_shows:
         if ready.problems:

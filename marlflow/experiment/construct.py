@@ -138,17 +138,17 @@ def _fit_anything(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
 
 
 def _fit_union(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
-    members = typing.get_args(hint)
-    found: list[str] = []
-    for member in sorted(members, key=lambda member: member is str):
+    # Text last, for everything may stand for itself as text.
+    members = sorted(typing.get_args(hint), key=lambda member: member is str)
+    said: list[list[str]] = []
+    for member in members:
         tried: list[str] = []
         fitted = fit(value, member, path, tried)
         if not tried:
             return fitted
-        found = tried if member is not types.NoneType else found
-    if len([member for member in members if member is not types.NoneType]) > 1:
-        found = [f"{path} must be {_described(hint)}, not {value!r}"]
-    problems.extend(found)
+        if tried != [_misfitting(value, member, path)]:
+            said.append(tried)
+    problems.extend(said[0] if len(said) == 1 else [_misfitting(value, hint, path)])
     return LEFT
 
 
@@ -157,7 +157,7 @@ def _fit_literal(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     if value in allowed:
         return value
     names = [str(one) for one in allowed]
-    problems.append(f"{path} must be {_described(hint)}, not {value!r}" + _question(value, names))
+    problems.append(_misfitting(value, hint, path) + _question(value, names))
     return LEFT
 
 
@@ -209,8 +209,12 @@ def _fit_protocol(value: Any, hint: type, path: str, problems: list[str]) -> Any
 
 
 def _misfit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
-    problems.append(f"{path} must be {_described(hint)}, not {value!r}")
+    problems.append(_misfitting(value, hint, path))
     return LEFT
+
+
+def _misfitting(value: Any, hint: Any, path: str) -> str:
+    return f"{path} must be {_described(hint)}, not {value!r}"
 
 
 _WORDS: Mapping[Any, str] = {

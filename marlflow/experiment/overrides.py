@@ -99,8 +99,10 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         raise ConfigInvalid(problems)
     config = _composed([*before, *(word.first() for word in groups)])
     there: Any = OmegaConf.to_container(config, resolve=False)
-    for word in values:
-        problems += _value_settled(word, there, known)
+    for position, word in enumerate(values):
+        # What an earlier override makes, a later one may change.
+        if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
+            problems += _value_settled(word, there, known)
     kept = [word for word in words if word.prefix is not None]
     first = [word.first() for word in kept if not word.read.is_hydra_override()]
     return Prepared([word.whole() for word in kept], _composed([*before, *first]), problems)
@@ -113,7 +115,9 @@ def _hydra_own(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
     folders = [*searchpath, *(folder for word in named for folder in word.values()[0])]
     missing = [folder for folder in folders if _is_missing(folder)]
     if missing:
-        raise ConfigInvalid([f"the configuration folder {folder.removeprefix('file://')} does not exist" for folder in missing])
+        raise ConfigInvalid(
+            [f"the configuration folder {folder.removeprefix('file://')} does not exist" for folder in missing]
+        )
     path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
     return [*path, *(word.first() for word in own if word not in named)]
 

@@ -13,6 +13,10 @@ from marlflow.flow.pace import Ledger, Pace
 from marlflow.flow.plan import AnyPlan, Plan, all_stages, consumers, owners, plans_of
 
 
+TURNS_PER_CALL = 64
+"""How many turns of a source at a place are one call at most, where the plan ends behind it."""
+
+
 @dataclass(slots=True)
 class Network:
     """A compiled plan: its cells, sources first; who owns what; and the ledgers by the name of their pace."""
@@ -47,6 +51,9 @@ class _Compiler:
         ledger = self._ledger(plan.pace, plan.name)
         for side, end in plan.ends().items():
             edge = self._edge(end)
+            cell = self._cells.get(id(end))
+            if cell is not None and cell.kind is Kind.SOURCE and cell.call is not None:
+                edge.capacity = TURNS_PER_CALL  # a plan's end takes them all at once
             self._add(Cell(None, [StageId(plan.name, f"({side})")], inboxes=[edge], sides=[(ledger, side)]))
             self._gate(end, edge, ledger, side)
 

@@ -47,7 +47,7 @@ def problems(asked: Sequence[Asked], available: Mapping[str, float]) -> list[str
     ]
     cpus, sharing = available.get("CPU", 0.0), [one.what for one in asked if one.placement.num_cpus is None]
     left = cpus - wanted["CPU"]
-    if sharing and -1e-9 <= left < len(sharing) * _SMALLEST_SHARE:
+    if sharing and -1e-9 <= left < len(sharing) * _SMALLEST_SHARE - 1e-9:
         found.append(
             f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
             "until other runs have ended"

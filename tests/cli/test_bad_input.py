@@ -13,7 +13,10 @@ TAG = "env=simple_tag"
 
 CASES = {
     "command": (["trian"], "marlflow has no command 'trian'; did you mean 'train'?"),
-    "no command": (["env=simple_tag"], "marlflow needs a command before 'env=simple_tag': marlflow train env=simple_tag"),
+    "no command": (
+        ["env=simple_tag"],
+        "marlflow needs a command before 'env=simple_tag': marlflow train env=simple_tag",
+    ),
     "flag": (["plan", "--mermade"], "marlflow plan has no flag --mermade; did you mean '--mermaid'?"),
     "setting with dashes": (
         ["train", "--seed", "3"],
@@ -157,7 +160,8 @@ CASES = {
     ),
     "mapping without policies": (
         ["plan", 'mapping=[{match: "*", policy: team}]'],
-        "mapping rule 1 names policy 'team', which does not exist; there are none; add it with policy@policies.team=ppo",
+        "mapping rule 1 names policy 'team', which does not exist; there are none; "
+        "add it with policy@policies.team=ppo",
     ),
     "rule without a match": (
         ["plan", 'mapping=[{mtch: "*", policy: team}]'],
@@ -220,7 +224,8 @@ def test_bad_input_is_one_clear_error(marlflow: Marlflow, tmp_path: Path, words:
 
 def test_an_environment_that_cannot_be_reset_shows_the_users_own_line(marlflow: Marlflow) -> None:
     lines = marlflow("plan", f"env._target_={BROKEN}.NoMap").err.splitlines()
-    assert lines[1].startswith('  File "') and lines[1].endswith("in reset")
+    assert lines[1].startswith('  File "')
+    assert lines[1].endswith("in reset")
     assert lines[2] == "    raise FileNotFoundError(\"no map 'arena'\")"
     assert len(lines) == 3
 

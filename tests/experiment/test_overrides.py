@@ -27,16 +27,17 @@ TEAM = "experiment=cartpole_team_ppo_dqn"
         (["+seed=1", "++rollouts.num_workers=1"], ["seed=1", "++rollouts.num_workers=1"]),
         (["stop.policies.cart.return_mean=9"], ["+stop.policies.cart.return_mean=9"]),
         (["env.render_mode=rgb_array"], ["+env.render_mode=rgb_array"]),
-        (["env=simple_tag", "~env.num_good", "hydra.run.dir=x"], ["env=simple_tag", "~env.num_good", "hydra.run.dir=x"]),
+        (
+            ["env=simple_tag", "~env.num_good", "hydra.run.dir=x"],
+            ["env=simple_tag", "~env.num_good", "hydra.run.dir=x"],
+        ),
         (
             ['mapping=[{match: "cart_*", policy: all}]', "+policy@policies.all=ppo", "mapping.0.policy=everyone"],
-            ['mapping=[{match: "cart_*", policy: all}]', "+policy@policies.all=ppo", "+mapping.0.policy=everyone"],
+            ['mapping=[{match: "cart_*", policy: all}]', "+policy@policies.all=ppo", "mapping.0.policy=everyone"],
         ),
     ],
 )
 def test_prefixes(written: list[str], wanted: list[str]) -> None:
-    if "mapping.0" in written[-1]:
-        pytest.skip("what another override of the line makes is not known to be there")
     assert prepared(*written).overrides == wanted
 
 

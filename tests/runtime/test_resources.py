@@ -54,7 +54,7 @@ def test_what_is_missing_is_named_with_who_asked_for_it() -> None:
 
 def test_a_share_of_nothing_is_a_problem() -> None:
     asked = [Asked("rollout worker 0", Placement(num_cpus=2)), Asked("learner prey", Placement())]
-    assert problems(asked, {"CPU": 2.01}) == []
+    assert problems(asked, {"CPU": 2.5}) == []
     assert problems(asked, {"CPU": 2.0}) == [
         "of 2 CPU 0 are left to share among learner prey; lower the reservations, or wait until other runs have ended"
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import ray
@@ -40,6 +40,11 @@ def _free() -> dict[str, float]:
     return free
 
 
+def _whole() -> dict[str, float]:
+    whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return whole
+
+
 class RayRuntime:
     """Every learner, replay and rollout worker in an actor.
 
@@ -55,9 +60,12 @@ class RayRuntime:
         self._learners: dict[str, Handle] = {}
 
     def available(self) -> Mapping[str, float] | None:
-        """What is free; of a cluster that is still to be joined, that is only known afterwards."""
+        """What there is; of a cluster that is still to be joined, that is only known afterwards.
+
+        What others hold of it is looked at when the run starts: an earlier run gives back only after a moment.
+        """
         if ray.is_initialized():
-            return _free()
+            return _whole()
         return local_resources() if self._address is None else None
 
     def start(self, spec: RunSpec) -> Parts:
@@ -170,13 +178,11 @@ class RayRuntime:
                 raise as_exception(answer)
 
 
-def _available(asked: Sequence[Asked]) -> Mapping[str, float]:
-    """What is free now; a lack that the whole cluster could meet is looked at again for a moment."""
-    free: Callable[[], Mapping[str, float]] = ray.available_resources
-    whole: Callable[[], Mapping[str, float]] = ray.cluster_resources
-    deadline = time.monotonic() + SETTLING_S
+def _settled(asked: Sequence[Asked]) -> dict[str, float]:
+    """What is free; a lack that the whole cluster could meet is looked at again for a moment."""
+    whole, deadline = _whole(), time.monotonic() + SETTLING_S
     while True:
-        available = free()
-        if not problems(asked, available) or problems(asked, whole()) or time.monotonic() > deadline:
-            return available
+        free = _free()
+        if not problems(asked, free) or problems(asked, whole) or time.monotonic() > deadline:
+            return free
         time.sleep(0.1)

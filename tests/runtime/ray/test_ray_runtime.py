@@ -155,7 +155,7 @@ def test_learners_learn_at_the_same_time(watched: Watched) -> None:
     assert overlap_s(spans["hunters"], spans["prey"]) > 0
 
 
-# -- the same as inline -------------------------------------------------------------------------------------------------
+# -- the same as inline -----------------------------------------------------------------------------------------------
 
 
 def test_on_policy_learning_is_the_same_as_inline(tmp_path: Path) -> None:

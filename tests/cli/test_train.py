@@ -1,0 +1,122 @@
+"""`marlflow train`: one job and several, from the command line to the files of a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from marlflow.base.errors import EnvironmentFailed, MarlflowError, StageFailed
+from marlflow.cli.main import failure, main
+from tests.cli.conftest import Marlflow
+
+SHORT = (
+    "runtime=inline",
+    "stop.env_steps=400",
+    "log.every_env_steps=200",
+    "log.console=none",
+    "log.tensorboard=false",
+    "evaluation.episodes=0",
+    "env.copies=2",
+    "default_policy.algorithm.batch_agent_steps=300",
+    "default_policy.algorithm.epochs=1",
+)
+FAILING = "env._target_=tests.cli.broken_environments.WheelComesOff"
+
+
+def _last_report(run: Path) -> dict[str, float]:
+    report: dict[str, float] = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    return report
+
+
+def test_a_run_leaves_its_files_in_a_folder_of_its_name(marlflow: Marlflow, tmp_path: Path) -> None:
+    assert marlflow("train", *SHORT).code == 0
+    (run,) = (tmp_path / "runs" / "cartpole_team").iterdir()
+    assert {"run.log", "metrics.jsonl", "plan.mmd", ".hydra", "checkpoints"} <= {path.name for path in run.iterdir()}
+    assert _last_report(run)["env_steps"] >= 400
+    overrides = (run / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")
+    assert overrides.splitlines() == [f"- {override}" for override in SHORT]
+
+
+def test_an_experiment_names_the_folder(marlflow: Marlflow, tmp_path: Path) -> None:
+    assert marlflow("train", *SHORT, "experiment=simple_tag_ppo_dqn").code == 0
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["simple_tag_ppo_dqn"]
+
+
+def test_one_run_for_each_of_several_values(marlflow: Marlflow, tmp_path: Path) -> None:
+    said = marlflow("train", "-m", "policy@policies.cart=ppo,random", *SHORT, "policy@policies.cart=dqn", "seed=1,2")
+    assert said.code == 2
+    assert "policies.cart" in said.err
+    objective = ("objective=policies.cart.return_mean", "policy@policies.cart=dqn")
+    assert marlflow("train", "-m", *SHORT, *objective, "seed=1,2").code == 0
+    (several,) = (tmp_path / "runs" / "cartpole_team").iterdir()
+    runs = sorted(path for path in several.iterdir() if path.is_dir())
+    assert [path.name for path in runs] == ["0", "1"]
+    for seed, run in enumerate(runs, 1):
+        assert f"seed: {seed}\n" in (run / ".hydra" / "config.yaml").read_text(encoding="utf-8")
+        assert _last_report(run)["env_steps"] >= 400
+
+
+def test_a_folder_of_the_users_own_adds_options(marlflow: Marlflow, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "experiment"
+    own.mkdir(parents=True)
+    text = "# @package _global_\ndefaults:\n  - /policy@policies.cart: dqn\n  - _self_\nname: mine\n"
+    (own / "mine.yaml").write_text(text, encoding="utf-8")
+    assert marlflow("train", "--config-dir", "own", "experiment=mine", *SHORT).code == 0
+    assert marlflow("train", f"hydra.searchpath=[file://{own.parent}]", "experiment=mine", *SHORT).code == 0
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mine"]
+    assert marlflow("plan", "-cd", "own", "experiment=mien").err == (
+        "error: there is no experiment 'mien'; did you mean 'mine'?\n"
+    )
+
+
+def test_hydra_shows_the_configuration(marlflow: Marlflow, tmp_path: Path) -> None:
+    said = marlflow("train", "--cfg", "job", "policy@policies.cart=dqn", "policies.cart.algorithm.n_step=7")
+    assert said.code == 0
+    assert "n_step: 7" in said.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_environment_ends_the_run_with_its_own_traceback_on_top(marlflow: Marlflow) -> None:
+    said = marlflow("train", *SHORT, FAILING)
+    assert said.code == 1
+    lines = said.err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "broken_environments.py" in lines[1]
+    assert lines[-1].startswith("error: environment cartpole_team_v0, copy ")
+    assert lines[-1].endswith("env step 5: step() raised RuntimeError: the wheel came off")
+    assert len([line for line in lines if line.startswith("  File ")]) == 1
+
+
+def test_an_interrupted_command_ends_with_130(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marlflow.experiment.train.train", interrupted)
+    said = marlflow("train", *SHORT)
+    assert (said.code, said.err) == (130, "interrupted\n")
+
+
+def test_an_operators_own_traceback_comes_before_the_stage_it_happened_in() -> None:
+    error = StageFailed("Learn", "prey", "Concat -> Learn", "ZeroDivisionError: division by zero")
+    error.__cause__ = ZeroDivisionError("division by zero")
+    lines = failure(error).splitlines()
+    assert lines[0] == "ZeroDivisionError: division by zero"
+    assert lines[2] == "error: in stage 'Learn' of plan 'prey': Concat -> Learn"
+
+
+def test_an_environments_error_is_found_behind_the_stage_that_it_stopped() -> None:
+    error = StageFailed("Collect", "rollouts", "Collect", "")
+    error.__cause__ = EnvironmentFailed("environment e, copy 3", "step() raised X", "Traceback: theirs")
+    assert failure(error) == "Traceback: theirs\n\nerror: environment e, copy 3: step() raised X"
+    assert failure(MarlflowError("plain")) == "error: plain"
+
+
+def test_the_process_that_asks_is_left_as_it_was(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["pytest"])
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    import os
+    import sys
+
+    assert main(["train", "--cfg", "job"]) == 0
+    assert sys.argv == ["pytest"]
+    assert "HYDRA_FULL_ERROR" not in os.environ

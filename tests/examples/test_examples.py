@@ -1,0 +1,65 @@
+"""Every example runs as a reader would run it, and what it prints is true."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NUMBER = r"([-+]?\d+(?:\.\d+)?)"
+TIMEOUT_S = 240  # several times what the slowest takes on a busy machine: it ends a hang, it measures nothing
+
+
+def said_by(example: str, *words: str, folder: Path) -> str:
+    """What the example prints, run from `folder`, where its results then are."""
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / example, *words],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def numbers(pattern: str, text: str) -> list[float]:
+    """The numbers in the one line that matches `pattern`."""
+    (found,) = re.findall(pattern, text)
+    return [float(number) for number in ([found] if isinstance(found, str) else found)]
+
+
+@pytest.mark.parametrize("words", [(), ("--ray",)], ids=["inline", "ray"])
+def test_ppo_and_dqn_learn_to_meet(words: tuple[str, ...], tmp_path: Path) -> None:
+    said = said_by("01_ppo_and_dqn.py", *words, folder=tmp_path)
+    for policy, algorithm in (("courier", "ppo"), ("customer", "dqn")):
+        before, after = numbers(rf"{policy} \({algorithm}\): mean return {NUMBER} at first, {NUMBER} in the end", said)
+        assert before < 5
+        assert after > 12
+
+
+def test_student_finds_the_habit_of_the_scripted_champion(tmp_path: Path) -> None:
+    said = said_by("02_a_policy_of_your_own.py", folder=tmp_path)
+    before, after = numbers(rf"student: {NUMBER} of 20 rounds at first, {NUMBER} in the end", said)
+    assert before < 5
+    assert after > 12
+
+
+def test_curious_plan_opens_safes_that_plain_ppo_does_not(tmp_path: Path) -> None:
+    said = said_by("03_a_plan_of_your_own.py", folder=tmp_path)
+    curious, plain = (numbers(rf"{policy}: opened {NUMBER}% of its safes", said)[0] for policy in ("curious", "plain"))
+    assert curious > 80
+    assert plain < 10
+    assert re.search(r"curious: curious_ppo\n.*\n.*→ Curiosity\(weight=0.1\) → Advantages", said), "the plan is printed"
+    assert re.search(rf"curious after {NUMBER} updates: entropy {NUMBER}", said), "the stage on the driver prints"
+
+
+def test_every_example_is_run_here() -> None:
+    tests = Path(__file__).read_text(encoding="utf-8")
+    forgotten = [path.name for path in EXAMPLES.glob("[0-9]*.py") if f'"{path.name}"' not in tests]
+    assert not forgotten, f"examples that no test runs: {forgotten}"
