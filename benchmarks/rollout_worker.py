@@ -9,6 +9,7 @@ agents each, a tanh MLP of 64 x 64 for each, all rows recorded. Both are measure
 from __future__ import annotations
 
 import argparse
+import sys
 import cProfile
 import pstats
 from time import perf_counter
@@ -62,7 +63,7 @@ def collected(worker: RolloutWorker, ticks: int) -> tuple[float, float, dict[str
     return receipt.env_steps / seconds, agent_steps / seconds, {k: 1e6 * v / agent_steps for k, v in parts.items()}
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Prints the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--copies", type=int, default=32)
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--actor", choices=("mlp", "random"), default="mlp")
     parser.add_argument("--profile", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args([] if arguments is None else arguments)
     torch.set_num_threads(1)
     worker = RolloutWorker(parallel_env, range(options.copies), RULES, actors(options.actor), seed=0)
     worker.collect(16)
@@ -90,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
@@ -56,16 +57,25 @@ def set_up(setting: Experiment) -> Iterator[tuple[Ready, Parts]]:
         runtime.close()
 
 
-def bare_env_steps_per_s(seconds: float = 2.0) -> float:
-    """Env steps per second of the same environment on one core, stepped with alternating actions, nothing else."""
+class PerSecond(NamedTuple):
+    """A speed, counted in both ways."""
+
+    env_steps: float
+    agent_steps: float
+
+
+def bare_per_s(seconds: float = 2.0) -> PerSecond:
+    """The same environment on one core, stepped with alternating actions, nothing else."""
     env = parallel_env()
     env.reset(seed=0)
-    steps, began = 0, time.perf_counter()
+    env_steps, agent_steps, began = 0, 0, time.perf_counter()
     while True:
         for _ in range(256):
-            env.step(dict.fromkeys(env.agents, steps & 1))
-            steps += 1
+            agents = env.agents
+            agent_steps += len(agents)
+            env.step(dict.fromkeys(agents, env_steps & 1))
+            env_steps += 1
             if not env.agents:
                 env.reset()
         if (spent := time.perf_counter() - began) >= seconds:
-            return steps / spent
+            return PerSecond(env_steps / spent, agent_steps / spent)

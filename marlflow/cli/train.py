@@ -37,12 +37,16 @@ def run_train(words: list[str]) -> int:
 
 def _check(config: DictConfig, problems: Sequence[str]) -> None:
     """The checks of a run, made before it has so much as a folder."""
-    from marlflow.experiment.ready import ready
-    from marlflow.experiment.schema import from_config
+    from marlflow.experiment.ready import problems_of
+    from marlflow.experiment.schema import read
     from marlflow.experiment.train import runtime_of
 
-    experiment = from_config(config, problems)
-    ready(experiment, runtime_of(experiment).available())
+    found = list(problems)
+    experiment = read(config, found)
+    if experiment is not None:
+        found += problems_of(experiment, runtime_of(experiment).available())[1]
+    if found:
+        raise ConfigInvalid(found)
 
 
 def hand_to_hydra(words: Sequence[str], several: bool = False) -> None:

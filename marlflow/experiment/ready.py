@@ -42,16 +42,21 @@ def ready(experiment: Experiment, available: Mapping[str, float] | None = None) 
 
     `available` is what the machines have, by Ray's names of resources; None leaves that unchecked.
     """
-    found, problems = problems_of(experiment)
-    if available is not None:
-        problems += resource_problems(_asked(experiment), available)
+    found, problems = problems_of(experiment, available)
     if found is None or problems:
         raise ConfigInvalid(problems)
     return found
 
 
-def problems_of(experiment: Experiment) -> tuple[Ready | None, list[str]]:
-    """What is ready to run, or None, and every problem; who knows of further ones can add them before raising."""
+def problems_of(experiment: Experiment, available: Mapping[str, float] | None = None) -> tuple[Ready | None, list[str]]:
+    """As `ready`, but returns every problem: who knows of further ones can add them before raising."""
+    found, problems = _checked(experiment)
+    if available is not None:
+        problems += resource_problems(_asked(experiment), available)
+    return found, problems
+
+
+def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
     problems = list(number_problems(experiment))
     make_env = environment_maker(experiment.env)
     try:

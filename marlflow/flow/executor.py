@@ -210,7 +210,8 @@ class Executor:
     def _fire_source(self, cell: Cell) -> bool:
         if cell.exhausted:
             return False
-        count = min([cell.room(), *[gate.available() for gate in cell.gates]])
+        # Turns that a pace grants are as good as taken; a source that nothing holds is asked again after each.
+        count = min([cell.room(), *[gate.available() for gate in cell.gates]]) if cell.gates else min(1, cell.room())
         if count < 1 or not self._may_begin_round(cell):
             return False
         if self._ending and (cell.is_abandoned or self._is_over(cell)):

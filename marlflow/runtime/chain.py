@@ -9,7 +9,7 @@ from typing import Any
 from marlflow.base.batch import Batch
 from marlflow.flow import StageTimes
 from marlflow.flow.meters import rows_of
-from marlflow.flow.operators import OperatorRaised
+from marlflow.flow.operators import EndOfFlow, OperatorRaised
 
 
 def opened(payloads: Sequence[Any]) -> Any:
@@ -20,7 +20,7 @@ def opened(payloads: Sequence[Any]) -> Any:
 def run_chain(operators: Sequence[Callable[..., Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
     """Each item through all operators, in order; `None` stands for a turn of a source.
 
-    Returns an output per item, and per operator when it ran over the items as if they had been dealt with together:
+    Returns an output per item (fewer if the source ended), and per operator when it ran over the items as if they had been dealt with together:
     from its first start, for as long as it took in all. Raises OperatorRaised from the operator's own exception.
     """
     outputs, began = [], time.time()
@@ -31,13 +31,21 @@ def run_chain(operators: Sequence[Callable[..., Any]], items: Sequence[Any]) -> 
             start = time.perf_counter()
             try:
                 value = operator() if item is None and position == 0 else operator(value)
+            except (EndOfFlow, StopIteration) as end:
+                if item is None and position == 0:
+                    return outputs, _times(began, spent, rows)
+                raise OperatorRaised(position, "it ended a flow that it does not begin") from end
             except Exception as error:
                 raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
             spent[position] += time.perf_counter() - start
             rows[position] += rows_of(value)
         outputs.append(value)
-    times, start_s = [], began
-    for seconds, count in zip(spent, rows, strict=True):
+    return outputs, _times(began, spent, rows)
+
+
+def _times(began_s: float, spent_s: Sequence[float], rows: Sequence[int]) -> list[StageTimes]:
+    times, start_s = [], began_s
+    for seconds, count in zip(spent_s, rows, strict=True):
         times.append(StageTimes(start_s, start_s + seconds, count))
         start_s += seconds
-    return outputs, times
+    return times

@@ -62,7 +62,8 @@ def gradient_by_differences(learner: TorchLearner, loss: Callable[[], float], st
     vector, found = learner.flat.vector, []
     for index in range(len(vector)):
         kept = float(vector[index])
-        ahead, behind = [], []
+        ahead: list[float] = []
+        behind: list[float] = []
         for side, shift in ((ahead, step), (behind, -step)):
             vector[index] = kept + shift
             side += [float(vector[index]), loss()]

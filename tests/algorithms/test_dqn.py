@@ -33,7 +33,13 @@ from tests.algorithms.parts import (
 
 
 def test_the_plan_reads_as_its_paper() -> None:
-    config = DQN(train_every_agent_steps=4, learning_starts_agent_steps=50, batch_agent_steps=32)
+    config = DQN(
+        train_every_agent_steps=4,
+        learning_starts_agent_steps=50,
+        batch_agent_steps=32,
+        target_every_updates=200,
+        publish_every_updates=10,
+    )
     assert str(make_plan(config)) == (
         "dqn   in turn: output 1 for every 4 agent steps of store, after the first 50\n"
         "├── store:  experience → Concat(agent_steps=1) → [Insert] at learner hunter\n"
@@ -43,10 +49,14 @@ def test_the_plan_reads_as_its_paper() -> None:
 
 
 def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
-    text = str(make_plan(DQN(), own_replay=True))
-    assert "[Insert] at replay hunter" in text
-    assert "[Draw(agent_steps=64)] at replay hunter → [Learn(epochs=1) → SyncTarget(every=200) → Publish(" in text
-    assert "[Reprioritize] at replay hunter" in text
+    config = DQN(batch_agent_steps=32, target_every_updates=9, publish_every_updates=3)
+    lines = [line.strip("├└─│ →") for line in str(make_plan(config, own_replay=True)).splitlines()]
+    row = " → ".join(lines[2:])
+    assert row == (
+        "output: [Draw(agent_steps=32)] at replay hunter"
+        " → [Learn(epochs=1) → SyncTarget(every=9) → Publish(every=3)] at learner hunter → [Reprioritize] at replay hunter"
+    )
+    assert lines[1].endswith("[Insert] at replay hunter")
 
 
 def test_no_round_waits_for_it_and_it_needs_a_replay() -> None:
@@ -84,8 +94,8 @@ def test_epsilon_falls_linearly_and_stays() -> None:
     config = DQN(epsilon_start=0.9, epsilon_end=0.1, epsilon_agent_steps=80)
     at = [config.schedules(steps)["epsilon"] for steps in (0, 20, 40, 80, 81, 10**9)]
     assert at == pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1, 0.1])
-    assert DQN(epsilon_agent_steps=0).schedules(0)["epsilon"] == pytest.approx(1.0)
-    assert DQN(epsilon_agent_steps=0).schedules(1)["epsilon"] == pytest.approx(0.05)
+    at_once = DQN(epsilon_start=0.9, epsilon_end=0.1, epsilon_agent_steps=0)
+    assert at_once.schedules(1)["epsilon"] == pytest.approx(0.1)
 
 
 def test_its_replay_has_its_settings() -> None:

@@ -32,7 +32,8 @@ from tests.algorithms.parts import (
 
 
 def test_the_plan_reads_as_its_paper() -> None:
-    assert str(make_plan(PPO(batch_agent_steps=500, epochs=4, minibatch_agent_steps=50))) == (
+    config = PPO(batch_agent_steps=500, epochs=4, minibatch_agent_steps=50, discount=0.99, gae_lambda=0.95)
+    assert str(make_plan(config)) == (
         "ppo\n"
         "└── experience → Concat(agent_steps=500)\n"
         "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.95, normalise=True)"
@@ -86,7 +87,7 @@ def minibatch(masked: bool, rows: int = 11) -> dict[str, Array]:
     action = rng.integers(0, NUM_ACTIONS, rows)
     mask = rng.random((rows, NUM_ACTIONS)) < 0.6
     mask[np.arange(rows), action] = True
-    columns = {
+    columns: dict[str, Array] = {
         "obs": rng.standard_normal((rows, 2)).astype(np.float32),
         "action": action,
         "behaviour_logp": np.log(rng.uniform(0.15, 0.6, rows)).astype(np.float32),

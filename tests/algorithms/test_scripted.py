@@ -22,7 +22,8 @@ def draws(rows: int, counter: int = 0) -> RowRandom:
 
 def last_legal(obs: Array, action_mask: Array | None, generator: RowRandom) -> Array:
     assert action_mask is not None
-    return NUM_ACTIONS - 1 - action_mask[:, ::-1].argmax(1)
+    last: Array = NUM_ACTIONS - 1 - action_mask[:, ::-1].argmax(1)
+    return last
 
 
 @pytest.mark.parametrize("algorithm", [Random(), Scripted(last_legal)])

@@ -125,7 +125,7 @@ def test_what_is_kept_is_what_a_plain_loop_keeps(
 
 def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
     learner = at_version(2)
-    stages = [
+    stages: list[Any] = [
         DropStale(learner, 0),
         Advantages(learner, 0.9, 0.8),
         Learn(learner, epochs=3, minibatch=2),
@@ -210,7 +210,7 @@ def due(steps: Sequence[int], every: int) -> list[bool]:
 )
 def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publish_every: int, sync_every: int) -> None:
     learner = make_learner(target=True)
-    after = [SyncTarget(learner, sync_every), Publish(learner, publish_every)]
+    after: list[Any] = [SyncTarget(learner, sync_every), Publish(learner, publish_every)]
     one, none = make_batch([([0], False)]), make_batch([])
     published, synced, versions = [], [], [learner.published.version]
     for count in steps:
@@ -230,7 +230,7 @@ def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publi
 
 def test_a_version_stays_as_it_was_published() -> None:
     learner = make_learner()
-    stages = [Learn(learner), Publish(learner)]
+    stages: list[Any] = [Learn(learner), Publish(learner)]
     handed_out = [learner.published]
     for _ in range(4):
         run_chain(stages, [make_batch([([0], False)])])
@@ -244,7 +244,7 @@ def test_a_version_stays_as_it_was_published() -> None:
 def test_steps_that_were_skipped_count_towards_nothing() -> None:
     learner = make_learner(target=True)
     batch = make_batch([([0], False)]).with_columns(poison=np.array([np.inf], np.float32))
-    stages = [Learn(learner, epochs=2), SyncTarget(learner, 1), Publish(learner)]
+    stages: list[Any] = [Learn(learner, epochs=2), SyncTarget(learner, 1), Publish(learner)]
     (update,), _ = run_chain(stages, [batch])
     assert update.updates == 0
     assert update.loss["skipped"] == 2.0

@@ -96,11 +96,13 @@ def learn_from_batch(batch: Batch) -> Update:
 def test_insert_takes_batches_and_draw_makes_transitions() -> None:
     replay = make_replay()
 
+    unfit: Any = learn_from_batch
+
     def experience() -> Batch:
         raise AssertionError("nothing runs when a plan is checked")
 
     Plan("store", output=source(experience).then(Insert(replay))).check()
     with pytest.raises(PlanInvalid, match="expects Batch, but 'Draw' gives Transitions"):
-        Plan("learn", output=source(Draw(replay, 5)).then(learn_from_batch)).check()
+        Plan("learn", output=source(Draw(replay, 5)).then(unfit)).check()
     with pytest.raises(PlanInvalid, match="'Insert' gives Inserted"):
-        Plan("learn", output=source(experience).then(Insert(replay)).then(learn_from_batch)).check()
+        Plan("learn", output=source(experience).then(Insert(replay)).then(unfit)).check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,11 @@ from marlflow.rollout.stages import ByPolicy, Collect, Concat
 def fragment(rows: int, round: int = 0, closes: bool = True, policy: str = "hunter", worker: int = 0) -> Fragment:
     name = f"{policy} {round}.{worker}"
     return Fragment(policy, worker, round, closes, rows, 0, (name,))
+
+
+def given_by(concat: Concat, item: Fragment) -> list[Any]:
+    """What it gives for an item: packed rows, which stand for the batch that a place will open."""
+    return list(concat.add(item))
 
 
 # The rows of each worker in each round.
@@ -36,7 +42,7 @@ def test_all_that_is_held_leaves_at_the_end_of_the_first_round_with_enough(
     for number, workers in enumerate(rounds):
         for worker, count in enumerate(workers):
             last = worker == len(workers) - 1
-            made = concat.add(fragment(count, number, last, worker=worker))
+            made = given_by(concat, fragment(count, number, last, worker=worker))
             rows += count
             held += [f"hunter {number}.{worker}"] * (count > 0)
             if not last:
@@ -51,25 +57,25 @@ def test_all_that_is_held_leaves_at_the_end_of_the_first_round_with_enough(
 
 def test_fragments_without_rows_are_never_kept_nor_handed_on() -> None:
     concat = Concat(agent_steps=0)
-    assert concat.add(fragment(0)) == []
+    assert given_by(concat, fragment(0)) == []
     assert concat.held == []
-    concat.add(fragment(0, closes=False))
-    assert concat.add(fragment(3)) == [Packed(3, ("hunter 0.0",))]
-    concat.add(fragment(4, closes=False))
-    assert concat.add(fragment(0, worker=1)) == [Packed(4, ("hunter 0.0",))]
+    given_by(concat, fragment(0, closes=False))
+    assert given_by(concat, fragment(3)) == [Packed(3, ("hunter 0.0",))]
+    given_by(concat, fragment(4, closes=False))
+    assert given_by(concat, fragment(0, worker=1)) == [Packed(4, ("hunter 0.0",))]
 
 
 def test_an_emitted_batch_does_not_change_afterwards() -> None:
     concat = Concat(agent_steps=1)
-    (first,) = concat.add(fragment(2))
-    concat.add(fragment(5, round=1, closes=False))
+    (first,) = given_by(concat, fragment(2))
+    given_by(concat, fragment(5, round=1, closes=False))
     assert first == Packed(2, ("hunter 0.0",))
 
 
 def test_two_gathers_share_nothing() -> None:
     one, other = Concat(agent_steps=5), Concat(agent_steps=5)
-    one.add(fragment(4))
-    assert other.add(fragment(4)) == []
+    given_by(one, fragment(4))
+    assert given_by(other, fragment(4)) == []
     assert other.held == [fragment(4)]
 
 

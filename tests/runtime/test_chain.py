@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
-from marlflow.flow.operators import OperatorRaised
+from marlflow.flow.operators import EndOfFlow, OperatorRaised
 from marlflow.runtime.chain import opened, run_chain
 
 
@@ -56,6 +56,31 @@ def test_only_the_first_operator_is_a_source() -> None:
     # None that an operator returned is an item like any other.
     outputs, _ = run_chain([lambda item: None, lambda item: (item, "seen")], ["x"])
     assert outputs == [(None, "seen")]
+
+
+@pytest.mark.parametrize("end", [StopIteration, EndOfFlow])
+def test_a_source_that_ends_gives_fewer_outputs_than_turns(end: type[Exception]) -> None:
+    left = [3, 4]
+
+    def turn() -> int:
+        if not left:
+            raise end
+        return left.pop(0)
+
+    outputs, times = run_chain([turn, abs], [None] * 4)
+    assert outputs == [3, 4]
+    assert len(times) == 2
+
+
+@pytest.mark.parametrize("end", [StopIteration, EndOfFlow])
+def test_only_a_source_may_end_a_flow(end: type[Exception]) -> None:
+    def ends(item: int) -> int:
+        raise end
+
+    for operators, items, position in (([ends], [1], 0), ([lambda: 1, ends], [None], 1)):
+        with pytest.raises(OperatorRaised) as caught:
+            run_chain(operators, items)
+        assert caught.value.position == position
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])

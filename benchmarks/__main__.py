@@ -1,0 +1,26 @@
+"""All benchmarks, one after the other: `make bench`."""
+
+from __future__ import annotations
+
+from benchmarks import against_rllib, learner_step, learning, rollout_worker, sampling, together
+
+
+def main() -> None:
+    """Runs and prints."""
+    print("-- one worker on one core", flush=True)
+    rollout_worker.main()
+    print("-- one optimiser step, one thread", flush=True)
+    learner_step.main()
+    print("-- two workers, sampling only", flush=True)
+    sampling.report()
+    print("-- PPO and DQN together", flush=True)
+    together.report(200, copies=together.SMALL_COPIES, rounds=80)
+    together.report(2_000, copies=64, rounds=12)
+    print("-- beside RLlib", flush=True)
+    against_rllib.report()
+    print("-- the demo, five seeds", flush=True)
+    learning.report()
+
+
+if __name__ == "__main__":
+    main()

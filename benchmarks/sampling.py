@@ -1,0 +1,44 @@
+"""Sampling only: agent steps per second of two workers on two cores, beside stepping the same environment bare on one.
+
+The rows of both policies are made, sent off and never opened, as in training. Bare stepping alternates the two actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+
+from benchmarks.setting import bare_per_s, experiment, set_up
+from benchmarks.together import sample
+
+TARGET = 0.80
+
+
+async def measure(env_steps_per_round: int, copies: int, repeats: int = 8) -> tuple[float, float]:
+    """Medians of agent steps per second: all workers, and bare, in turns."""
+    with set_up(experiment(env_steps_per_round, copies)) as (_, parts):
+        await sample(parts, 3)
+        workers, bare = [], []
+        for _ in range(repeats):
+            bare.append(bare_per_s(1.5).agent_steps)
+            began = time.perf_counter()
+            _, rounds = await sample(parts, max(3, 60_000 // env_steps_per_round))
+            steps = sum(receipt.agent_steps for one in rounds for receipt in one.receipts)
+            workers.append(steps / (time.perf_counter() - began))
+    return statistics.median(workers), statistics.median(bare)
+
+
+def report() -> None:
+    """Measures and prints."""
+    for env_steps, copies in ((8_192, 128), (2_048, 64)):
+        workers, bare = asyncio.run(measure(env_steps, copies))
+        print(
+            f"sampling only, rounds of {env_steps:,} env steps, {copies} copies: {workers:,.0f} agent steps/s, "
+            f"{workers / bare:.3f} of bare ({bare:,.0f}); target {TARGET}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    report()
