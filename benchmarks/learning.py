@@ -40,8 +40,8 @@ def report() -> None:
         )
         ends = ", ".join(f"{name} {policy['return_mean']:.0f}" for name, policy in last["policies"].items())
         print(
-            f"seed {seed}: 150 reached by {shown}; at the end ({last['env_steps']:,} env steps, {last['time_s']:.0f} s): "
-            f"{ends}; DQN made {ratio[0]:,} updates of {ratio[1]:,} rows",
+            f"seed {seed}: 150 reached by {shown}; at the end ({last['env_steps']:,} env steps, "
+            f"{last['time_s']:.0f} s): {ends}; DQN made {ratio[0]:,} updates of {ratio[1]:,} rows",
             flush=True,
         )
     print(f"{successes} of {len(SEEDS)} seeds reached {TARGET_RETURN:.0f} with both policies", flush=True)

@@ -9,9 +9,9 @@ agents each, a tanh MLP of 64 x 64 for each, all rows recorded. Both are measure
 from __future__ import annotations
 
 import argparse
-import sys
 import cProfile
 import pstats
+import sys
 from time import perf_counter
 
 import torch

@@ -1,7 +1,7 @@
 """The main job against the theoretical best: sampling alone, then the slower of the two learners alone.
 
-That is the yardstick of the RLlib Flow paper (arXiv:2011.12719, section 5). Everything is measured in one run, in turns,
-and compared by medians.
+That is the yardstick of the RLlib Flow paper (arXiv:2011.12719, section 5). Everything is measured in one run, in
+turns, and compared by medians.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from marlflow.learn.stages import Advantages, DropStale, Learn, Publish, SyncTar
 from marlflow.replay.stages import Draw, Insert, Reprioritize
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.protocol import Parts
-
 
 # 200 env steps are few: they are soonest made in few ticks of many copies.
 SMALL_COPIES = 40

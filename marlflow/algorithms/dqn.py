@@ -87,7 +87,9 @@ class DQN:
         if not isinstance(spaces.action, gym.Discrete):
             found.append(f"dqn cannot act in {describe_space(spaces.action)}; it needs Discrete actions")
         positive = ("batch_agent_steps", "train_every_agent_steps", "replay_agent_steps", "n_step")
-        found += [f"dqn needs {name} of at least 1, not {value}" for name in positive if (value := getattr(self, name)) < 1]
+        found += [
+            f"dqn needs {name} of at least 1, not {value}" for name in positive if (value := getattr(self, name)) < 1
+        ]
         if self.learning_starts_agent_steps > self.replay_agent_steps:
             found.append(
                 f"dqn would start learning after {self.learning_starts_agent_steps} agent steps, but its replay holds "
@@ -126,7 +128,7 @@ class DQN:
 
 
 class DQNLoss:
-    """The Huber loss of (double) Q-learning's errors, weighted by the replay; priorities are the sizes of the errors."""
+    """The Huber loss of (double) Q-learning's errors, weighted by the replay; priorities are the errors' sizes."""
 
     def __init__(self, double: bool = True, huber_delta: float = 1.0) -> None:
         self.double, self.huber_delta = double, huber_delta

@@ -89,7 +89,9 @@ class PPO:
         return TorchLearner(
             name,
             ActorCritic(spaces, model, None if self.shared_torso else model, seed),
-            PPOLoss(Coefficients(self.clip_range, self.value_coefficient, self.entropy_coefficient, self.value_clip_range)),
+            PPOLoss(
+                Coefficients(self.clip_range, self.value_coefficient, self.entropy_coefficient, self.value_clip_range)
+            ),
             trains_on=self.trains_on,
             learning_rate=self.learning_rate,
             max_grad_norm=self.max_grad_norm,

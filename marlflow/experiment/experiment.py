@@ -60,8 +60,11 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class Stop:
-    """When a run ends; any of them ends it. `policies` maps a policy to the `return_mean` it has to reach; all of
-    them together are one condition. `grace_s` is how long what is under way may take to finish."""
+    """When a run ends; any of them ends it.
+
+    `policies` maps a policy to the `return_mean` it has to reach; all of them together are one condition. `grace_s` is
+    how long what is under way may take to finish when the run is interrupted.
+    """
 
     env_steps: int | None = None
     time_s: float | None = None

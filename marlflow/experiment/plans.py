@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,7 +11,6 @@ from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment
 from marlflow.experiment.experiment import Experiment
 from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
-from marlflow.flow.flow import Kind
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.protocol import Request, Round
@@ -28,7 +27,18 @@ class Desk:
     """Where the driver takes part in the stream: what to collect with next, and what to do with each round."""
 
     next_request: Callable[[], Request | None]
-    round_made: Callable[[Round], Any]
+    round_made: Callable[[Round], Round | Awaitable[Round]]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Counts what came of a round; when it is time, evaluates and reports."""
+
+    desk: Desk = field(repr=False)
+
+    def __call__(self, round: Round) -> Round | Awaitable[Round]:
+        """The round, unchanged."""
+        return self.desk.round_made(round)
 
 
 def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) -> Together:
@@ -37,7 +47,7 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) 
     for name in spec.learning:
         plan = spec.policies[name].algorithm.plan
         builders[name] = partial(_build, plan, learner=parts.learners[name], replay=parts.replays.get(name))
-    collected = source(Collect(parts.workers, desk.next_request)).then(desk.round_made, name="Tally")
+    collected = source(Collect(parts.workers, desk.next_request)).then(Count(desk))
     return together(
         collected,
         by=ByPolicy(),
@@ -63,7 +73,6 @@ class _Nobody:
     name: str
     place: Place | None
     trains_on: type = Batch
-    held: Mapping[str, Any] = field(default_factory=dict)
 
 
 def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
@@ -83,13 +92,3 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
 
 def _keep(round: Round) -> Round:
     return round
-
-
-def strictest(plan: Together) -> list[str]:
-    """The policies that set the pace of the shared workers, for whom to look when sampling is slow."""
-    return [one.name for one in plan.plans if one.waits_for_rounds]
-
-
-def is_queue(stage: Flow[Any]) -> bool:
-    """Whether a stage is a queue, which is metered by what it holds and not by what it does."""
-    return stage.kind is Kind.QUEUE

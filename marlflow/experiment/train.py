@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import threading
 import time
@@ -181,16 +182,21 @@ class _Run:
             yield
             return
 
-        def on_signal(number: int, frame: FrameType | None) -> None:
+        def on_signal(number: int, _frame: FrameType | None) -> None:
             if self._interrupted and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self._interrupted = True
             self._console.notice("finishing this round; interrupt again to stop at once")
+            grace.start()
 
+        # What is under way may take so long; then it is as if the user had interrupted again.
+        grace = threading.Timer(self._experiment.stop.grace_s, os.kill, (os.getpid(), signal.SIGINT))
+        grace.daemon = True
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
+            grace.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
 

@@ -12,7 +12,6 @@ from marlflow.flow.operators import place_of
 from marlflow.flow.pace import Ledger, Pace
 from marlflow.flow.plan import AnyPlan, Plan, all_stages, consumers, owners, plans_of
 
-
 TURNS_PER_CALL = 64
 """How many turns of a source at a place are one call at most, where the plan ends behind it."""
 

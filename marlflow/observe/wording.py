@@ -131,6 +131,8 @@ def stop_phrase(stop: Mapping[str, float]) -> str:
 
     >>> stop_phrase({"env_steps": 1e6, "policies.prey.return_mean": 5})
     '1,000,000 env steps or a mean return of 5.00 of prey'
+    >>> stop_phrase({"policies.prey.return_mean": 5, "policies.fox.return_mean": 2})
+    'a mean return of 5.00 of prey and a mean return of 2.00 of fox'
     >>> stop_phrase({})
     'Ctrl-C'
     """
@@ -139,7 +141,8 @@ def stop_phrase(stop: Mapping[str, float]) -> str:
         conditions.append(f"{int(stop['env_steps']):,} env steps")
     if stop.get("time_s"):
         conditions.append(duration(stop["time_s"]))
-    conditions += [f"a mean return of {mean_return(goal)} of {policy}" for policy, goal in return_targets(stop).items()]
+    goals = [f"a mean return of {mean_return(goal)} of {policy}" for policy, goal in return_targets(stop).items()]
+    conditions += [" and ".join(goals)] if goals else []
     return " or ".join(conditions) or "Ctrl-C"
 
 

@@ -20,10 +20,12 @@ def opened(payloads: Sequence[Any]) -> Any:
 def run_chain(operators: Sequence[Callable[..., Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
     """Each item through all operators, in order; `None` stands for a turn of a source.
 
-    Returns an output per item (fewer if the source ended), and per operator when it ran over the items as if they had been dealt with together:
-    from its first start, for as long as it took in all. Raises OperatorRaised from the operator's own exception.
+    Returns an output per item (fewer if the source ended), and per operator when it ran, as if it had dealt with all
+    items at once: from its first start, for as long as it took in all. Raises OperatorRaised from the operator's own
+    exception.
     """
-    outputs, began = [], time.time()
+    began = time.time()
+    outputs: list[Any] = []
     spent, rows = [0.0] * len(operators), [0] * len(operators)
     for item in items:
         value = item
@@ -44,7 +46,8 @@ def run_chain(operators: Sequence[Callable[..., Any]], items: Sequence[Any]) -> 
 
 
 def _times(began_s: float, spent_s: Sequence[float], rows: Sequence[int]) -> list[StageTimes]:
-    times, start_s = [], began_s
+    start_s = began_s
+    times: list[StageTimes] = []
     for seconds, count in zip(spent_s, rows, strict=True):
         times.append(StageTimes(start_s, start_s + seconds, count))
         start_s += seconds

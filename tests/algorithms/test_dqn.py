@@ -54,7 +54,8 @@ def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
     row = " → ".join(lines[2:])
     assert row == (
         "output: [Draw(agent_steps=32)] at replay hunter"
-        " → [Learn(epochs=1) → SyncTarget(every=9) → Publish(every=3)] at learner hunter → [Reprioritize] at replay hunter"
+        " → [Learn(epochs=1) → SyncTarget(every=9) → Publish(every=3)] at learner hunter"
+        " → [Reprioritize] at replay hunter"
     )
     assert lines[1].endswith("[Insert] at replay hunter")
 
