@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from marlflow.base.items import Update, Weights
 from marlflow.experiment.experiment import Experiment
-from marlflow.experiment.plans import Desk, build_plan
+from marlflow.experiment.plans import Desk, build_plan, drawn_plan
 from marlflow.experiment.ready import Ready, ready
 from marlflow.experiment.tally import Tally
 from marlflow.flow import Executor, StageId, StageTimes
@@ -46,9 +46,10 @@ class Result:
 
 
 def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
-    """Trains until a stop condition holds. Raises ConfigInvalid, with every problem, before anything starts."""
+    """Trains until a stop condition holds. Raises InvalidInput, with every problem, before anything starts."""
     runtime = runtime_of(experiment)
     made = ready(experiment, runtime.available())
+    drawn_plan(made.experiment, made.spec).check()
     where = Path(run_dir) if run_dir is not None else Path("runs") / experiment.name / time.strftime("%Y%m%d_%H%M%S")
     where.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:

@@ -20,9 +20,10 @@ import ray
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
-from marlflow.base.items import Weights
+from marlflow.base.items import Update, Weights
 from marlflow.experiment.experiment import Evaluation, Log, Policy, Rollouts
 from marlflow.experiment.plans import Desk, build_plan, drawn_plan
+from marlflow.experiment.tally import PolicyTally
 from marlflow.experiment.train import Result, train
 from marlflow.flow import Outcome
 from marlflow.learn.stages import Learn
@@ -172,6 +173,26 @@ def test_on_policy_learning_is_the_same_as_inline(tmp_path: Path) -> None:
         records.append([without_times(json.loads(line)) for line in lines])
     assert len(records[0]) >= 3
     assert records[0] == records[1]
+
+
+def test_overlapping_rounds_are_collected_while_their_learner_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Update] = []
+    updated = PolicyTally.updated
+
+    def note(tally: PolicyTally, update: Update) -> None:
+        seen.append(update)
+        updated(tally, update)
+
+    monkeypatch.setattr(PolicyTally, "updated", note)
+    algorithm = replace(SMALL_PPO, batch_agent_steps=50, minibatch_agent_steps=10, epochs=20, max_staleness=1)
+    overlap = Rollouts(num_workers=1, fragment_env_steps=80, pace="overlap")
+    result = train(small_run("ray", policies=policies(hunters=algorithm, prey=Random()), rollouts=overlap), tmp_path)
+    assert {update.staleness_mean for update in seen} <= {0.0, 1.0}
+    assert max(update.staleness_mean for update in seen) == 1.0
+    assert sum(update.rows for update in seen) == 20 * result.metrics["stages"]["hunters/Concat"]["rows"]
+    assert [update.version for update in seen] == list(range(len(seen)))
 
 
 BOTH_PLACEMENTS = {"hunters": Policy(SMALL_DQN, SMALL), "prey": Policy(SMALL_DQN, SMALL, Placement(replay="own"))}

@@ -1,0 +1,86 @@
+"""What the README and the tutorial tell a reader to type works."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marlflow.cli.main import main
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
+
+
+def blocks(document: Path, language: str = "") -> list[str]:
+    """The code blocks of one language, in order."""
+    text = document.read_text(encoding="utf-8")
+    return [body for name, body in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S) if name == language]
+
+
+def commands(document: Path) -> list[str]:
+    """Each marlflow command of the document's code blocks that needs no file of the reader's own."""
+    shell = "".join(blocks(document)).replace("\\\n", " ")
+    return re.findall(r"^marlflow (?:train|plan) .*$", shell, re.M)
+
+
+COMMANDS = [line for name in ("README.md", "docs/tutorial.md") for line in commands(REPOSITORY / name)]
+
+
+def test_the_documents_have_commands() -> None:
+    assert len(COMMANDS) >= 3
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_is_a_plan_that_can_run(line: str) -> None:
+    _, _, *words = shlex.split(line)
+    assert main(["plan", *words]) == 0
+
+
+@pytest.fixture(name="folder")
+def readers_folder(tmp_path: Path) -> Path:
+    """What a reader of the tutorial has after its last step."""
+    tug, experiment, scaled = blocks(TUTORIAL, "python")
+    tug_yaml, scaled_yaml = blocks(TUTORIAL, "yaml")
+    files = {
+        "tug.py": tug,
+        "experiment.py": experiment,
+        "scaled.py": scaled,
+        "conf/env/tug.yaml": tug_yaml,
+        "conf/algorithm/scaled_ppo.yaml": scaled_yaml,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def said_in(folder: Path, *words: str) -> str:
+    """What a Python program prints, run in the reader's folder."""
+    ran = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_the_tutorials_experiment_learns(folder: Path) -> None:
+    *_, return_mean, _ = said_in(folder, "experiment.py").split()
+    assert float(return_mean) > 10
+
+
+def test_the_tutorials_plan_is_a_word_on_the_command_line(folder: Path) -> None:
+    shell = "".join(blocks(TUTORIAL))
+    (line,) = re.findall(r"^PYTHONPATH=\. marlflow (plan .*)$", shell, re.M)
+    program = "import sys; from marlflow.cli.main import main; sys.exit(main())"
+    said = said_in(folder, "-c", program, *shlex.split(line))
+    assert "red: scaled_ppo" in said
+    assert "Scale(factor=0.1) → Advantages" in said

@@ -1,0 +1,66 @@
+"""What tests of whole runs look at: reports, and everything that a run told its tally."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.base.items import Update
+from marlflow.experiment.tally import PolicyTally, Tally
+from marlflow.rollout.fragment import EpisodeResult, Receipt
+
+POLICY_KEYS = {
+    "return_mean",
+    "eval_return_mean",
+    "episodes",
+    "agent_steps_sampled",
+    "agent_steps_trained",
+    "updates",
+    "version",
+    "staleness_mean",
+    "stale_rows_dropped",
+    "rows_carried",
+    "reward_unattributed",
+    "loss",
+}
+
+
+def reports(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+class Seen:
+    """All that a run told its tally: receipts of rounds, evaluations and reports of learners."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.receipts: list[Receipt] = []
+        self.evaluations: list[Sequence[EpisodeResult]] = []
+        self.updates: list[Update] = []
+        collected, evaluated, updated = Tally.collected, Tally.evaluated, PolicyTally.updated
+
+        def see_collected(tally: Tally, receipts: Sequence[Receipt]) -> None:
+            self.receipts += receipts
+            collected(tally, receipts)
+
+        def see_evaluated(tally: Tally, results: Sequence[EpisodeResult]) -> None:
+            self.evaluations.append(results)
+            evaluated(tally, results)
+
+        def see_updated(tally: PolicyTally, update: Update) -> None:
+            self.updates.append(update)
+            updated(tally, update)
+
+        patch.setattr(Tally, "collected", see_collected)
+        patch.setattr(Tally, "evaluated", see_evaluated)
+        patch.setattr(PolicyTally, "updated", see_updated)
+
+    @property
+    def episodes(self) -> list[EpisodeResult]:
+        return [episode for receipt in self.receipts for episode in receipt.episodes]
+
+    def of(self, policy: str) -> list[Update]:
+        return [update for update in self.updates if update.policy == policy]
