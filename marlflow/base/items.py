@@ -24,18 +24,21 @@ class Weights:
 class Packed:
     """Rows on their way: how many, and the batches that hold them, or unopened references to those.
 
-    The driver passes these on; the place where the next stage runs opens them.
+    The driver passes these on; the place where the next stage runs opens them. Rows of several policies have `keys`:
+    whose each payload is. They are opened into a mapping from policy to batch.
     """
 
     rows: int
     payloads: tuple[Any, ...]
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """The rows of one policy from one collect of one worker, as the driver sees them.
 
-    `payloads` holds the batch, or an unopened reference to it; `closes_round` says that it is its round's last.
+    `payloads` holds the batch, or an unopened reference to it; `closes_round` says that it is its round's last. In a
+    joint stream `policy` is the stream's name, and `keys` says whose each payload is.
     """
 
     policy: str
@@ -45,6 +48,7 @@ class Fragment:
     rows: int
     rows_carried: int
     payloads: tuple[Any, ...]
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     # The banner would stand above every plan of a pygame environment.
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if os.getcwd() not in sys.path:  # a user's own environment is a module where they stand, as with `python -m`
+        sys.path.insert(0, os.getcwd())
     try:
         return _dispatch(words)
     except InvalidInput as error:
@@ -30,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _BAD_INPUT
     except MarlflowError as error:
         print(failure(error), file=sys.stderr)
+        return _FAILED
+    except BrokenPipeError:  # whoever read our output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -22,7 +22,7 @@ from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.plans import Desk, build_plan, drawn_plan
 from marlflow.experiment.ready import Ready, ready
 from marlflow.experiment.tally import Tally
-from marlflow.flow import Executor, StageId, StageTimes
+from marlflow.flow import Executor, Plan, StageId, StageTimes, source
 from marlflow.observe.console import RunConsole, console
 from marlflow.observe.curves import draw_learning_curves
 from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
@@ -103,7 +103,21 @@ class _Run:
         self._executor.run_sync()
         # When every plan has ended, so does their source, without asking for another round.
         self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
+        if self._experiment.evaluation.episodes and not self._interrupted:
+            self._evaluate_at_the_end()
         self._report()
+
+    def _evaluate_at_the_end(self) -> None:
+        """What the policies came to, greedily: a plan of one stage and one item."""
+        left = [range(self._experiment.evaluation.episodes)]
+
+        def evaluate() -> Sequence[EpisodeResult] | Awaitable[Sequence[EpisodeResult]]:
+            if not left:
+                raise StopIteration
+            return self._parts.workers.evaluate(left.pop(), self._published())
+
+        plan = Plan("evaluation", source(evaluate, name="Evaluate"))
+        Executor(plan, lambda _, results: self._tally.evaluated(results)).run_sync()
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
@@ -238,7 +252,8 @@ class _Run:
         if self._experiment.log.trace:
             self._trace.write(self._run_dir / "trace.json")
         if self._experiment.log.jsonl:
-            draw_learning_curves(self._run_dir / "metrics.jsonl", self._run_dir / "learning_curves.png")
+            curves = self._run_dir / "learning_curves.png"
+            draw_learning_curves(self._run_dir / "metrics.jsonl", curves, self._experiment.name)
         log.info("stopped by %s; %s", self.stopped_by, self.overlaps())
 
     def overlaps(self) -> str:

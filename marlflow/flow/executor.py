@@ -42,7 +42,6 @@ class Executor:
     ) -> None:
         plan.check()
         self._network = compile_plan(plan)
-        self._order = list(reversed(self._network.cells))
         self._firing = Firing(on_output or _ignore, hooks)
         self._plans = (plan.name, *(one.name for one in plan.plans)) if isinstance(plan, Together) else (plan.name,)
         self._stopping: set[str] = set()
@@ -52,6 +51,9 @@ class Executor:
         self._overlap = isinstance(plan, Together) and plan.rounds.overlap
         waiting = [one.name for one in plan.plans if one.waits_for_rounds] if isinstance(plan, Together) else []
         self._waited_for = {name: self._network.by_plan[name] for name in waiting}
+        # From the ends to the sources; those for whom the next round waits before the others.
+        self._order = list(reversed(self._network.cells))
+        self._order.sort(key=lambda cell: cell.stages[0].plan not in waiting)
 
     # -- running ------------------------------------------------------------------------------------------------
 

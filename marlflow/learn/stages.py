@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Update
+from marlflow.base.joint import JointBatch, join
 from marlflow.flow import Place
 from marlflow.learn.estimators import advantages, normalised
 from marlflow.learn.protocol import Learner
@@ -42,6 +45,28 @@ class DropStale:
         kept = batch.only(fresh)
         self.learner.stale_rows_dropped += batch.rows - kept.rows
         return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Lays the batches of a joint stream side by side: one joint row for each copy, episode and env step.
+
+    `agents` fixes each policy's agent slots, where a network's input must not depend on who was there.
+    """
+
+    learner: Learner = field(repr=False)
+    agents: Mapping[str, Sequence[int]] | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    def __call__(self, batches: Mapping[str, Batch] | Batch) -> JointBatch:
+        """The batches as one; what a gather gives counts as a batch until it is opened, so only here it shows."""
+        if isinstance(batches, Batch):
+            raise PlanInvalid(["it expects a joint stream, but got the rows of one policy: see ByPolicy(joint=...)"])
+        return join(batches, self.agents)
 
 
 @dataclass(frozen=True, slots=True)

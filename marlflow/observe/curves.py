@@ -35,7 +35,8 @@ def draw_learning_curves(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    reports = read_metrics(metrics_path)
+    # A run's last report may be of the same env step as the one before: what was still under way then is done.
+    reports = list({report["env_steps"]: report for report in read_metrics(metrics_path)}.values())
     if not reports:
         raise InvalidInput([f"{metrics_path} has no report yet; it gets one every log.every_env_steps env steps"])
     figure = Figure(figsize=(9.0, 6.5), dpi=150, layout="constrained", facecolor="white")

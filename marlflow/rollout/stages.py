@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from marlflow.base.batch import Batch
+from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment, Packed
 from marlflow.rollout.protocol import Request, Round, Workers
 
@@ -28,13 +29,48 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class ByPolicy:
-    """Divides a round into the fragments of each policy that has a plan."""
+    """Divides a round into the fragments of each policy that has a plan.
 
+    `joint` names streams that several policies share: `ByPolicy(joint={"mixer": ("left", "right")})` also gives the
+    plan "mixer" one fragment per worker, with the payloads of both.
+    """
+
+    joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
     routes: ClassVar[Any] = Fragment
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
-        """Each fragment under its policy's name."""
-        return ((fragment.policy, fragment) for fragment in round.fragments)
+        """Each fragment under its policy's name, then those of the joint streams under theirs.
+
+        Raises PlanInvalid where a joint stream has the name of a policy, or joins one that leaves no rows.
+        """
+        for fragment in round.fragments:
+            yield fragment.policy, fragment
+        for name, policies in self.joint.items():
+            for fragment in _joined(name, policies, round.fragments):
+                yield name, fragment
+
+
+def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[Fragment]:
+    """For each worker one fragment of all `policies`, in their order, under `name`."""
+    workers: dict[int, dict[str, Fragment]] = {}
+    for fragment in fragments:
+        workers.setdefault(fragment.worker, {})[fragment.policy] = fragment
+    for worker, made in workers.items():
+        if name in made:
+            raise PlanInvalid([f"the joint stream {name!r} has the name of a policy: give it another"])
+        if missing := [policy for policy in policies if policy not in made]:
+            raise PlanInvalid([f"the joint stream {name!r} joins {missing}, but rows come only from {sorted(made)}"])
+        parts = [made[policy] for policy in policies]
+        yield Fragment(
+            policy=name,
+            worker=worker,
+            round=parts[0].round,
+            closes_round=parts[0].closes_round,
+            rows=sum(part.rows for part in parts),
+            rows_carried=sum(part.rows_carried for part in parts),
+            payloads=tuple(payload for part in parts for payload in part.payloads),
+            keys=tuple(part.policy for part in parts for _ in part.payloads),
+        )
 
 
 @dataclass(slots=True)
@@ -57,5 +93,6 @@ class Concat:
         if not fragment.closes_round or rows < max(1, self.agent_steps):
             return []
         payloads = tuple(payload for held in self.held for payload in held.payloads)
+        keys = tuple(key for held in self.held for key in held.keys)
         self.held.clear()
-        return [cast("Batch", Packed(rows, payloads))]
+        return [cast("Batch", Packed(rows, payloads, keys))]

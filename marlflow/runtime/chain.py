@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from marlflow.base.batch import Batch
+from marlflow.base.batch import Batch, Transitions
+from marlflow.base.joint import JointBatch
 from marlflow.flow import StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.operators import EndOfFlow, OperatorRaised
 
+Rows: TypeAlias = Batch | Transitions | JointBatch
+"""What is packed when it leaves a place, so that the driver passes it on unopened."""
 
-def opened(payloads: Sequence[Any]) -> Any:
-    """What a stage is handed for an item that came packed: its one payload, or all its batches as one."""
+
+def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
+    """What a stage is handed for an item that came packed: its one payload, or all its batches as one.
+
+    With `keys`, whose each payload is, it is handed that for each key.
+    """
+    if keys:
+        whose = list(zip(keys, payloads, strict=True))
+        return {key: opened([payload for owner, payload in whose if owner == key]) for key in dict.fromkeys(keys)}
     return payloads[0] if len(payloads) == 1 else Batch.concat(payloads)
 
 

@@ -1,5 +1,7 @@
 """Environments by import path: what comes of a wrong one."""
 
+import sys
+
 import pytest
 from pettingzoo.utils import BaseParallelWrapper
 
@@ -44,7 +46,9 @@ def test_what_cannot_be_made_is_explained(target, arguments, problem):
 
 
 def test_an_extra_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "mpe2", None)
+    for name in [name for name in sys.modules if name.startswith("mpe2.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mpe2", None)
     with pytest.raises(ConfigInvalid) as caught:
         make_environment("mpe2.simple_tag_v3.parallel_env", {})
     assert "pip install 'marlflow[mpe]'" in str(caught.value)

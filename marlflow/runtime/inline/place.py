@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marlflow.base.batch import Batch, Transitions
 from marlflow.base.items import Packed
 from marlflow.flow import Outcome
-from marlflow.runtime.chain import opened, run_chain
+from marlflow.runtime.chain import Rows, opened, run_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +21,16 @@ class InlinePlace:
         """A call of all operators in order."""
 
         def call(items: Sequence[Any]) -> Outcome:
-            taken = [opened(payloads) if (payloads := getattr(item, "payloads", None)) else item for item in items]
-            outputs, times = run_chain(operators, taken)
+            outputs, times = run_chain(operators, [_opened(item) for item in items])
             return Outcome([_packed(output) for output in outputs], times)
 
         return call
 
 
+def _opened(item: Any) -> Any:
+    payloads = getattr(item, "payloads", ())
+    return opened(payloads, item.keys) if payloads else item
+
+
 def _packed(output: Any) -> Any:
-    return Packed(output.rows, (output,)) if isinstance(output, Batch | Transitions) else output
+    return Packed(output.rows, (output,)) if isinstance(output, Rows) else output

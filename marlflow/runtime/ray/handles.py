@@ -10,11 +10,11 @@ from typing import Any
 
 import ray
 
-from marlflow.base.batch import Batch, Transitions
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Packed, Weights
 from marlflow.flow import Outcome
 from marlflow.flow.operators import OperatorRaised, emits
+from marlflow.runtime.chain import Rows
 from marlflow.runtime.ray.host import Raised, Ran, resident
 
 
@@ -71,7 +71,7 @@ class RayPlace:
 
     async def _run(self, chain: int, items: Sequence[Any], returns: int) -> tuple[Ran, *tuple[Any, ...]]:
         payloads = [getattr(item, "payloads", ()) for item in items]
-        light = [None if found else item for item, found in zip(items, payloads, strict=True)]
+        light = [item.keys if found else item for item, found in zip(items, payloads, strict=True)]
         counts = [len(found) for found in payloads]
         flat = [payload for found in payloads for payload in found]
         made = self._method(returns).remote(chain, light, counts, returns, *flat)
@@ -98,4 +98,4 @@ def as_exception(carried: Raised) -> BaseException:
 
 
 def _is_packed(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Batch | Transitions)
+    return isinstance(hint, type) and issubclass(hint, Rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import traceback
 from collections.abc import Callable, Sequence
@@ -10,10 +11,9 @@ from typing import Any
 
 import torch
 
-from marlflow.base.batch import Batch, Transitions
 from marlflow.flow import StageTimes
 from marlflow.flow.operators import OperatorRaised
-from marlflow.runtime.chain import opened, run_chain
+from marlflow.runtime.chain import Rows, opened, run_chain
 
 RESIDENTS: dict[str, Any] = {}
 """What this process hosts, by name. Handles find their object here when they arrive in a stage."""
@@ -66,6 +66,7 @@ class Host:
         self._publishers: dict[int, Any] = {}
         for name, build in builders.items():
             RESIDENTS[name] = build()
+        gc.freeze()  # what is here now stays: no collection has to look at it again
 
     def ready(self) -> bool:
         """Answers once everything is built."""
@@ -81,7 +82,8 @@ class Host:
     def run(self, chain: int, items: Sequence[Any], counts: Sequence[int], returns: int, *payloads: Any) -> Any:
         """Runs a chain on items; item i comes packed in `counts[i]` payloads, or, if that is 0, as it is.
 
-        Returns a receipt, then packed outputs, then the weights if any were published.
+        Of a packed item `items` has the keys, which say whose each payload is, if it has any. Returns a receipt, then
+        packed outputs, then the weights if any were published.
         """
         publisher = self._publishers[chain]
         version = publisher.version if publisher is not None else None
@@ -90,8 +92,8 @@ class Host:
         except OperatorRaised as error:
             failed = raised(error.__cause__ or error, error.position)
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
-        packed = [output for output in outputs if isinstance(output, Batch | Transitions)]
-        light = [output.rows if isinstance(output, Batch | Transitions) else output for output in outputs]
+        packed = [output for output in outputs if isinstance(output, Rows)]
+        light = [output.rows if isinstance(output, Rows) else output for output in outputs]
         published = publisher.published if publisher is not None and publisher.version != version else None
         receipt = Ran(light, times, published.version if published else None)
         extra = [] if publisher is None else [published.flat if published else None]
@@ -110,6 +112,6 @@ class Host:
 def _opened(items: Sequence[Any], counts: Sequence[int], payloads: Sequence[Any]) -> list[Any]:
     taken, start = [], 0
     for item, count in zip(items, counts, strict=True):
-        taken.append(opened(payloads[start : start + count]) if count else item)
+        taken.append(opened(payloads[start : start + count], keys=item) if count else item)
         start += count
     return taken

@@ -166,8 +166,9 @@ class RayRuntime:
             replays[name] = Handle(name, key, place)
 
     def _started(self, kind: type, options: Mapping[str, Any], *arguments: Any) -> Any:
-        # Not by decorator: a decorated class would travel by value, with a copy of its module's globals.
-        actor: Any = ray.remote(kind).options(**options).remote(*arguments)
+        # Not by decorator: a decorated class would travel by value, with a copy of its module's globals. Ray's own
+        # events of every call are for a dashboard that is not there.
+        actor: Any = ray.remote(kind).options(enable_task_events=False, **options).remote(*arguments)
         self._actors.append(actor)
         return actor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ class RolloutActor:
             self._worker = self._spec.worker(self._number)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
+        gc.freeze()  # what is here now stays: no collection has to look at it again
         return None
 
     def collect(self, versions: Mapping[str, int], schedules: Mapping[str, Mapping[str, float]], *flats: Any) -> Any:

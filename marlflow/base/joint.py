@@ -1,0 +1,126 @@
+"""Rows of several policies side by side: one joint row for each copy, episode and env step.
+
+Central critics and mixers look at what all agents did at the same moment, while each policy's rows stand agent by
+agent. A joint row has a seat for every agent of every joined policy, and says which of them were taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marlflow.base.batch import Array, Batch
+
+_KEYS = ("copy", "episode", "t_env")
+_AT_ENDS = ("terminated", "truncated", "bootstrap_obs", "bootstrap_mask")
+
+
+@dataclass(frozen=True, slots=True)
+class JointBatch:
+    """N joint rows: the env steps at which an agent of a joined policy decided, in order of copy, episode and `t_env`.
+
+    `keys` has `copy`, `episode` and `t_env`, [N] each. `agents` [K] is the slot of each seat's agent; `seats` says
+    which seats are a policy's, so `present[:, seats["left"]]` is [N, K_left]. `present` (bool [N, K]): the agent
+    decided then.
+
+    `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where nobody was present (an action mask
+    too: look at `present` before using one). `segment_ends[policy]`, [N, K_policy, ...] each: `ends` (bool: a segment
+    ends with this row), and where it does `terminated`, `truncated`, `bootstrap_obs` and, beside masks,
+    `bootstrap_mask`; zero elsewhere. An agent's row goes on unless it `ends`, be it not in the very next joint row: in
+    an AEC environment others have their turns in between.
+
+    `next_row` (int [N]) is the next joint row of the same copy and episode in this batch, -1 where there is none.
+    """
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Batch": ".then(Join(learner))",
+        "Fragment": ".gather(Concat(agent_steps=...)).then(Join(learner))",
+    }
+
+    keys: Mapping[str, Array]
+    agents: Array
+    seats: Mapping[str, slice]
+    present: Array
+    columns: Mapping[str, Mapping[str, Array]]
+    segment_ends: Mapping[str, Mapping[str, Array]]
+    next_row: Array
+
+    @property
+    def rows(self) -> int:
+        """How many agent steps the batch holds, of all joined policies."""
+        return int(self.present.sum())
+
+
+def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | None = None) -> JointBatch:
+    """The batches of several policies as joint rows; policies sit in the order of `batches`, agents by their slots.
+
+    `agents` fixes the slots that each policy has seats for; without it, a policy has those that are in its batch.
+    Raises ValueError where an agent has no seat, or decides twice at one env step of an episode.
+    """
+    keys, rows = _joint_rows(batches)
+    slots = {
+        policy: np.unique(np.asarray(agents[policy] if agents else batch["agent"], np.int64))
+        for policy, batch in batches.items()
+    }
+    seats = _seats(slots)
+    present = np.zeros((keys.shape[1], sum(map(len, slots.values()))), bool)
+    columns: dict[str, Mapping[str, Array]] = {}
+    segment_ends: dict[str, Mapping[str, Array]] = {}
+    for policy, batch in batches.items():
+        row, seat = rows[policy], _seat(policy, batch["agent"], slots[policy])
+        taken = present[:, seats[policy]]
+        taken[row, seat] = True
+        own = {name: column for name, column in batch.columns.items() if name not in _KEYS}
+        columns[policy] = {name: _spread(column, row, seat, taken.shape) for name, column in own.items()}
+        row, seat = row[batch.ends()], seat[batch.ends()]
+        ends = {name: batch.segments[name] for name in _AT_ENDS if name in batch.segments}
+        ends["ends"] = np.ones(len(row), bool)
+        segment_ends[policy] = {name: _spread(column, row, seat, taken.shape) for name, column in ends.items()}
+    if doubled := sum(batch.rows for batch in batches.values()) - int(present.sum()):
+        raise ValueError(f"{doubled} rows are an agent's second decision at one env step: was a batch joined twice?")
+    by_key = dict(zip(_KEYS, keys, strict=True))
+    sitting = np.concatenate(list(slots.values()))
+    return JointBatch(by_key, sitting, seats, present, columns, segment_ends, _next_row(keys))
+
+
+def _joint_rows(batches: Mapping[str, Batch]) -> tuple[Array, dict[str, Array]]:
+    """The keys of the joint rows, [3, N] in order, and for each policy the joint row of each of its rows."""
+    table = np.array([np.concatenate([batch[key] for batch in batches.values()]) for key in _KEYS], np.int64)
+    order = np.lexsort(table[::-1])
+    ordered = table[:, order]
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    row_of = np.empty(len(order), np.int64)
+    row_of[order] = np.cumsum(is_new) - 1
+    parts = np.split(row_of, np.cumsum([batch.rows for batch in batches.values()])[:-1])
+    return ordered[:, is_new], dict(zip(batches, parts, strict=True))
+
+
+def _seats(slots: Mapping[str, Array]) -> dict[str, slice]:
+    stops = np.cumsum([len(own) for own in slots.values()]).tolist()
+    return {policy: slice(stop - len(own), stop) for (policy, own), stop in zip(slots.items(), stops, strict=True)}
+
+
+def _seat(policy: str, agent: Array, slots: Array) -> Array:
+    """Which of the policy's seats each row's agent has."""
+    if strangers := sorted(set(agent.tolist()) - set(slots.tolist())):
+        raise ValueError(f"policy {policy!r} has seats for agent slots {slots.tolist()}, but {strangers} decided too")
+    return np.searchsorted(slots, agent)
+
+
+def _spread(column: Array, row: Array, seat: Array, shape: tuple[int, ...]) -> Array:
+    """The column's entries each at its joint row and seat, zeros elsewhere."""
+    dense = np.zeros((*shape, *column.shape[1:]), column.dtype)
+    dense[row, seat] = column
+    return dense
+
+
+def _next_row(keys: Array) -> Array:
+    copy_and_episode = keys[:2]
+    following = np.arange(1, keys.shape[1] + 1)
+    goes_on = np.zeros(len(following), bool)
+    goes_on[:-1] = (copy_and_episode[:, 1:] == copy_and_episode[:, :-1]).all(axis=0)
+    return np.where(goes_on, following, -1)

@@ -1,0 +1,66 @@
+"""Rows of several policies go to an actor by reference, are joined there, and come back unopened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from marlflow.base.batch import Batch
+from marlflow.base.items import Packed
+from marlflow.base.joint import JointBatch
+from marlflow.flow import Outcome
+from marlflow.learn.stages import Join
+from marlflow.runtime.ray.handles import Handle, RayPlace
+from marlflow.runtime.ray.host import Host
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def batch_of(agent: int, copy: int, rows: int) -> Batch:
+    names = {"agent": agent, "copy": copy, "episode": 0, "length": rows, "terminated": False, "truncated": False}
+    return Batch(
+        {"reward": np.arange(rows) + 1.0, "t_env": np.arange(rows)},
+        {**{name: np.array([value]) for name, value in names.items()}, "bootstrap_obs": np.ones((1, 2))},
+    )
+
+
+def called(place: RayPlace, operators: list[Any], items: list[Any]) -> Outcome:
+    async def wait() -> Outcome:
+        return await place.prepare(operators)(items)
+
+    return asyncio.run(wait())
+
+
+def counts_of(batches: Mapping[str, Batch]) -> dict[str, int]:
+    return {policy: batch.rows for policy, batch in batches.items()}
+
+
+def kind_of(item: Any) -> str:
+    return type(item).__name__
+
+
+def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    actor: Any = ray.remote(Host).remote({"learner mixer": str}, 1)
+    try:
+        place = RayPlace("learner mixer", actor)
+        learner: Any = Handle("mixer", "learner mixer", place)
+        payloads = [batch_of(0, 0, 3), batch_of(1, 0, 2), batch_of(0, 1, 1), batch_of(1, 1, 4)]
+        joint = Packed(10, tuple(map(ray.put, payloads)), ("left", "right") * 2)
+        plain = Packed(3, (ray.put(payloads[0]),))
+        with monkeypatch.context() as driver:
+            for kind in (Batch, JointBatch):
+                driver.setattr(kind, "__setstate__", lambda *_: pytest.fail("the driver opened rows"))
+            (made,) = called(place, [Join(learner)], [joint]).outputs
+            assert called(place, [counts_of], [joint]).outputs == [{"left": 4, "right": 6}]
+            assert called(place, [kind_of], [plain]).outputs == ["Batch"]
+        assert made.rows == 10
+        opened: JointBatch = ray.get(made.payloads[0])
+        assert opened.keys["copy"].tolist() == [0, 0, 0, 1, 1, 1, 1]
+        assert opened.present.sum(axis=0).tolist() == [4, 6]
+    finally:
+        ray.kill(actor)
