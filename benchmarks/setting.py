@@ -32,6 +32,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
         batch_agent_steps=64,
         train_every_agent_steps=DQN_AGENT_STEPS_PER_UPDATE,
         learning_starts_agent_steps=0,
+        store_agent_steps=512,
         learning_rate=0.0,
         epsilon_end=1.0,
     )

@@ -46,6 +46,7 @@ class DQN:
     batch_agent_steps: int = 64
     train_every_agent_steps: int = 8
     learning_starts_agent_steps: int = 1_000
+    store_agent_steps: int = 1
     replay_agent_steps: int = 100_000
     learning_rate: float = 5e-4
     discount: float = 0.99
@@ -68,7 +69,7 @@ class DQN:
         """From experience to weights."""
         if replay is None:
             raise TypeError("dqn's plan needs a replay")
-        store = experience.gather(Concat(agent_steps=1)).then(Insert(replay))
+        store = experience.gather(Concat(agent_steps=self.store_agent_steps)).then(Insert(replay))
         # What the learner does stands together: it is then one call, and targets and versions come after the same
         # updates, wherever the replay lives.
         train = (
@@ -86,7 +87,7 @@ class DQN:
         found = []
         if not isinstance(spaces.action, gym.Discrete):
             found.append(f"dqn cannot act in {describe_space(spaces.action)}; it needs Discrete actions")
-        positive = ("batch_agent_steps", "train_every_agent_steps", "replay_agent_steps", "n_step")
+        positive = ("batch_agent_steps", "store_agent_steps", "train_every_agent_steps", "replay_agent_steps", "n_step")
         found += [
             f"dqn needs {name} of at least 1, not {value}" for name in positive if (value := getattr(self, name)) < 1
         ]
