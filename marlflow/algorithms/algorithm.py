@@ -52,7 +52,7 @@ class Algorithm(Protocol):
         ...
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """The scheduled values after `agent_steps` of the policy's own were sampled."""
+        """What its actors are set to after `agent_steps` of the policy's own were sampled, sent with each collect."""
         ...
 
 

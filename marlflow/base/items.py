@@ -63,7 +63,8 @@ class Inserted:
 class Update:
     """What a learner reports after one turn of learning.
 
-    `rows` counts agent steps trained on, each as often as it was used; `updates` counts optimiser steps; `version` is
+    `rows` counts agent steps trained on, each as often as it was used; `updates` counts optimiser steps, and
+    `updates_skipped` those that were not taken because their gradient was not finite; `version` is
     the learner's when it began; `staleness_mean` is over the rows; `priorities` and `row_ids` go back to a replay.
     """
 
@@ -75,5 +76,6 @@ class Update:
     staleness_mean: float = 0.0
     stale_rows_dropped: int = 0
     rows_carried: int = 0
+    updates_skipped: int = 0
     priorities: Array | None = None
     row_ids: Array | None = None

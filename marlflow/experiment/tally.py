@@ -28,8 +28,10 @@ class PolicyTally:
     stale_rows_dropped: int = 0
     rows_carried: int = 0
     reward_unattributed: float = 0.0
+    updates_skipped: int = 0
     loss: Mapping[str, float] = field(default_factory=dict)
     staleness: float | None = None
+    since_report: list[Update] = field(default_factory=list)
 
     @property
     def return_mean(self) -> float | None:
@@ -46,8 +48,21 @@ class PolicyTally:
         self.agent_steps_trained += update.rows
         self.updates += update.updates
         self.stale_rows_dropped += update.stale_rows_dropped
+        self.updates_skipped += update.updates_skipped
         if update.updates:
-            self.loss, self.staleness = update.loss, update.staleness_mean
+            self.since_report.append(Update(update.policy, 0, update.updates, 0, update.loss, update.staleness_mean))
+
+    def settle(self) -> None:
+        """Takes the means over the updates since the last report; without any, the old ones stay."""
+        if not self.since_report:
+            return
+        weights = [update.updates for update in self.since_report]
+        total = sum(weights)
+        shares = [(update, weight / total) for update, weight in zip(self.since_report, weights, strict=True)]
+        terms = self.since_report[-1].loss
+        self.loss = {name: sum(u.loss.get(name, 0.0) * share for u, share in shares) for name in terms}
+        self.staleness = sum(u.staleness_mean * share for u, share in shares)
+        self.since_report.clear()
 
 
 class Tally:
@@ -73,8 +88,9 @@ class Tally:
                 tally.agent_steps_sampled += made.rows
                 tally.rows_carried += made.rows_carried
                 tally.reward_unattributed += made.reward_unattributed
-            for episode in receipt.episodes:
-                self._finished(episode)
+        ended = [episode for receipt in receipts for episode in receipt.episodes]
+        for episode in sorted(ended, key=lambda episode: (episode.tick, episode.copy)):
+            self._finished(episode)
 
     def _finished(self, episode: EpisodeResult) -> None:
         self.episodes += 1
@@ -101,13 +117,22 @@ class Tally:
         return {name: fmean(totals) for name, totals in returns.items()}
 
     def record(
-        self, time_s: float, stages: Mapping[str, Mapping[str, Any]], published: Mapping[str, Weights]
+        self,
+        time_s: float,
+        training_s: float,
+        stages: Mapping[str, Mapping[str, Any]],
+        published: Mapping[str, Weights],
     ) -> MetricsRecord:
-        """The record as of now; `env_steps_per_s` is since the last one that had new env steps."""
+        """The record as of now; `env_steps_per_s` is since the last one that had new env steps.
+
+        `training_s` is up to the last round, without what evaluations took.
+        """
         steps, since_s = self._reported
         if self.env_steps > steps:  # the report at a run's end may follow one of the same round
-            self._env_steps_per_s = (self.env_steps - steps) / max(1e-9, time_s - since_s)
-            self._reported = (self.env_steps, time_s)
+            self._env_steps_per_s = (self.env_steps - steps) / max(1e-9, training_s - since_s)
+            self._reported = (self.env_steps, training_s)
+        for tally in self.policies.values():
+            tally.settle()
         return {
             "time_s": time_s,
             "env_steps": self.env_steps,
@@ -119,7 +144,10 @@ class Tally:
                 agent: {"return_mean": fmean(returns) if returns else None} for agent, returns in self.agents.items()
             },
             "stages": {name: _stage(meter) for name, meter in stages.items()},
-            "faults": {"agents_vanished": self.agents_vanished},
+            "faults": {
+                "agents_vanished": self.agents_vanished,
+                "updates_skipped": sum(tally.updates_skipped for tally in self.policies.values()),
+            },
             "league": {},
         }
 

@@ -93,6 +93,7 @@ class _Run:
         self._due_evaluation = 0
         self._ended: set[str] = set()
         self._began_s = time.perf_counter()
+        self._training_s = self._evaluating_s = 0.0
         self._interrupted = False
         self.stopped_by = ""
         self.last: MetricsRecord = self._record()
@@ -137,6 +138,8 @@ class _Run:
         return {name: learner.published for name, learner in self._parts.learners.items()}
 
     def _round_made(self, round: Round) -> Round | Awaitable[Round]:
+        began_s = time.perf_counter()
+        self._training_s = began_s - self._began_s - self._evaluating_s
         self._tally.collected(round.receipts)
         self._end_policies()
         evaluation = self._experiment.evaluation
@@ -144,15 +147,21 @@ class _Run:
             self._due_evaluation += evaluation.every_env_steps
             results = self._parts.workers.evaluate(range(evaluation.episodes), self._published())
             if isinstance(results, Awaitable):
-                return self._after_evaluation(round, results)
-            self._tally.evaluated(results)
+                return self._after_evaluation(round, results, began_s)
+            self._evaluated(results, began_s)
         self._report_if_due()
         return round
 
-    async def _after_evaluation(self, round: Round, results: Awaitable[Sequence[EpisodeResult]]) -> Round:
-        self._tally.evaluated(await results)
+    async def _after_evaluation(
+        self, round: Round, results: Awaitable[Sequence[EpisodeResult]], began_s: float
+    ) -> Round:
+        self._evaluated(await results, began_s)
         self._report_if_due()
         return round
+
+    def _evaluated(self, results: Sequence[EpisodeResult], began_s: float) -> None:
+        self._tally.evaluated(results)
+        self._evaluating_s += time.perf_counter() - began_s
 
     def _reported(self, plan: str, item: Any) -> None:
         if isinstance(item, Update):
@@ -227,7 +236,7 @@ class _Run:
 
     def _record(self) -> MetricsRecord:
         time_s = time.perf_counter() - self._began_s
-        return self._tally.record(time_s, self._executor.meters(), self._published())
+        return self._tally.record(time_s, self._training_s, self._executor.meters(), self._published())
 
     def _report_if_due(self) -> None:
         if self._tally.env_steps >= self._due_log:

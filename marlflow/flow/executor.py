@@ -51,6 +51,10 @@ class Executor:
         self._overlap = isinstance(plan, Together) and plan.rounds.overlap
         waiting = [one.name for one in plan.plans if one.waits_for_rounds] if isinstance(plan, Together) else []
         self._waited_for = {name: self._network.by_plan[name] for name in waiting}
+        # A round is begun when nothing else can move, so that what was made is used first; unless there are sources
+        # that nothing holds: they can always move.
+        others = [cell for cell in self._network.cells if cell.kind is Kind.SOURCE and cell not in self._shared]
+        self._last_in_line = [cell for cell in self._shared if cell.kind is Kind.SOURCE] if _all_held(others) else []
         # From the ends to the sources; those for whom the next round waits before the others.
         self._order = list(reversed(self._network.cells))
         self._order.sort(key=lambda cell: cell.stages[0].plan not in waiting)
@@ -178,7 +182,7 @@ class Executor:
                 continue
             if cell.pending and cell.deliver():
                 moved = True
-            if self._fire(cell):
+            if not (moved and cell in self._last_in_line) and self._fire(cell):
                 moved = True
                 if firing.failure is not None:
                     return True
@@ -239,7 +243,7 @@ class Executor:
 
     def _may_begin_round(self, source: Cell) -> bool:
         """Whether a source may make its next item: that of the shared stream waits for plans that wait for rounds."""
-        if not self._waited_for or source not in self._shared:
+        if source not in self._shared:
             return True
         delivered = all(cell.held() == 0 for cell in self._shared if cell is not source)
         return delivered and all(self._has_rested(name) for name in self._waited_for)
@@ -314,6 +318,10 @@ class Executor:
             return known
         tired = [name for name in self._waited_for if not self._has_rested(name)]
         return " and ".join(f"plan {name!r} to come to rest" for name in tired) or "the round before to be taken up"
+
+
+def _all_held(sources: Sequence[Cell]) -> bool:
+    return all(cell.gates for cell in sources)
 
 
 def _ignore(plan: str, item: Any) -> None:

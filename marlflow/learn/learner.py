@@ -111,7 +111,7 @@ class TorchLearner:
 
         There are floor(rows / minibatch_agent_steps) minibatches of nearly equal size, and always at least one;
         without `minibatch_agent_steps` there is one. `loss` of the result has the means of the loss's terms and of
-        `grad_norm` over the steps taken, and in `skipped` how many were not, their gradient being not finite.
+        `grad_norm` over the steps taken; a step whose gradient is not finite is skipped and counted.
         """
         columns = {name: self._tensor(column) for name, column in _columns(batch)}
         parts = 1 if minibatch_agent_steps is None else max(1, batch.rows // minibatch_agent_steps)
@@ -129,10 +129,11 @@ class TorchLearner:
         version = batch.version if isinstance(batch, Transitions) else batch.columns["version"]
         return Update(
             policy=self.name,
-            rows=batch.rows * epochs,
+            rows=round(batch.rows * epochs * taken / (taken + skipped)) if skipped else batch.rows * epochs,
             updates=taken,
             version=self.version,
-            loss={**loss, "skipped": float(skipped)},
+            loss=loss,
+            updates_skipped=skipped,
             staleness_mean=float(self.version - version.mean()) if version is not None and len(version) else 0.0,
             stale_rows_dropped=dropped,
             rows_carried=int(batch.segments["carried"].sum()) if isinstance(batch, Batch) else 0,
@@ -163,6 +164,7 @@ class TorchLearner:
         """Copies of the parameters, the optimiser's moments, the target and the random state; see `load_state`."""
         tensors = {name: tensor.cpu().numpy().copy() for name, tensor in self._tensors().items()}
         tensors["generator"] = self._generator.get_state().numpy().copy()
+        tensors["published"] = self.published.flat.copy()  # not what is learned since: versions name one thing only
         numbers = {name: getattr(self, name) for name in _COUNTS}
         return LearnerState(tensors, {**numbers, "learning_rate": self.optimiser.learning_rate})
 
@@ -176,7 +178,7 @@ class TorchLearner:
         for name in _COUNTS:
             setattr(self, name, int(state.numbers[name]))
         self.optimiser.learning_rate = float(state.numbers["learning_rate"])
-        self.published = Weights(self.version, self.flat.publish())
+        self.published = Weights(self.version, state.tensors["published"].copy())
 
     def _tensors(self) -> dict[str, Tensor]:
         adam = self.optimiser

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """A finished episode: what each agent that took part received in all, whosever row it belongs to."""
+    """A finished episode: what each agent that took part received in all, whosever row it belongs to.
+
+    `tick` says when in its worker's collect it ended, so that those of several workers can be put in order.
+    """
 
     copy: int
     episode: int
     env_steps: int
     returns: Mapping[str, float]
+    tick: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Lockstep:
         self._deciding: Array = np.empty(0, np.int64)
         self._deciding_copy: Array = np.empty(0, np.int64)
         self.results: list[EpisodeResult] = []
-        self.env_steps = self.agent_steps = 0
+        self.env_steps = self.agent_steps = self.ticks = 0
         self.env_s = self.policy_s = 0.0
         for index in range(len(windows)):
             self._reset(index)
@@ -101,6 +101,7 @@ class Lockstep:
                     steady = False
         self.env_s += perf_counter() - began
         self._env_steps += 1
+        self.ticks += 1
         self._receive(steady)
         if not steady:
             self._end_trajectories()
@@ -176,7 +177,10 @@ class Lockstep:
                 for ending in turn.ended:
                     lane = first + ending.slot
                     player = self._order[self._player_of[lane]]
-                    self._recorder.ended(lane, ending, int(self.episode_of[lane]), player)
+                    try:
+                        self._recorder.ended(lane, ending, int(self.episode_of[lane]), player)
+                    except ValueError as error:
+                        raise self._wrong(lane, str(error)) from error
             if turn.late_rewards:
                 late = np.array([first + slot for slot in turn.late_slots])
                 amounts = self._amounts(turn.late_rewards, late)
@@ -195,7 +199,7 @@ class Lockstep:
         appeared = window.appeared()
         by_agent = {a: returns[slot] for slot, a in enumerate(window.agents) if slot in appeared or returns[slot]}
         episode = int(self.episode_of[first])
-        self.results.append(EpisodeResult(self.copies[index], episode, window.env_steps, by_agent))
+        self.results.append(EpisodeResult(self.copies[index], episode, window.env_steps, by_agent, self.ticks))
         if self._recorder is not None:
             self._recorder.over(slice(first, first + self.stride))
 

@@ -89,6 +89,8 @@ class Recorder:
             mask = columns.data["action_mask"][row, cell].copy() if player.spaces.masked else None
         else:
             obs = player.stack([ending.observation])[0]
+            if player.may_be_nan and np.isnan(obs).any():
+                raise ValueError("the final observation has a NaN")
             mask = player.stack_masks([ending.mask])[0] if player.spaces.masked else None
         carried = start == 0 and bool(self._carried[lane])
         segment = (row, start, cell + 1, ending.terminated, ending.truncated, carried, episode, obs, mask)

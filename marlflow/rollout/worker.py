@@ -96,7 +96,7 @@ class RolloutWorker:
         lockstep, recorder = self._lockstep, self._recorder
         self._widen(ticks + 1)
         vanished = sum(window.vanished for window in self._windows)
-        lockstep.env_steps, lockstep.agent_steps = 0, 0
+        lockstep.env_steps, lockstep.agent_steps, lockstep.ticks = 0, 0, 0
         lockstep.env_s, lockstep.policy_s, lockstep.results = 0.0, 0.0, []
         for _ in range(ticks):
             lockstep.tick()

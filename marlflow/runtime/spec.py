@@ -21,7 +21,8 @@ class Placement:
     """What a process takes of the cluster.
 
     `num_cpus` is a reservation and may be a fraction; None means an equal share of what is free. `node` is the address
-    of a machine that it must be on. `replay` says whether a replay lives in its learner's process or in one of its own.
+    of a machine that it must be on. `replay` says whether a replay lives in its learner's process or in one of its own
+    (then a prioritised draw may go out before the last one's priorities are back).
     """
 
     num_learners: int = 1

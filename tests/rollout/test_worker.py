@@ -233,3 +233,16 @@ def test_an_action_that_the_space_has_not_is_an_error():
     worker = team(Constant(action=-1))
     with pytest.raises(MarlflowError, match=r"policy 'all' chose action -1, counted from 0, of Discrete\(2\)"):
         worker.collect(1)
+
+
+def test_a_nan_in_a_final_observation_is_an_error():
+    class Foggy(Scripted):
+        def see(self, agents):
+            return {a: np.full(1, np.nan if self.t == 2 and a == "b" else 0, np.float32) for a in agents}
+
+    same = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
+    ending = (["a"], {"a": 0.0, "b": 0.0}, {}, {"b": True})
+    worker = RolloutWorker(lambda: Foggy([same, ending, same]), [0], EVERYBODY, {"all": Constant()}, seed=0)
+    with pytest.raises(EnvironmentFailed, match="final observation has a NaN") as caught:
+        worker.collect(3)
+    assert "agent 'b'" in caught.value.where

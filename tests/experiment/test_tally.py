@@ -1,0 +1,54 @@
+"""What the tally makes of updates and episodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from marlflow.base.items import Update
+from marlflow.experiment.tally import Tally
+from marlflow.rollout.fragment import EpisodeResult, Receipt
+
+
+def update(steps: int, loss: float, staleness: float = 0.0, skipped: int = 0) -> Update:
+    return Update("prey", 64 * steps, steps, 0, {"td": loss}, staleness, updates_skipped=skipped)
+
+
+def receipt(worker: int, episodes: list[EpisodeResult]) -> Receipt:
+    return Receipt(worker, 10, 10, tuple(episodes), {}, 0, 0.0, 0.0, 0.0)
+
+
+def test_a_report_has_the_means_since_the_last_one() -> None:
+    tally = Tally(["prey"], {"fox": "prey"})
+    for one in (update(1, 1.0, 4.0), update(3, 5.0, 8.0)):
+        tally.policies["prey"].updated(one)
+    record = tally.record(1.0, 1.0, {}, {})["policies"]["prey"]
+    assert record["loss"] == {"td": pytest.approx((1.0 + 3 * 5.0) / 4)}
+    assert record["staleness_mean"] == pytest.approx((4.0 + 3 * 8.0) / 4)
+    assert tally.record(2.0, 2.0, {}, {})["policies"]["prey"]["loss"] == record["loss"]
+    tally.policies["prey"].updated(update(1, 9.0))
+    assert tally.record(3.0, 3.0, {}, {})["policies"]["prey"]["loss"] == {"td": 9.0}
+
+
+def test_skipped_updates_are_a_fault() -> None:
+    tally = Tally(["prey"], {"fox": "prey"})
+    tally.policies["prey"].updated(update(1, 1.0))
+    for _ in range(3):
+        tally.policies["prey"].updated(update(0, 0.0, skipped=2))
+    record = tally.record(1.0, 1.0, {}, {})
+    assert record["faults"]["updates_skipped"] == 6
+    assert record["policies"]["prey"]["loss"] == {"td": 1.0}
+    assert record["policies"]["prey"]["updates"] == 1
+
+
+def test_the_last_episodes_are_the_last_in_time_whoever_played_them() -> None:
+    tally = Tally(["prey"], {"fox": "prey"})
+    early = [EpisodeResult(0, n, 1, {"fox": float(n)}, tick=2 * n) for n in range(120)]
+    late = [EpisodeResult(1, n, 1, {"fox": float(n)}, tick=2 * n + 1) for n in range(120)]
+    tally.collected([receipt(0, early), receipt(1, late)])
+    assert tally.policies["prey"].return_mean == pytest.approx(sum(range(70, 120)) / 50)
+
+
+def test_the_speed_leaves_out_what_evaluations_took() -> None:
+    tally = Tally(["prey"], {"fox": "prey"})
+    tally.collected([receipt(0, [])])
+    assert tally.record(100.0, 2.0, {}, {})["env_steps_per_s"] == pytest.approx(5.0)
