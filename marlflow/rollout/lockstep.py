@@ -181,17 +181,22 @@ class Lockstep:
                         self._recorder.ended(lane, ending, int(self.episode_of[lane]), player)
                     except ValueError as error:
                         raise self._wrong(lane, str(error)) from error
-            if turn.late_rewards:
-                late = np.array([first + slot for slot in turn.late_slots])
-                amounts = self._amounts(turn.late_rewards, late)
-                np.add.at(self._returns, late, amounts)
-                if self._recorder is not None:
-                    self._recorder.received_late(late, amounts)
+            self._receive_without_row(first, turn.late_slots, turn.late_rewards)
             if turn.over:
                 self._finish(index)
                 self._reset(index)
             else:
                 self._lanes_of[index] = [first + slot for slot in turn.deciding]
+
+    def _receive_without_row(self, first: int, slots: Sequence[int], rewards: Sequence[float]) -> None:
+        """Rewards of a copy that no row can have: after an agent's end, or before its first decision."""
+        if not rewards:
+            return
+        lanes = np.array([first + slot for slot in slots])
+        amounts = self._amounts(list(rewards), lanes)
+        np.add.at(self._returns, lanes, amounts)
+        if self._recorder is not None:
+            self._recorder.received_late(lanes, amounts)
 
     def _finish(self, index: int) -> None:
         window, first = self.windows[index], index * self.stride
@@ -222,6 +227,9 @@ class Lockstep:
             self._welcome(index)
         for slot in range(self._welcomed[index]):
             self._keys[first + slot] = self._episodes.stream(index, episode, slot)
+        # An AEC environment may have stepped an agent that was dead from the start.
+        self._receive_without_row(first, turn.reward_slots, turn.rewards)
+        self._receive_without_row(first, turn.late_slots, turn.late_rewards)
         self._lanes_of[index] = [first + slot for slot in turn.deciding]
 
     def _welcome(self, index: int) -> None:

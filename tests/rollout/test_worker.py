@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
 from marlflow.base.items import Weights
@@ -246,3 +246,45 @@ def test_a_nan_in_a_final_observation_is_an_error():
     with pytest.raises(EnvironmentFailed, match="final observation has a NaN") as caught:
         worker.collect(3)
     assert "agent 'b'" in caught.value.where
+
+
+class DeadAtReset(AECEnv):
+    """`a` is dead from the start, and `b` receives 5 on its dead step, then 1 for each of three decisions."""
+
+    metadata = {"name": "dead_at_reset_v0"}  # noqa: RUF012  PettingZoo's convention
+    possible_agents = ["a", "b"]  # noqa: RUF012
+
+    def observation_space(self, agent):
+        return spaces.Box(-9, 9, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def observe(self, agent):
+        return np.zeros(1, np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.agent_selection, self.turns = ["a", "b"], "a", 0
+        self.terminations, self.truncations = {"a": True, "b": False}, {"a": False, "b": False}
+        self.rewards, self.infos = {"a": 0.0, "b": 0.0}, {"a": {}, "b": {}}
+        self._cumulative_rewards = dict(self.rewards)
+
+    def step(self, action):
+        if self.agent_selection == "a":
+            self.agents, self.agent_selection, self.rewards = ["b"], "b", {"b": 5.0}
+        elif self.terminations["b"]:
+            self.agents, self.rewards = [], {}
+        else:
+            self.turns += 1
+            self.rewards = {"b": 1.0}
+            self.terminations["b"] = self.turns == 3
+
+
+def test_what_is_received_while_an_episode_begins_belongs_to_no_row():
+    worker = RolloutWorker(DeadAtReset, [0], EVERYBODY, {"all": Constant()}, seed=0)
+    receipt, batches = worker.collect(2)
+    assert receipt.policies["all"].reward_unattributed == 5.0
+    receipt, more = worker.collect(1)
+    assert [episode.returns["b"] for episode in receipt.episodes] == [8.0]
+    assert batches["all"]["reward"].sum() + more["all"]["reward"].sum() == 3.0
+    assert receipt.policies["all"].reward_unattributed == 5.0  # of the next episode, which has begun
