@@ -137,7 +137,7 @@ async def measure(setting: Experiment, made: Ready, parts: Parts, rounds: int, r
 RLLIB_FLOW_SHARE_OF_BARE = 722 / 60_000
 
 
-def report(env_steps_per_round: int, copies: int, rounds: int, repeats: int = 7) -> Figures:
+def report(env_steps_per_round: int, copies: int, rounds: int, repeats: int = 5) -> Figures:
     """Measures and prints."""
     setting = experiment(env_steps_per_round, copies)
     with set_up(setting) as (made, parts):
@@ -160,5 +160,5 @@ def report(env_steps_per_round: int, copies: int, rounds: int, repeats: int = 7)
 
 
 if __name__ == "__main__":
-    report(200, copies=SMALL_COPIES, rounds=80)
-    report(2_000, copies=64, rounds=12)
+    report(200, copies=SMALL_COPIES, rounds=200)
+    report(2_000, copies=64, rounds=25)

@@ -49,7 +49,7 @@ class RowRandom:
     """Random numbers for the rows of one tick, one independent stream per row.
 
     `keys` [N] are the streams (from `key(seed, copy, episode, agent)`), `counters` [N] the decisions they stand at.
-    Each call of `uniform` takes the next draw of every stream.
+    Each call takes the next draw of every stream.
     """
 
     __slots__ = ("_base", "_draw")
@@ -67,6 +67,11 @@ class RowRandom:
         draw = np.uint64((self._draw * 0xD1342543DE82EF95) & _MASK)
         uniform: Array = (mix(self._base + draw) >> _S11) * _UNIT
         return uniform
+
+    def integers(self, high: int) -> Array:
+        """Int64 [N], uniform over 0 to `high` - 1."""
+        drawn: Array = (self.uniform() * high).astype(np.int64)
+        return drawn
 
     def normal(self) -> Array:
         """Float64 [N], standard normal (Box and Muller, 1958)."""

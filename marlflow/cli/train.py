@@ -92,10 +92,13 @@ def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
 def job(config: DictConfig) -> float | None:
     """One run; the figure that `objective` names, for sweepers."""
     from marlflow.experiment.schema import from_config
-    from marlflow.experiment.train import train
+    from marlflow.experiment.train import INTERRUPTED, train
 
     try:
-        return train(from_config(config), HydraConfig.get().runtime.output_dir).objective
+        result = train(from_config(config), HydraConfig.get().runtime.output_dir)
+        if result.stopped_by == INTERRUPTED:  # in order, but whoever interrupted wants no further job either
+            raise KeyboardInterrupt
+        return result.objective
     except MarlflowError as error:
         log.info("ended by %s: %s", type(error).__name__, error)
         raise

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
+from marlflow.base.errors import ConfigInvalid
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.spec import Placement
@@ -115,3 +116,18 @@ class Experiment:
     seed: int = 0
     name: str = "experiment"
     objective: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigInvalid for what is of another kind altogether: the likely slips of the pen."""
+        if problems := list(_other_kinds(self.env, self.policies, self.mapping)):
+            raise ConfigInvalid(problems)
+
+
+def _other_kinds(env: Any, policies: Any, mapping: Any) -> Iterator[str]:
+    if not isinstance(env, Env):
+        yield f"env is {env!r}, not an Env; write Env(factory, arguments)"
+    for name, policy in policies.items():
+        if not isinstance(policy, Policy):
+            yield f"policies[{name!r}] is {policy!r}, not a Policy; write Policy({type(policy).__name__}(...))"
+    if isinstance(mapping, Mapping) or not all(isinstance(rule, Rule) for rule in mapping):
+        yield f"mapping is {mapping!r}, not a list of rules; write [Rule('adversary_*', 'hunters'), ...]"

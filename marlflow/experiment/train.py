@@ -34,6 +34,9 @@ from marlflow.runtime.protocol import Parts, Runtime
 
 log = logging.getLogger("marlflow")
 
+INTERRUPTED = "interrupted"
+"""What a run says it was stopped by, if it was by a signal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -52,9 +55,12 @@ def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
     drawn_plan(made.experiment, made.spec).check()
     where = Path(run_dir) if run_dir is not None else Path("runs") / experiment.name / time.strftime("%Y%m%d_%H%M%S")
     where.mkdir(parents=True, exist_ok=True)
+    shown = console(experiment.log.console, run_info(made, where))
     with ExitStack() as stack:
+        stack.callback(shown.close)
         stack.callback(runtime.close)
-        run = _Run(made, where, runtime.start(made.spec))
+        shown.notice(f"starting {_processes(made)}")
+        run = _Run(made, where, runtime.start(made.spec), shown)
         stack.enter_context(run.signals_stop_it())
         stack.callback(run.close)
         run.run()
@@ -77,7 +83,7 @@ def runtime_of(experiment: Experiment) -> Runtime:
 class _Run:
     """A run under way."""
 
-    def __init__(self, made: Ready, run_dir: Path, parts: Parts) -> None:
+    def __init__(self, made: Ready, run_dir: Path, parts: Parts, shown: RunConsole) -> None:
         self._experiment, self._spec, self._parts = made.experiment, made.spec, parts
         self._run_dir = run_dir
         self._tally = Tally(tuple(made.spec.policies), made.spec.mapping)
@@ -85,9 +91,8 @@ class _Run:
         plan = build_plan(made.experiment, made.spec, parts, Desk(self._next_request, self._round_made))
         (run_dir / "plan.mmd").write_text(plan.mermaid())
         self._executor = Executor(plan, self._reported, hooks=(self,))
-        info = run_info(made, run_dir)
-        self._console = console(made.experiment.log.console, info)
-        self._sinks = _sinks(made.experiment, run_dir, self._console)
+        self._console = shown
+        self._files = _files(made.experiment, run_dir)
         self._rounds = 0
         self._due_log = made.experiment.log.every_env_steps
         self._due_evaluation = 0
@@ -107,6 +112,10 @@ class _Run:
         if self._experiment.evaluation.episodes and not self._interrupted:
             self._evaluate_at_the_end()
         self._report()
+        for name in self._spec.learning:
+            if self._tally.policies[name].updates == 0:
+                sampled = self._tally.policies[name].agent_steps_sampled
+                self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
 
     def _evaluate_at_the_end(self) -> None:
         """What the policies came to, greedily: a plan of one stage and one item."""
@@ -172,7 +181,7 @@ class _Run:
     def _stop_reason(self) -> str | None:
         stop = self._experiment.stop
         if self._interrupted:
-            return "interrupted"
+            return INTERRUPTED
         if stop.env_steps is not None and self._tally.env_steps >= stop.env_steps:
             return f"stop.env_steps={stop.env_steps}"
         if stop.time_s is not None and time.perf_counter() - self._began_s >= stop.time_s:
@@ -245,7 +254,7 @@ class _Run:
 
     def _report(self) -> None:
         self.last = self._record()
-        for sink in self._sinks:
+        for sink in (*self._files, self._console):
             sink.report(self.last)
 
     def keep(self, runtime: Runtime) -> None:
@@ -277,13 +286,18 @@ class _Run:
         return "; ".join(said) or "one learner"
 
     def close(self) -> None:
-        """Closes the console and the files."""
-        for sink in self._sinks:
+        """Closes the files."""
+        for sink in self._files:
             sink.close()
 
 
 def _astuple(overlap: Any) -> tuple[float, float, float]:
     return overlap.both_s, overlap.first_busy_s, overlap.second_busy_s
+
+
+def _processes(made: Ready) -> str:
+    workers, learners = made.spec.num_workers, len(made.spec.learning)
+    return f"{made.experiment.runtime.name}: rollout workers {workers}, learners {learners}"
 
 
 def run_info(made: Ready, run_dir: Path) -> RunInfo:
@@ -304,13 +318,13 @@ def run_info(made: Ready, run_dir: Path) -> RunInfo:
     )
 
 
-def _sinks(experiment: Experiment, run_dir: Path, shown: RunConsole) -> list[Sink]:
+def _files(experiment: Experiment, run_dir: Path) -> list[Sink]:
     sinks: list[Sink] = []
     if experiment.log.jsonl:
         sinks.append(JsonlSink(run_dir / "metrics.jsonl"))
     if experiment.log.tensorboard:
         sinks.append(TensorBoardSink(run_dir))
-    return [*sinks, shown]
+    return sinks
 
 
 def _objective(experiment: Experiment, record: Mapping[str, Any]) -> float | None:
