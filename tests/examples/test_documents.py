@@ -22,12 +22,15 @@ def blocks(document: Path, language: str = "") -> list[str]:
 
 
 def commands(document: Path) -> list[str]:
-    """Each marlflow command of the document's code blocks that needs no file of the reader's own."""
+    """Each marlflow command of the document's code blocks."""
     shell = "".join(blocks(document)).replace("\\\n", " ")
     return re.findall(r"^marlflow (?:train|plan) .*$", shell, re.M)
 
 
-COMMANDS = [line for name in ("README.md", "docs/tutorial.md") for line in commands(REPOSITORY / name)]
+README = REPOSITORY / "README.md"
+OWN_FILES = "--config-dir"
+COMMANDS = [line for document in (README, TUTORIAL) for line in commands(document) if OWN_FILES not in line]
+OWN_COMMANDS = [line for line in commands(README) if OWN_FILES in line]
 
 
 def test_the_documents_have_commands() -> None:
@@ -38,6 +41,21 @@ def test_the_documents_have_commands() -> None:
 def test_every_command_is_a_plan_that_can_run(line: str) -> None:
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
+
+
+@pytest.mark.parametrize("line", OWN_COMMANDS)
+def test_every_command_on_files_of_ones_own_is_a_plan_that_can_run(line: str, tmp_path: Path) -> None:
+    yaml = next(block for block in blocks(README, "yaml") if "deliveries.Deliveries" in block)
+    heuristics = next(block for block in blocks(README, "python") if block.startswith("# heuristics.py"))
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "deliveries.yaml").write_text(yaml)
+    (tmp_path / "heuristics.py").write_text(heuristics)
+    (tmp_path / "deliveries.py").write_text((REPOSITORY / "examples" / "01_ppo_and_dqn.py").read_text())
+    _, _, *words = shlex.split(line)
+    text = said_in(
+        tmp_path, "-c", "import sys; from marlflow.cli.main import main; sys.exit(main(sys.argv[1:]))", "plan", *words
+    )
+    assert "customer" in text
 
 
 @pytest.fixture(name="folder")
