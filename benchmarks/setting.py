@@ -26,6 +26,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
 
     The learning rates are 0: every computation is made, and the policies stay as they are, so that a round is the same
     work from the first to the last. (Trained carts stand for longer: fewer resets, and more rows for an env step.)
+    DQN stores two rounds at a time where rounds are small (`store_agent_steps`); its updates stay the same.
     """
     ppo = PPO(batch_agent_steps=128, minibatch_agent_steps=128, epochs=10, learning_rate=0.0)
     dqn = DQN(
