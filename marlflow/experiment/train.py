@@ -218,9 +218,10 @@ class _Run:
         def on_signal(number: int, _frame: FrameType | None) -> None:
             if self._interrupted and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self._interrupted = True
-            self._console.notice("finishing this round; interrupt again to stop at once")
-            grace.start()
+            if not self._interrupted:  # a second SIGTERM asks for nothing new
+                self._interrupted = True
+                self._console.notice("finishing this round; interrupt again to stop at once")
+                grace.start()
 
         # What is under way may take so long; then it is as if the user had interrupted again.
         grace = threading.Timer(self._experiment.stop.grace_s, os.kill, (os.getpid(), signal.SIGINT))
@@ -258,7 +259,7 @@ class _Run:
             sink.report(self.last)
 
     def keep(self, runtime: Runtime) -> None:
-        """Writes each learner's parameters, the trace and the learning curves into the run directory."""
+        """Writes each learner's parameters into the run directory."""
         folder = self._run_dir / "checkpoints" / str(self._tally.env_steps)
         folder.mkdir(parents=True, exist_ok=True)
         for name in self._spec.learning:
@@ -279,9 +280,10 @@ class _Run:
         names, said = self._spec.learning, []
         for position, first in enumerate(names):
             for second in names[position + 1 :]:
-                both, one, other = _astuple(self._trace.overlap_s((first, "Learn"), (second, "Learn")))
+                overlap = self._trace.overlap_s((first, "Learn"), (second, "Learn"))
+                less_s = min(overlap.first_busy_s, overlap.second_busy_s)
                 said.append(
-                    f"learners {first} and {second} were busy at once for {both:.1f} of {min(one, other):.1f} s"
+                    f"learners {first} and {second} were busy at once for {overlap.both_s:.1f} of {less_s:.1f} s"
                 )
         return "; ".join(said) or "one learner"
 
@@ -289,10 +291,6 @@ class _Run:
         """Closes the files."""
         for sink in self._files:
             sink.close()
-
-
-def _astuple(overlap: Any) -> tuple[float, float, float]:
-    return overlap.both_s, overlap.first_busy_s, overlap.second_busy_s
 
 
 def _processes(made: Ready) -> str:

@@ -97,7 +97,15 @@ class Host:
         published = publisher.published if publisher is not None and publisher.version != version else None
         receipt = Ran(light, times, published.version if published else None)
         extra = [] if publisher is None else [published.flat if published else None]
-        result = (receipt, *packed, *extra)
+        announced = returns - 1 - len(extra)
+        if len(packed) != (len(outputs) if announced else 0):
+            wrong = TypeError(
+                "the last stage in a place returns rows if and only if its annotation says so: `-> Batch`"
+            )
+            failed = raised(wrong, len(times) - 1)
+            return failed if returns == 1 else (failed, *[None] * (returns - 1))
+        missing = [None] * (announced - len(packed))  # of turns that the source had no more items for
+        result = (receipt, *packed, *missing, *extra)
         return result if len(result) > 1 else receipt
 
     def weights(self, name: str) -> Any:
