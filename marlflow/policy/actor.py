@@ -47,3 +47,13 @@ class WeightedActor(Actor, Protocol):
     def load_flat(self, flat: Array) -> None:
         """Replaces all parameters by those of `flat`; raises ValueError if it has another size."""
         ...
+
+
+@runtime_checkable
+class RememberingActor(Actor, Protocol):
+    """An actor with memory (recurrent state): one entry per agent and episode, zero at the episode's start.
+
+    `memory` comes into `act` as float32 [N, *memory_shape] and is handed back in the same form.
+    """
+
+    memory_shape: tuple[int, ...]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
     """A finished episode: what each agent that took part received in all, whosever row it belongs to.
 
-    `tick` says when in its worker's collect it ended, so that those of several workers can be put in order.
+    `matchup` says which policy played each agent. `tick` says when in its worker's collect it ended, so that those of
+    several workers can be put in order.
     """
 
     copy: int
@@ -18,6 +19,21 @@ class EpisodeResult:
     env_steps: int
     returns: Mapping[str, float]
     tick: int = 0
+    matchup: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An episode that an environment broke: `rows_lost` agent steps of it, not yet delivered, are in no fragment.
+
+    `kind` is `env_errors` (it raised, or broke its contract) or `env_hangs`; the rest is as in EnvironmentFailed.
+    """
+
+    kind: str
+    where: str
+    reason: str
+    user_traceback: str
+    rows_lost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +51,8 @@ class Receipt:
     """What one collect of one worker came to.
 
     `env_steps` over all copies, `agent_steps` over all agents, those of unrecorded policies too; `policies` has the
-    recorded ones; `agents_vanished` counts agents that left unmarked;
+    recorded ones; `agents_vanished` counts agents that left unmarked; `next_episodes` is, for each copy, the number of
+    the first episode that it has not begun; `faults` are the episodes that were given up;
     `env_s`, `policy_s` and `bookkeeping_s` share the seconds of the collect among environments, actors and the worker.
     """
 
@@ -48,3 +65,5 @@ class Receipt:
     env_s: float
     policy_s: float
     bookkeeping_s: float
+    next_episodes: Mapping[int, int] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from marlflow.base.items import Fragment, Weights
 from marlflow.rollout.fragment import EpisodeResult, Receipt
 
 
+Matchup: TypeAlias = Mapping[str, str]
+"""Who plays whom in one episode: agent to policy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What every worker is to collect with in one round: each learning policy's weights, and scheduled values."""
+    """What every worker is to collect with in one round: each learning policy's weights, and scheduled values.
+
+    `matchups` has for each copy those of its next episodes, in order; a copy that has used them up waits for the next
+    round. None: the mapping is the same in every episode, and the workers have it.
+    """
 
     round: int
     weights: Mapping[str, Weights]
     schedules: Mapping[str, Mapping[str, float]]
+    matchups: Mapping[int, Sequence[Matchup]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,10 @@ class Workers(Protocol):
         ...
 
     def evaluate(
-        self, episodes: range, weights: Mapping[str, Weights]
+        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
     ) -> Sequence[EpisodeResult] | Awaitable[Sequence[EpisodeResult]]:
-        """Greedy episodes by number, each with a seed of its own; no rows, and no training state is touched."""
+        """Greedy episodes by number, each with a seed of its own; no rows, and no training state is touched.
+
+        `matchups` has one for each of `episodes`; None: the workers' own mapping.
+        """
         ...
