@@ -6,7 +6,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := classic,mpe,dev
+EXTRAS := all,dev
 PYTEST_ARGS ?=
 
 # The first of these that runs, is new enough and can make an environment.

@@ -9,6 +9,7 @@ def main() -> None:
     """Runs and prints."""
     print("-- one worker on one core", flush=True)
     rollout_worker.main()
+    rollout_worker.main(["--memory", "--env", "cartpole_team", "connect_four"])
     print("-- one optimiser step, one thread", flush=True)
     learner_step.main()
     print("-- two workers, sampling only", flush=True)

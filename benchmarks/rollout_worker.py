@@ -1,93 +1,157 @@
 """How much of an environment's bare speed one rollout worker keeps, in one process on one core.
 
-    OMP_NUM_THREADS=1 python benchmarks/rollout_worker.py [--copies 32] [--ticks 128] [--repeats 5] [--profile]
+    python -m benchmarks.rollout_worker [--env connect_four] [--copies 32] [--repeats 15] [--memory] [--profile]
 
-Bare: one copy of cartpole_team, stepped with alternating actions and reset when over. Worker: two policies of two
-agents each, a tanh MLP of 64 x 64 for each, all rows recorded. Both are measured in turn, and the best of each counts.
+Worker: every copy stepped in lockstep, a randomly initialised network for each policy (MLP 64 x 64; for pixels a CNN,
+its time left out), all rows recorded. Bare: see `benchmarks.bare`. The figure that counts is the worker's env steps per
+second over those of bare stepping with a seed for each episode, which is how a worker resets; beside it stands the one
+over a loop that seeds once. Agent steps per second are printed too: per env step there are as many as agents live.
+
+All three take turns of a fraction of a second, so that whatever else the machine does hits all of them, and the ratio
+is the median over turns. `best` compares the best turn of each; by CPU time nothing counts that other programs take.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import os
 import pstats
+import statistics
 import sys
-from time import perf_counter
+from collections.abc import Sequence
+from time import perf_counter, process_time
+from typing import NamedTuple
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from gymnasium.spaces import Discrete
 
-from marlflow.env.cartpole_team import parallel_env
-from marlflow.policy.actor import Actor
-from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.scripted import RandomActor
-from marlflow.policy.torso import MLP
-from marlflow.rollout import RolloutWorker, Rule
-
-RULES = [Rule("cart_[01]", "left"), Rule("cart_[23]", "right")]
+from benchmarks.bare import Bare, Played
+from benchmarks.rollout_cases import CASES, Case
+from benchmarks.worker_memory import report_memory
+from marlflow.rollout import RolloutWorker
 
 
-def bare(env_steps: int) -> tuple[float, float]:
-    """Env steps and agent steps per second of the environment alone."""
-    env = parallel_env()
-    env.reset(seed=0)
-    agent_steps = 0
-    began = perf_counter()
-    for t in range(env_steps):
-        agent_steps += len(env.agents)
-        env.step(dict.fromkeys(env.agents, t % 2))
-        if not env.agents:
-            env.reset()
-    seconds = perf_counter() - began
-    return env_steps / seconds, agent_steps / seconds
+class Collected(NamedTuple):
+    """What a worker played, and its seconds in environments, in policies and of its own."""
+
+    played: Played
+    env_s: float
+    policy_s: float
+    bookkeeping_s: float
 
 
-def actors(kind: str) -> dict[str, Actor]:
-    """One actor for each policy."""
-    if kind == "random":
-        return {policy: RandomActor(Discrete(2)) for policy in ("left", "right")}
-    generator = torch.Generator().manual_seed(0)
-    return {
-        policy: CategoricalActor(*MLP(hidden_sizes=(64, 64)).build((4,), generator), 2, generator)
-        for policy in ("left", "right")
-    }
+def collect(worker: RolloutWorker, case: Case, seconds: float) -> Collected:
+    """Collects for at least `seconds`; of pixels, the seconds in the network do not count."""
+    env_steps = agent_steps = episodes = 0
+    spent = spent_cpu = env_s = policy_s = bookkeeping_s = 0.0
+    while spent < seconds:
+        began, began_cpu = perf_counter(), process_time()
+        receipt, _ = worker.collect(case.ticks)
+        wall, cpu = perf_counter() - began, process_time() - began_cpu
+        counted = 1.0 - receipt.policy_s / wall if case.pixels else 1.0
+        spent, spent_cpu = spent + counted * wall, spent_cpu + counted * cpu
+        env_steps, agent_steps = env_steps + receipt.env_steps, agent_steps + receipt.agent_steps
+        episodes += len(receipt.episodes)
+        env_s, policy_s = env_s + receipt.env_s, policy_s + receipt.policy_s
+        bookkeeping_s += receipt.bookkeeping_s
+    return Collected(Played(env_steps, agent_steps, episodes, spent, spent_cpu), env_s, policy_s, bookkeeping_s)
 
 
-def collected(worker: RolloutWorker, ticks: int) -> tuple[float, float, dict[str, float]]:
-    """Env steps and agent steps per second of the worker, and how its time was spent."""
-    began = perf_counter()
-    receipt, _ = worker.collect(ticks)
-    seconds = perf_counter() - began
-    agent_steps = sum(policy.rows for policy in receipt.policies.values())
-    parts = {"env": receipt.env_s, "policy": receipt.policy_s, "bookkeeping": receipt.bookkeeping_s}
-    return receipt.env_steps / seconds, agent_steps / seconds, {k: 1e6 * v / agent_steps for k, v in parts.items()}
+class Measured(NamedTuple):
+    """The turns of one environment: stepped bare, seeded once and for each episode, and by a worker."""
+
+    once: Sequence[Played]
+    seeded: Sequence[Played]
+    worker: Sequence[Collected]
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Prints the ratios."""
+def measure(case: Case, copies: int | None, repeats: int) -> Measured:
+    """All three in turns, after a first turn that does not count."""
+    once, seeded, worker = Bare(case.make(), seeded=False), Bare(case.make(), seeded=True), case.worker(copies)
+    seconds = case.turn_s
+    turns = [(once.play(seconds), seeded.play(seconds), collect(worker, case, seconds)) for _ in range(repeats + 1)]
+    worker.close()
+    return Measured(*zip(*turns[1:], strict=True))
+
+
+def report(case: Case, copies: int | None = None, repeats: int = 15) -> None:
+    """Measures and prints."""
+    measured = measure(case, copies, repeats)
+    worker = [one.played for one in measured.worker]
+    kept = _kept(measured.seeded, worker)
+    verdict = "reached" if kept >= case.target else "MISSED"
+    best = _best(worker).env_rate / _best(measured.seeded).env_rate
+    of_cpu = statistics.median(
+        w.env_steps * b.cpu_s / (b.env_steps * w.cpu_s) for b, w in zip(measured.seeded, worker, strict=True)
+    )
+    print(f"{case.name}: {kept:.3f} of bare env steps/s, target {case.target:.2f}: {verdict}")
+    print(
+        f"  best of each {best:.3f}, by CPU time {of_cpu:.3f}, of bare seeded once {_kept(measured.once, worker):.3f}"
+    )
+    rows = {"bare, a seed each": measured.seeded, "bare, seeded once": measured.once, "worker": worker}
+    for name, turns in rows.items():
+        print(f"  {name:18s}{_rates(turns)}")
+    agent_steps = sum(one.agent_steps for one in worker)
+    parts = zip(
+        ("environment", "policy", "bookkeeping"), zip(*(one[1:] for one in measured.worker), strict=True), strict=True
+    )
+    spent = ", ".join(f"{name} {1e6 * sum(seconds) / agent_steps:.2f}" for name, seconds in parts)
+    print(f"  the worker's us per agent step: {spent}", flush=True)
+
+
+def _kept(bare: Sequence[Played], worker: Sequence[Played]) -> float:
+    """The median over turns of the worker's env steps per second to bare."""
+    return statistics.median(w.env_rate / b.env_rate for b, w in zip(bare, worker, strict=True))
+
+
+def _best(turns: Sequence[Played]) -> Played:
+    return max(turns, key=lambda one: one.env_rate)
+
+
+def _rates(turns: Sequence[Played]) -> str:
+    env_rate, agent_rate = (
+        statistics.median(rates) for rates in zip(*((t.env_rate, t.agent_rate) for t in turns), strict=True)
+    )
+    length = sum(one.env_steps for one in turns) / max(1, sum(one.episodes for one in turns))
+    return (
+        f"{env_rate:9,.0f} env steps/s{agent_rate:9,.0f} agent steps/s, best{_best(turns).env_rate:9,.0f}"
+        f"{_best(turns).agent_rate:9,.0f}, {length:.1f} env steps an episode"
+    )
+
+
+def profile(case: Case, copies: int | None) -> None:
+    """Where a worker's time goes, by function."""
+    worker, profiler = case.worker(copies), cProfile.Profile()
+    worker.collect(case.ticks)
+    profiler.runcall(collect, worker, case, 2.0)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Prints the ratios of all environments that are installed, or of those named."""
+    names = [case.name for case in CASES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--copies", type=int, default=32)
-    parser.add_argument("--ticks", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--actor", choices=("mlp", "random"), default="mlp")
-    parser.add_argument("--profile", action="store_true")
-    options = parser.parse_args([] if arguments is None else arguments)
+    parser.add_argument("--env", choices=names, nargs="+", default=names)
+    parser.add_argument("--copies", type=int)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--memory", action="store_true", help="resident memory over 2 million agent steps instead")
+    parser.add_argument("--profile", action="store_true", help="where the worker's time goes instead")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    worker = RolloutWorker(parallel_env, range(options.copies), RULES, actors(options.actor), seed=0)
-    worker.collect(16)
-    alone, kept = [], []
-    for _ in range(options.repeats):
-        alone.append(bare(4000))
-        kept.append(collected(worker, options.ticks))
-    (bare_env, bare_agent), best = max(alone), max(kept, key=lambda measured: measured[1])
-    print(f"bare    {bare_env:9.0f} env steps/s {bare_agent:9.0f} agent steps/s {1e6 / bare_agent:6.2f} us/agent step")
-    print(f"worker  {best[0]:9.0f} env steps/s {best[1]:9.0f} agent steps/s {1e6 / best[1]:6.2f} us/agent step")
-    print("of which, us/agent step: " + ", ".join(f"{name} {value:.2f}" for name, value in best[2].items()))
-    print(f"ratio   {best[0] / bare_env:.3f} in env steps, {best[1] / bare_agent:.3f} in agent steps")
-    if options.profile:
-        profile = cProfile.Profile()
-        profile.runcall(worker.collect, options.ticks)
-        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    for case in CASES:
+        if case.name not in options.env:
+            continue
+        if missing := case.missing():
+            print(f"{case.name}: not measured: {missing}", flush=True)
+        elif options.profile:
+            profile(case, options.copies)
+        elif options.memory:
+            report_memory(case)
+        else:
+            report(case, options.copies, options.repeats)
 
 
 if __name__ == "__main__":

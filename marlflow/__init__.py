@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Env,
         Evaluation,
         Experiment,
+        Faults,
         Log,
         Policy,
         PolicyStop,
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
         Stop,
     )
     from marlflow.experiment.train import Result, train
+    from marlflow.experiment.trial import Trial, check_environment
     from marlflow.flow import Together
     from marlflow.policy.torso import CNN, MLP
     from marlflow.rollout.mapping import Rule
+    from marlflow.rollout.matchups import EpisodeId, Matchmaker, RandomSeats
     from marlflow.runtime.spec import Placement
 
 __version__ = "0.1.0"
@@ -46,20 +49,26 @@ __all__ = [
     "Algorithm",
     "ConfigInvalid",
     "Env",
+    "EpisodeId",
     "Evaluation",
     "Experiment",
+    "Faults",
     "Log",
     "MarlflowError",
+    "Matchmaker",
     "Placement",
     "Policy",
     "PolicyStop",
     "Random",
+    "RandomSeats",
     "Result",
     "Rollouts",
     "Rule",
     "RuntimeChoice",
     "Scripted",
     "Stop",
+    "Trial",
+    "check_environment",
     "plan",
     "train",
 ]
@@ -75,6 +84,7 @@ _GIVEN = {
         "Env",
         "Evaluation",
         "Experiment",
+        "Faults",
         "Log",
         "Policy",
         "PolicyStop",
@@ -83,8 +93,10 @@ _GIVEN = {
         "Stop",
     ),
     "marlflow.experiment.train": ("Result", "train"),
+    "marlflow.experiment.trial": ("Trial", "check_environment"),
     "marlflow.policy.torso": ("CNN", "MLP"),
     "marlflow.rollout.mapping": ("Rule",),
+    "marlflow.rollout.matchups": ("EpisodeId", "Matchmaker", "RandomSeats"),
     "marlflow.runtime.spec": ("Placement",),
 }
 _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names}

@@ -30,6 +30,8 @@ class Algorithm(Protocol):
     """Whether it has a replay."""
     trains_on: ClassVar[type]
     """The type of item its loss is for, which `Learn` then asks of the stage before it."""
+    needs_state: ClassVar[bool]
+    """Whether its rows are to have the column `state`, the environment's global state."""
 
     def problems(self, spaces: Spaces) -> list[str]:
         """Why it cannot be used in these spaces, or with these settings; empty if it can."""

@@ -42,6 +42,7 @@ class DQN:
     learns: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
     trains_on: ClassVar[type] = Transitions
+    needs_state: ClassVar[bool] = False
 
     batch_agent_steps: int = 64
     train_every_agent_steps: int = 8

@@ -39,6 +39,7 @@ class PPO:
     learns: ClassVar[bool] = True
     remembers: ClassVar[bool] = False
     trains_on: ClassVar[type] = EstimatedBatch
+    needs_state: ClassVar[bool] = False
 
     batch_agent_steps: int = 4_000
     epochs: int = 10
@@ -71,6 +72,11 @@ class PPO:
         found = []
         if not isinstance(spaces.action, gym.Discrete | gym.Box):
             found.append(f"ppo cannot act in {describe_space(spaces.action)}; it needs Discrete or Box actions")
+        elif isinstance(spaces.action, gym.Box) and spaces.action.dtype.kind != "f":
+            found.append(
+                f"ppo cannot act in {describe_space(spaces.action)}; it needs a Box of floats, not of "
+                f"{spaces.action.dtype}, or Discrete actions"
+            )
         if self.batch_agent_steps < 1 or self.minibatch_agent_steps < 1 or self.epochs < 1:
             found.append("ppo needs batch_agent_steps, minibatch_agent_steps and epochs of at least 1")
         elif self.minibatch_agent_steps > self.batch_agent_steps:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.algorithm import describe_space
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
@@ -21,13 +24,18 @@ from marlflow.replay.protocol import Replay
 class _ActsOnly:
     """What policies without a learner have in common: they ask for nothing."""
 
+    name: ClassVar[str]
     learns: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     trains_on: ClassVar[type] = type(None)
+    needs_state: ClassVar[bool] = False
 
     def problems(self, spaces: Spaces) -> list[str]:
-        """None."""
-        return []
+        """It acts in whatever the `action` column can hold."""
+        if isinstance(spaces.action, gym.Discrete | gym.MultiDiscrete | gym.MultiBinary | gym.Box):
+            return []
+        action = describe_space(spaces.action)
+        return [f"{self.name} cannot act in {action}; it needs Discrete, MultiDiscrete, MultiBinary or Box actions"]
 
     def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, device: str) -> TorchLearner:
         """There is none."""
@@ -62,6 +70,7 @@ class Scripted(_ActsOnly):
     """A function of the user's: `choose(obs, action_mask, generator)` returns an action for each row.
 
     `obs` is [N, ...], `action_mask` bool [N, A] or None, `generator` a RowRandom with one stream for each row.
+    What is not one Box comes as vectors: `base.observations.layout(space).read(obs)` has their parts.
     """
 
     name: ClassVar[str] = "scripted"

@@ -6,7 +6,10 @@ MarlflowError
 │   └── PlanInvalid         a plan that cannot run
 ├── StageFailed             an operator raised; names the stage and the plan
 ├── Stalled                 nothing is in flight and no stage can move
-├── EnvironmentFailed       an environment raised, or broke PettingZoo's contract
+├── UserCodeFailed          code of the user's raised, or gave what it must not
+│   ├── EnvironmentFailed   an environment raised, or broke PettingZoo's contract
+│   │   └── EnvironmentHung a step or reset took longer than it may
+│   └── MatchmakerFailed    a matchmaker raised, or dealt a matchup that cannot be played
 └── ActorLost               a process of the run died
 """
 
@@ -73,11 +76,11 @@ class Stalled(MarlflowError):
         return "\n".join(lines + [f"  {stage} waits for {what}" for stage, what in self.waits])
 
 
-class EnvironmentFailed(MarlflowError):
-    """An environment raised, or broke PettingZoo's contract.
+class UserCodeFailed(MarlflowError):
+    """Code of the user's raised, or gave what it must not: where, and why.
 
-    `user_traceback` is the environment's own traceback as text, without marlflow's frames: it crosses processes,
-    where traceback objects cannot.
+    `user_traceback` is its own traceback as text, without marlflow's frames: it crosses processes, where traceback
+    objects cannot.
     """
 
     def __init__(self, where: str, reason: str, user_traceback: str = "") -> None:
@@ -87,6 +90,18 @@ class EnvironmentFailed(MarlflowError):
     def __str__(self) -> str:
         text = f"{self.where}: {self.reason}"
         return f"{self.user_traceback.rstrip()}\n\n{text}" if self.user_traceback else text
+
+
+class EnvironmentFailed(UserCodeFailed):
+    """An environment raised, or broke PettingZoo's contract."""
+
+
+class EnvironmentHung(EnvironmentFailed):
+    """A step or reset of an environment took longer than `env.step_timeout_s`."""
+
+
+class MatchmakerFailed(UserCodeFailed):
+    """A matchmaker raised, or dealt a matchup that cannot be played."""
 
 
 class ActorLost(MarlflowError):

@@ -1,20 +1,15 @@
-"""What an agent sees and does, as arrays: how an observation becomes one row of one column.
-
-A Box observation keeps its shape and dtype (uint8 pixels stay uint8 until they reach the network). Everything else
-(Discrete, MultiDiscrete, MultiBinary, Dict, Tuple, nested) becomes a float32 vector by gymnasium's own flattening, in
-which a Discrete value is one-hot.
-"""
+"""What the agents of one policy see and do, as arrays: the shapes and dtypes of the `obs` and `action` columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from marlflow.base.batch import Array
+from marlflow.base.encoder import Encoder
+from marlflow.base.observations import Layout, layout, observation_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +23,30 @@ class Spaces:
     action: spaces.Space[Any]
     masked: bool = False
 
+    def problems(self) -> list[str]:
+        """Why no policy could play in these spaces, whatever its algorithm; empty if one can."""
+        found = observation_problems(self.observation)
+        if self.masked and not isinstance(self.action, spaces.Discrete):
+            found.append(f"an action_mask comes with {self.action} actions; masks are for Discrete ones, so drop it")
+        return found
+
+    def layout(self) -> Layout:
+        """What stands where in a row of the `obs` column; raises ConfigInvalid for what nobody can see."""
+        return layout(self.observation)
+
+    def encoder(self) -> Encoder:
+        """What makes rows of the `obs` column of observations; raises ConfigInvalid for what nobody can see."""
+        return Encoder(self.observation)
+
     @property
     def obs_shape(self) -> tuple[int, ...]:
-        """The shape of one row of the `obs` column."""
-        if isinstance(self.observation, spaces.Box):
-            return self.observation.shape
-        return (spaces.flatdim(self.observation),)
+        """The shape of one row of the `obs` column; raises ConfigInvalid for what nobody can see."""
+        return self.layout().shape
 
     @property
     def obs_dtype(self) -> np.dtype[Any]:
-        """The dtype of the `obs` column: a Box's own (float64 becomes float32), else float32."""
-        own = self.observation.dtype if isinstance(self.observation, spaces.Box) else None
-        return np.dtype(np.float32) if own is None or own == np.float64 else np.dtype(own)
+        """The dtype of the `obs` column; raises ConfigInvalid for what nobody can see."""
+        return self.layout().dtype
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -57,9 +64,3 @@ class Spaces:
         if not isinstance(self.action, spaces.Discrete):
             raise TypeError(f"num_actions is for Discrete actions, not {self.action}")
         return int(self.action.n)
-
-    def stack(self, observations: Sequence[Any]) -> Array:
-        """Observations of N agents as one array, [N, *obs_shape]."""
-        if not isinstance(self.observation, spaces.Box):
-            observations = [spaces.flatten(self.observation, observation) for observation in observations]
-        return np.asarray(np.stack(observations), dtype=self.obs_dtype)

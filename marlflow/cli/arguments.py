@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.experiment.near import meant
+from marlflow.base.near import meant
 
-COMMANDS = ("train", "plan")
+COMMANDS = ("train", "plan", "check-env")
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")
 _CONFIG_DIR = ("-cd", "--config-dir")
@@ -26,6 +26,7 @@ class Words:
     overrides: list[str] = field(default_factory=list)
     hydra_flags: list[str] = field(default_factory=list)
     own_flags: set[str] = field(default_factory=set)
+    own_values: dict[str, str] = field(default_factory=dict)
     config_dirs: list[str] = field(default_factory=list)
 
     @property
@@ -39,7 +40,13 @@ class Words:
         return any(flag.partition("=")[0] in _SHOWING for flag in self.hydra_flags)
 
 
-def split(words: Sequence[str], command: str, own: Sequence[str] = (), hydra: bool = True) -> Words:
+def split(
+    words: Sequence[str],
+    command: str,
+    own: Sequence[str] = (),
+    own_with_value: Sequence[str] = (),
+    hydra: bool = True,
+) -> Words:
     """Tells overrides and flags apart; `own` are the command's, `hydra` says whether it takes Hydra's.
 
     Raises ConfigInvalid with every flag that is none.
@@ -52,6 +59,8 @@ def split(words: Sequence[str], command: str, own: Sequence[str] = (), hydra: bo
             found.overrides.append(word)
         elif word in own:
             found.own_flags.add(word)
+        elif name in own_with_value:
+            found.own_values[name] = value or _value_after(name, rest)[0]
         elif name in _CONFIG_DIR:
             folder = value or next(rest, "")
             found.config_dirs.append(folder)
@@ -61,7 +70,8 @@ def split(words: Sequence[str], command: str, own: Sequence[str] = (), hydra: bo
         elif hydra and name in _WITH_VALUE:
             found.hydra_flags += [word] if value else [word, *_value_after(name, rest)]
         else:
-            problems.append(_no_flag(word, command, [*own, "--help", *_CONFIG_DIR, *(_ALONE if hydra else ())]))
+            known = [*own, *own_with_value, "--help", *_CONFIG_DIR, *(_ALONE if hydra else ())]
+            problems.append(_no_flag(word, command, known))
     if problems:
         raise ConfigInvalid(problems)
     return found

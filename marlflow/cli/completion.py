@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import COMMANDS
+from marlflow.cli.helptext import options
 
 
 def complete(words: Sequence[str]) -> int:
@@ -22,11 +23,23 @@ def complete(words: Sequence[str]) -> int:
         if len(typed) < 2 or (len(typed) == 2 and not line.endswith(" ")):
             print(" ".join(command for command in COMMANDS if command.startswith("".join(typed[1:]))))
             return 0
-        os.environ["COMP_LINE"] = " ".join([typed[0], *_as_hydra_wants(typed[2:], line)])
+        rest = typed[2:]
+        if typed[1] == "check-env":
+            named = [word for word in rest if _names_env(word)][:1]
+            if named == rest[-1:] and not line.endswith(" "):
+                print(" ".join(name for name in options("env") if name.startswith(named[0])))
+                return 0
+            rest = [f"env={word}" if word in named else word for word in rest]
+        os.environ["COMP_LINE"] = " ".join([typed[0], *_as_hydra_wants(rest, line)])
     from marlflow.cli.train import hand_to_hydra
 
     hand_to_hydra(words)
     return 0
+
+
+def _names_env(word: str) -> bool:
+    """Whether a word of check-env is the environment's name, whole or in part."""
+    return "=" not in word and not word.startswith(("-", "+", "~"))
 
 
 def _as_hydra_wants(typed: Sequence[str], line: str) -> list[str]:

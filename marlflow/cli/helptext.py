@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from importlib import resources
 
 MAIN = """\
@@ -11,8 +12,9 @@ marlflow: multi-agent reinforcement learning as dataflow
 usage: marlflow <command> [key=value ...]
 
 commands:
-  train    train the policies of an experiment, each with its own algorithm
-  plan     draw and check what train would run; run nothing
+  train        train the policies of an experiment, each with its own algorithm
+  plan         draw and check what train would run; run nothing
+  check-env    try an environment: does it keep PettingZoo's rules, and who can learn in it?
 
   marlflow <command> --help    what can be set, with examples
   marlflow --version           the version
@@ -74,10 +76,41 @@ some values (--cfg job of train prints all):
 
 {flags}"""
 
+_CHECK_ENV = """\
+marlflow check-env: try an environment before anything is trained in it
+
+usage: marlflow check-env <environment> [key=value ...]
+
+  PettingZoo's own tests, random episodes as learners would get them, whether the same seed gives the same episode,
+  who can learn in it, and how fast it is; then what is wrong, if anything is, and what to do about it.
+
+examples:
+  marlflow check-env connect_four
+  marlflow check-env cartpole_team env.num_agents=2
+  marlflow check-env my_module.make_env env.size=5          a function of yours that makes an environment
+  marlflow check-env pistonball wrappers=pixels --episodes 20
+
+choices:
+{envs}
+
+some values:
+  seed=1                                   of the episodes and of the actions in them
+  env.copies=32                            environments at once when its speed is measured
+  env.step_timeout_s=10                    seconds that a step may take; null: any time
+
+flags:
+  --episodes <n>         random episodes, 200; what a minute allows if that is less
+  --json                 everything that was found as JSON
+  --config-dir <folder>  a folder with configuration groups of your own
+
+exit codes: 0, ready; 1, something is wrong; 2, it cannot be made
+"""
+
 # How each group is written on the command line, in the order in which a newcomer meets them.
 _CHOICES = {
     "experiment": "experiment",
     "env": "env",
+    "wrappers": "wrappers",
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
@@ -88,25 +121,28 @@ _CHOICES = {
 
 def command_help(command: str) -> str:
     """The help of a command that takes a configuration."""
+    if command == "check-env":
+        return _CHECK_ENV.format(envs=_choices(("env", "wrappers")))
     return _HELP.format(
         command=command,
         purpose=_USAGE[command],
         last="-m seed=1,2,3" if command == "train" else "--mermaid",
-        choices=_choices(),
+        choices=_choices(_CHOICES),
         flags=_FLAGS[command],
     )
 
 
-def _choices() -> str:
+def _choices(groups: Iterable[str]) -> str:
     lines = []
-    for group, written in _CHOICES.items():
-        head = f"  {written + '=':<40} "
+    for group in groups:
+        head = f"  {_CHOICES[group] + '=':<40} "
         lines.append(
-            textwrap.fill(", ".join(_options(group)), 118, initial_indent=head, subsequent_indent=" " * len(head))
+            textwrap.fill(", ".join(options(group)), 118, initial_indent=head, subsequent_indent=" " * len(head))
         )
     return "\n".join(lines)
 
 
-def _options(group: str) -> list[str]:
+def options(group: str) -> list[str]:
+    """The names that marlflow ships for a configuration group."""
     folder = resources.files("marlflow.conf") / group
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))

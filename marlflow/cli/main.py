@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from marlflow import __version__
-from marlflow.base.errors import EnvironmentFailed, InvalidInput, MarlflowError, StageFailed
+from marlflow.base.errors import InvalidInput, MarlflowError, StageFailed, UserCodeFailed
 from marlflow.cli import arguments
 from marlflow.cli.helptext import MAIN, command_help
 
@@ -67,13 +67,17 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from marlflow.cli.plan import run_plan
 
         return run_plan
+    if name == "check-env":
+        from marlflow.cli.check_env import run_check_env
+
+        return run_check_env
     raise arguments.unknown_command(name)
 
 
 def failure(error: MarlflowError) -> str:
     """What a run that failed says: the user's own traceback first, where there is one, then one sentence."""
     for cause in _causes(error):
-        if isinstance(cause, EnvironmentFailed):
+        if isinstance(cause, UserCodeFailed):
             own = f"{cause.user_traceback.rstrip()}\n\n" if cause.user_traceback else ""
             return f"{own}error: {cause.where}: {cause.reason}"
     if isinstance(error, StageFailed) and error.__cause__ is not None:

@@ -26,6 +26,6 @@ def _players(made: Ready) -> str:
     """Who plays whom, one line for each policy."""
     lines = []
     for name, policy in made.spec.policies.items():
-        agents = ", ".join(agent for agent in made.agents if made.spec.mapping[agent] == name)
+        agents = ", ".join(made.players[name])
         lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}")
     return "\n".join(lines)

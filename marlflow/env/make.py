@@ -6,7 +6,9 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv
@@ -14,7 +16,35 @@ from pettingzoo import AECEnv, ParallelEnv
 from marlflow.base.errors import ConfigInvalid
 
 # Which of marlflow's extras brings the environments of which module.
-_EXTRAS = {"mpe2": "mpe", "pettingzoo.classic": "classic", "pettingzoo.butterfly": "butterfly"}
+_EXTRAS = {
+    "mpe2": "mpe",
+    "pettingzoo.classic": "classic",
+    "pettingzoo.butterfly": "butterfly",
+    "pettingzoo.sisl": "sisl",
+    "marlflow.env.openspiel": "openspiel",
+}
+
+# What importing, making or playing the environments of a module warns of, and nobody who uses them can change.
+_NOISE: Mapping[str, Sequence[tuple[str, type[Warning]]]] = {
+    "pettingzoo": [("The old environment creation API has been deprecated", DeprecationWarning)],
+    "pettingzoo.butterfly.cooperative_pong_v6": [(r".*You are calling render method without", UserWarning)],
+    "pettingzoo.classic.texas_holdem_no_limit_v6": [(r".*Box (low|high)'s precision lowered by casting", UserWarning)],
+    # Of the bindings of Box2D; where warnings are errors it would end the process.
+    "pettingzoo.sisl.multiwalker_v9": [(r"builtin type [sS]wig\w+ has no __module__ attribute", DeprecationWarning)],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """A wrapper and its arguments, as a configuration names it: `name` is for messages. It can be pickled."""
+
+    name: str
+    make: Callable[..., Any]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, env: Any) -> Any:
+        """The environment with the wrapper around it."""
+        return self.make(env, **self.arguments)
 
 
 def make_environment(
@@ -22,22 +52,49 @@ def make_environment(
 ) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
     """Calls the factory at `target` (`package.module.name`) and puts it into `wrappers`, the first one innermost.
 
-    Raises ConfigInvalid if it cannot be imported or called, or does not make a PettingZoo environment.
+    Raises ConfigInvalid if it cannot be imported or called, does not make a PettingZoo environment, or one that a
+    wrapper does not take.
     """
     factory = import_factory(target)
     try:
         env = factory(**arguments)
     except TypeError as error:
         raise ConfigInvalid([f"environment {target} does not take {_written(arguments)}: {error}"]) from error
-    for wrapper in wrappers:
-        env = wrapper(env)
-        if not isinstance(env, AECEnv | ParallelEnv):
-            made = type(env).__name__
-            raise ConfigInvalid([f"wrapper {wrapper!r} of environment {target} returned {made}, not an environment"])
+    return wrapped(env, wrappers, target)
+
+
+def wrapped(
+    env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str
+) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
+    """`env`, which messages call `name`, in `wrappers`, the first one innermost; raises ConfigInvalid as above."""
     if not isinstance(env, AECEnv | ParallelEnv):
-        problem = f"{target} makes a {type(env).__name__}, not a PettingZoo AECEnv or ParallelEnv"
+        problem = f"{name} makes a {type(env).__name__}, not a PettingZoo AECEnv or ParallelEnv"
         raise ConfigInvalid([problem + _instead(env)])
+    for wrapper in wrappers:
+        which = f"wrapper {_wrapper_name(wrapper)} of environment {name}"
+        try:
+            outer = wrapper(env)
+        except ConfigInvalid as error:
+            raise ConfigInvalid([f"{which}: {said}{_masks_first(env, said)}" for said in error.problems]) from error
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise ConfigInvalid([f"{which} raised {said}{_masks_first(env, said)}"]) from error
+        if not isinstance(outer, AECEnv | ParallelEnv):
+            raise ConfigInvalid([f"{which} returned {type(outer).__name__}, not an environment"])
+        env = outer
     return env
+
+
+def _wrapper_name(wrapper: Callable[[Any], Any]) -> str:
+    return wrapper.name if isinstance(wrapper, Wrapper) else getattr(wrapper, "__qualname__", repr(wrapper))
+
+
+def _masks_first(env: Any, said: str) -> str:
+    """What helps where `said` is that a wrapper does not take a Dict, and it is one for its action mask."""
+    spaces: list[Any] = [env.observation_space(agent) for agent in getattr(env, "possible_agents", ())]
+    if "Dict" in said and any("action_mask" in getattr(space, "spaces", ()) for space in spaces):
+        return "; action masks come with its observations, so take them out first: wrappers=[mask_in_info,...]"
+    return ""
 
 
 def import_factory(target: str) -> Callable[..., Any]:
@@ -45,6 +102,7 @@ def import_factory(target: str) -> Callable[..., Any]:
     module_path, _, name = target.rpartition(".")
     if not module_path:
         raise ConfigInvalid([f"environment {target!r} is not an import path: write package.module.function"])
+    _hush(target)
     try:
         module = importlib.import_module(module_path)
     except ImportError as error:
@@ -67,6 +125,14 @@ def _cannot_import(target: str, module_path: str, error: ImportError) -> str:
     if parent and _exists(parent):
         return text + _near(name, _submodules(parent))
     return f"{text}; is its package installed, and is the name right?"
+
+
+def _hush(target: str) -> None:
+    """Ignores, from now on, what the environment at `target` needlessly warns of."""
+    for module, noise in _NOISE.items():
+        if target.startswith(f"{module}."):
+            for message, category in noise:
+                warnings.filterwarnings("ignore", message, category)
 
 
 def _exists(module_path: str) -> bool:

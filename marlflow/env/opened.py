@@ -7,6 +7,8 @@ from typing import Any
 
 from gymnasium import spaces
 
+from marlflow.base.batch import Array
+from marlflow.env.global_state import GlobalState
 from marlflow.env.place import Place
 from marlflow.env.roster import Roster
 from marlflow.env.turn import Turn
@@ -18,6 +20,7 @@ class Opened:
     def __init__(self, env: Any, place: Place) -> None:
         self._env, self._place = env, place
         self._roster = Roster(env, place)
+        self._state = GlobalState(env, place)
         self._turn = Turn()
         self._appeared: set[int] = set()
         self._any_masked = False
@@ -49,6 +52,14 @@ class Opened:
     def masked(self, agent: str) -> bool:
         """Whether `agent` comes with an action mask."""
         return self._roster.masked[self._roster.slot(agent)]
+
+    def state_space(self) -> spaces.Box | None:
+        """What `state` lies in; None if the environment has no global state. The first look may call `env.state()`."""
+        return self._state.space
+
+    def state(self) -> Array:
+        """The global state now, [*state_space.shape]; the environment may reuse the array."""
+        return self._state.read()
 
     def appeared(self) -> set[int]:
         """The slots of the agents that took part in this episode so far."""

@@ -59,8 +59,11 @@ class ParallelWindow(Opened):
         ):
             return self._settle(observations, rewards, terminations, truncations, infos)
         try:
-            turn.rewards = [rewards[agent] for agent in live]
-            turn.observations = [observations[agent] for agent in live]
+            turn.rewards = [*map(rewards.__getitem__, live)]
+        except KeyError:  # of those who live somebody received nothing, and somebody else did instead
+            return self._settle(observations, rewards, terminations, truncations, infos)
+        try:
+            turn.observations = [*map(observations.__getitem__, live)]
         except KeyError as missing:
             raise place.broken(_NOTHING, missing.args[0]) from missing
         if self._any_masked:
@@ -79,40 +82,52 @@ class ParallelWindow(Opened):
         infos: Mapping[str, Any],
     ) -> Turn:
         """The turn after a step in which somebody may have ended, come, or vanished."""
-        turn, slots, agents, before = self._turn, self._roster.slots, list(self._env.agents), self._live
+        turn, slots, agents, before = self._turn, self._roster.slots, self._env.agents, self._live
         turn.steady = False
-        for agent in (*agents, *rewards):
-            if agent not in slots:
-                self._roster.slot(agent)
-        turn.reward_slots = [slots[agent] for agent in rewards]
-        turn.rewards = list(rewards.values())
         turn.ended = []
-        gone = self._lingering
+        living = []
         for agent in before:
             terminated, truncated = terminations.get(agent), truncations.get(agent)
-            if terminated or truncated or agent not in agents:
+            if agent in agents and not (terminated or truncated):
+                living.append(agent)
+            else:
                 self.vanished += not (terminated or truncated)
                 final = self._roster.split_final(slots[agent], observations.get(agent), infos.get(agent))
                 turn.ended.append(Ending(slots[agent], bool(terminated), not terminated, *final))
-                gone.add(agent)
-        joined = [agent for agent in agents if agent not in before and agent not in gone]
-        gone.update(agent for agent in joined if terminations.get(agent) or truncations.get(agent))
-        self._appeared.update(slots[agent] for agent in joined)
-        if gone:
-            gone.intersection_update(agents)
-        self._live = [agent for agent in agents if agent not in gone]
+        self._live, joined = living, []
+        if agents != living or self._lingering:
+            self._lingering.update(agent for agent in before if agent not in living)
+            joined = self._admit(agents, before, terminations, truncations)
+        turn.reward_slots = [slots[agent] if agent in slots else self._roster.slot(agent) for agent in rewards]
+        turn.rewards = [*rewards.values()]
         turn.deciding = [slots[agent] for agent in self._live]
         turn.over = not self._live
         try:
-            turn.observations = [observations[agent] for agent in self._live]
+            turn.observations = [*map(observations.__getitem__, self._live)]
         except KeyError as missing:
             raise self._place.broken(_NOTHING, missing.args[0]) from missing
         if self._any_masked or joined or self._place.env_steps == 1:
             self._split(infos)
         for agent in joined:
-            if agent not in gone:
+            if agent not in self._lingering:
                 self._roster.check(slots[agent], turn.observations[self._live.index(agent)])
         return turn
+
+    def _admit(
+        self,
+        agents: Sequence[str],
+        before: Sequence[str],
+        terminations: Mapping[str, bool],
+        truncations: Mapping[str, bool],
+    ) -> list[str]:
+        """Who of `agents` joins; from now on all of them live but those that ended and have not left since."""
+        gone = self._lingering
+        joined = [agent for agent in agents if agent not in before and agent not in gone]
+        self._appeared.update([self._roster.slot(agent) for agent in joined])
+        gone.update(agent for agent in joined if terminations.get(agent) or truncations.get(agent))
+        gone.intersection_update(agents)
+        self._live = [agent for agent in agents if agent not in gone]
+        return joined
 
     def _split(self, infos: Mapping[str, Any]) -> None:
         """Takes the masks out of the turn's observations, or out of `infos`."""
@@ -124,4 +139,4 @@ class ParallelWindow(Opened):
 
 
 _NOBODY: list[Ending] = []
-_NOTHING = "step() gave no observation or no reward for an agent that is in `agents`"
+_NOTHING = "step() gave no observation for an agent that is in `agents`"

@@ -9,7 +9,8 @@ from typing import Any
 
 from marlflow.base.errors import EnvironmentFailed
 
-_WINDOW_FILES = {str(Path(__file__).with_name(name)) for name in ("aec.py", "opened.py", "parallel.py", "roster.py")}
+_OWN = ("aec.py", "global_state.py", "opened.py", "parallel.py", "roster.py")
+_WINDOW_FILES = {str(Path(__file__).with_name(name)) for name in _OWN}
 
 
 class Place:

@@ -102,6 +102,21 @@ class Window(Protocol):
         """Whether `agent` comes with an action mask."""
         ...
 
+    def state_space(self) -> spaces.Box | None:
+        """What `state` lies in; None if the environment has no global state, which an algorithm may need.
+
+        It is `env.state_space`, or where that is no Box, one around what a first `env.state()` gives.
+        """
+        ...
+
+    def state(self) -> Array:
+        """The environment's global state now, [*state_space.shape]; after the end of an episode, its final state.
+
+        The environment may reuse the array: who keeps it, copies it. Raises EnvironmentFailed if there is none, or one
+        of another shape or with a NaN.
+        """
+        ...
+
     def appeared(self) -> set[int]:
         """The slots of the agents that took part in this episode so far."""
         ...

@@ -16,7 +16,7 @@ from dataclasses import is_dataclass
 from typing import Any, Final, Literal, Union
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.experiment.near import absent, meant, nearest
+from marlflow.base.near import absent, meant, nearest
 
 TARGET: Final = "_target_"
 _UNSET = "???"
@@ -93,13 +93,24 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
     except ImportError as error:
         problems.append(f"{path}: {name} cannot be imported: {error}")
         return LEFT
-    found = getattr(module, attribute, None)
+    try:
+        found = getattr(module, attribute, None)
+    except ImportError as error:  # SuperSuit's way to say that there is none, or another version
+        problems.append(f"{path}: {name} cannot be imported: {error}{_question(attribute, _public(module))}")
+        return LEFT
     if callable(found):
         return found
-    public = [other for other, value in vars(module).items() if callable(value) and value.__module__ == module_name]
+    public = _public(module)
     kind = f"no {attribute!r}" if found is None else f"no class or function {attribute!r}"
     problems.append(f"{path}: module {module_name} has {kind}{meant(attribute, public)}")
     return LEFT
+
+
+def _public(module: types.ModuleType) -> list[str]:
+    """The classes and functions of a module, or of a package and its modules."""
+    name = module.__name__
+    own = {key: getattr(value, "__module__", None) or "" for key, value in vars(module).items() if callable(value)}
+    return [key for key, source in own.items() if f"{source}.".startswith(f"{name}.") and not key.startswith("_")]
 
 
 def fit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
@@ -198,6 +209,8 @@ def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
 
 
 def _fit_protocol(value: Any, hint: type, path: str, problems: list[str]) -> Any:
+    if "__call__" in vars(hint) and not callable(value):
+        return _misfit(value, hint, path, problems)
     lacking = sorted(name for name in _protocol_members(hint) if not hasattr(value, name))
     if not lacking:
         return value

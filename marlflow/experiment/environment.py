@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pettingzoo import AECEnv, ParallelEnv
-
 import marlflow
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.env import Window, make_environment, open_window
+from marlflow.env.make import wrapped
 from marlflow.experiment.experiment import Env
 
 _OURS = str(Path(marlflow.__file__).parent)
@@ -30,13 +29,12 @@ def environment_maker(env: Env) -> Callable[[], Any]:
 def _made_by(
     factory: Callable[..., Any], arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
 ) -> Any:
-    env = factory(**arguments)
-    for wrapper in wrappers:
-        env = wrapper(env)
-    if not isinstance(env, AECEnv | ParallelEnv):
-        made = type(env).__name__
-        raise ConfigInvalid([f"{_name(factory)} makes a {made}, not a PettingZoo AECEnv or ParallelEnv"])
-    return env
+    return wrapped(factory(**arguments), wrappers, _name(factory))
+
+
+def environment_name(env: Env) -> str:
+    """What messages call it before it is made."""
+    return _name(env.factory)
 
 
 def _name(factory: Callable[..., Any] | str) -> str:
@@ -70,8 +68,13 @@ def _open(make_env: Callable[[], Any], env: Env) -> Window:
 
 def _lines(error: BaseException | None) -> str:
     """Where it was raised: the innermost frames that are not marlflow's own, as Python writes them."""
-    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
-    shipped = {str(Path(_OURS, "env", "cartpole_team.py"))}
-    theirs = [f for f in frames if not f.filename.startswith((_OURS, "<frozen")) or f.filename in shipped]
-    written = "".join(traceback.format_list(theirs[-_FRAMES:])).rstrip()
+    frames = their_frames(error) if error is not None else []
+    written = "".join(traceback.format_list(frames[-_FRAMES:])).rstrip()
     return f"\n{written}" if written else ""
+
+
+def their_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of a traceback that are not marlflow's own; its shipped environments are as good as a user's."""
+    shipped = {str(Path(_OURS, "env", name)) for name in ("cartpole_team.py", "openspiel.py")}
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if not f.filename.startswith((_OURS, "<frozen")) or f.filename in shipped]

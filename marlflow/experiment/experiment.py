@@ -11,6 +11,7 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.rollout.mapping import Rule
+from marlflow.rollout.matchups import Matchmaker
 from marlflow.runtime.spec import Placement
 
 
@@ -18,13 +19,15 @@ from marlflow.runtime.spec import Placement
 class Env:
     """The environment: its factory (a callable, or the import path of one), what it is called with, and wrappers.
 
-    `copies` is how many run at once, over all workers. `wrappers` are applied in order, the first innermost.
+    `copies` is how many run at once, over all workers. `wrappers` are applied in order, the first innermost. A step or
+    reset that takes longer than `step_timeout_s` (seconds) is given up; None is no limit.
     """
 
     factory: Callable[..., Any] | str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
     copies: int = 16
+    step_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,17 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Faults:
+    """How many episodes an environment may break before the run ends; each costs its rows that were not yet delivered.
+
+    `env_errors` raised or broke PettingZoo's contract, `env_hangs` took longer than `env.step_timeout_s`.
+    """
+
+    env_errors: int = 0
+    env_hangs: int = 0
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Greedy episodes, apart from training: how many, every how many env steps; 0 episodes is none."""
 
@@ -102,16 +116,20 @@ class RuntimeChoice:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run. `mapping` may be empty: the policy of a group's name then plays that group, `default_policy` the rest."""
+    """A run. `mapping` says who plays whom: rules, or a matchmaker, which deals each episode.
+
+    Without rules the policy of a group's name plays that group, and `default_policy` the rest.
+    """
 
     env: Env
     policies: Mapping[str, Policy] = field(default_factory=dict)
-    mapping: Sequence[Rule] = ()
+    mapping: Sequence[Rule] | Matchmaker | None = None
     default_policy: Policy = field(default_factory=Policy)
     rollouts: Rollouts = field(default_factory=Rollouts)
     runtime: RuntimeChoice = field(default_factory=RuntimeChoice)
     stop: Stop = field(default_factory=lambda: Stop(env_steps=100_000))
     evaluation: Evaluation = field(default_factory=Evaluation)
+    faults: Faults = field(default_factory=Faults)
     log: Log = field(default_factory=Log)
     seed: int = 0
     name: str = "experiment"
@@ -129,5 +147,9 @@ def _other_kinds(env: Any, policies: Any, mapping: Any) -> Iterator[str]:
     for name, policy in policies.items():
         if not isinstance(policy, Policy):
             yield f"policies[{name!r}] is {policy!r}, not a Policy; write Policy({type(policy).__name__}(...))"
-    if isinstance(mapping, Mapping) or not all(isinstance(rule, Rule) for rule in mapping):
-        yield f"mapping is {mapping!r}, not a list of rules; write [Rule('adversary_*', 'hunters'), ...]"
+    rules = isinstance(mapping, Sequence) and all(isinstance(rule, Rule) for rule in mapping)
+    if isinstance(mapping, type) or not (mapping is None or rules or callable(mapping)):
+        yield (
+            f"mapping is {mapping!r}, neither a list of rules, such as [Rule('adversary_*', 'hunters'), ...], nor a "
+            "matchmaker, such as RandomSeats(['hunters', 'prey'])"
+        )

@@ -21,9 +21,16 @@ def number_problems(experiment: Experiment) -> Iterator[str]:
     }
     found = list(_too_small(at_least_one, 1))
     yield from found
-    yield from _too_small({"evaluation.episodes": experiment.evaluation.episodes, "stop.grace_s": stop.grace_s}, 0)
-    if stop.time_s is not None and stop.time_s <= 0:
-        yield f"stop.time_s must be more than 0 seconds, not {stop.time_s:g}"
+    at_least_zero = {
+        "evaluation.episodes": experiment.evaluation.episodes,
+        "stop.grace_s": stop.grace_s,
+        "faults.env_errors": experiment.faults.env_errors,
+        "faults.env_hangs": experiment.faults.env_hangs,
+    }
+    yield from _too_small(at_least_zero, 0)
+    for path, seconds in {"stop.time_s": stop.time_s, "env.step_timeout_s": env.step_timeout_s}.items():
+        if seconds is not None and seconds <= 0:
+            yield f"{path} must be more than 0 seconds, not {seconds:g}"
     if not found:
         yield from _shares(experiment)
     yield from _placement_problems("rollouts.placement", rollouts.placement)

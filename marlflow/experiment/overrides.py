@@ -23,8 +23,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import absent, meant, nearest
 from marlflow.experiment.compose import NAME, composed
-from marlflow.experiment.near import absent, meant, nearest
 
 _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
 
@@ -44,6 +44,7 @@ class _Word:
 
     read: Override
     prefix: str | None = field(init=False)
+    replaces: bool = False  # what stands there is something else altogether, with which Hydra would merge it
 
     def __post_init__(self) -> None:
         self.prefix = re.match(r"~|\+{0,2}", self.line).group()  # type: ignore[union-attr]
@@ -72,6 +73,10 @@ class _Word:
 
     def whole(self) -> str:
         return f"{self.prefix}{self.bare}"
+
+    def lines(self, line: str) -> list[str]:
+        """What Hydra is given for `line`, which is this override: cleared first, if it replaces."""
+        return [f"{self.key}=null", line] if self.replaces else [line]
 
     def first(self) -> str:
         """Without a sweep: with its first value."""
@@ -104,8 +109,9 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
             problems += _value_settled(word, there, known)
     kept = [word for word in words if word.prefix is not None]
-    first = [word.first() for word in kept if not word.read.is_hydra_override()]
-    return Prepared([word.whole() for word in kept], _composed([*before, *first]), problems)
+    first = [line for word in kept if not word.read.is_hydra_override() for line in word.lines(word.first())]
+    whole = [line for word in kept for line in word.lines(word.whole())]
+    return Prepared(whole, _composed([*before, *first]), problems)
 
 
 def _hydra_own(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
@@ -229,8 +235,11 @@ def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
         yield f"there is no configuration group {group!r} (in {word.line}){question}"
         return
     for value in word.values():
-        if value is not None and str(value) not in options and not isinstance(value, list):
-            yield f"there is no {group} {str(value)!r}{meant(str(value), options, 'there are')}"
+        for choice in value if isinstance(value, list) else [value]:
+            if choice is None:
+                yield f"{word.line}: to choose none, write {group}=[]"
+            elif str(choice) not in options:
+                yield f"there is no {group} {str(choice)!r}{meant(str(choice), options, 'there are')}"
     if package is None and group in _PACKAGED:
         yield f"{word.line} does not say whose: write {_PACKAGED[group]}={word.values()[0]}"
 
@@ -252,6 +261,7 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
         return
     parts = word.key.split(".")
     if _exists(config, parts):
+        word.replaces = _is_another(_found(config, parts), word.values()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
         return
     policies = [str(name) for name in config.get("policies") or ()]
@@ -268,12 +278,26 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
         word.prefix = word.prefix or "+"
 
 
+def _is_another(present: Any, value: Any) -> bool:
+    """Whether a list is to become a mapping or the reverse, or a mapping that of another `_target_`."""
+    if isinstance(present, dict) and isinstance(value, dict):
+        return "_target_" in value
+    return {type(present), type(value)} == {list, dict}
+
+
+_ABSENT = object()
+
+
 def _exists(values: Any, parts: Sequence[str]) -> bool:
+    return _found(values, parts) is not _ABSENT
+
+
+def _found(values: Any, parts: Sequence[str]) -> Any:
     for part in parts:
         if isinstance(values, dict) and part in values:
             values = values[part]
         elif isinstance(values, list) and part.isdecimal() and int(part) < len(values):
             values = values[int(part)]
         else:
-            return False
-    return True
+            return _ABSENT
+    return values

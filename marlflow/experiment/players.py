@@ -1,26 +1,57 @@
-"""Who plays whom: the policies of a run and the agents of each, from the rules or from the agents' names."""
+"""Who plays whom: the policies of a run and the agents of each, from rules, from the agents' names, or by dealing."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import copy
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from marlflow.base.errors import ConfigInvalid
+import numpy as np
+
+from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
+from marlflow.base.near import meant, nearest
+from marlflow.env import Window
 from marlflow.experiment.experiment import Experiment, Policy
-from marlflow.experiment.near import meant, nearest
-from marlflow.rollout.mapping import assign, group, policy_of
+from marlflow.rollout.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
+from marlflow.rollout.matchups import TRIAL, EpisodeId, Matchmaker, Seats, deal_one, matchmaker_name
+
+TRIAL_EPISODES = 200
 
 
-def who_plays(
-    experiment: Experiment, agents: Sequence[str], problems: list[str]
-) -> tuple[dict[str, Policy], dict[str, str]]:
-    """All policies of the run, and agent to policy; adds to `problems` whatever leaves one without the other."""
-    return (_by_rules if experiment.mapping else _by_name)(experiment, agents, problems)
+@dataclass(frozen=True)
+class Players:
+    """All policies of a run, and the agents that each plays.
+
+    `mapping` is what the workers go by; None: what is dealt for each episode.
+    """
+
+    policies: Mapping[str, Policy]
+    agents: Mapping[str, Sequence[str]]
+    mapping: Mapping[str, str] | Callable[[str], str | None] | None
 
 
-def _by_name(
-    experiment: Experiment, agents: Sequence[str], problems: list[str]
-) -> tuple[dict[str, Policy], dict[str, str]]:
-    mapping = {agent: group(agent) for agent in agents}
+class UnknownMatchmaker:
+    """Stands where a mapping could not be made: nobody plays, so that nothing is said that does not matter."""
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
+        """Never asked."""
+        raise TypeError("there is no mapping")
+
+
+def who_plays(experiment: Experiment, window: Window, problems: list[str]) -> Players:
+    """Who plays in the environment behind `window`; adds to `problems` what leaves a policy or an agent alone."""
+    if isinstance(experiment.mapping, UnknownMatchmaker):
+        return Players(experiment.policies, {}, None)
+    if callable(experiment.mapping):
+        return _by_matchmaker(experiment, experiment.mapping, window, problems)
+    if experiment.mapping:
+        return _by_rules(experiment, experiment.mapping, window, problems)
+    return _by_name(experiment, window, problems)
+
+
+def _by_name(experiment: Experiment, window: Window, problems: list[str]) -> Players:
+    mapping = {agent: group(agent) for agent in window.agents}
     groups = list(dict.fromkeys(mapping.values()))
     for name in experiment.policies:
         if name not in groups:
@@ -30,19 +61,20 @@ def _by_name(
                 f"policy {name!r} plays no agent: without a mapping a policy plays the group of its name, and the "
                 f"groups of this environment are {', '.join(groups)}; {remedy}"
             )
-    return {name: experiment.policies.get(name, experiment.default_policy) for name in groups}, mapping
+    policies = {name: experiment.policies.get(name, experiment.default_policy) for name in groups}
+    return Players(policies, _agents_of(mapping), mapping if window.declared else ByGroup(tuple(groups)))
 
 
-def _by_rules(
-    experiment: Experiment, agents: Sequence[str], problems: list[str]
-) -> tuple[dict[str, Policy], dict[str, str]]:
-    rules, policies = experiment.mapping, experiment.policies
+def _by_rules(experiment: Experiment, rules: Sequence[Rule], window: Window, problems: list[str]) -> Players:
+    policies = experiment.policies
+    found = {agent: policy_of(agent, rules) for agent in window.agents}
+    mapping = {agent: policy for agent, policy in found.items() if policy is not None}
+    # Where no agents are declared, a rule may be for one that comes later, if another shows the policy's spaces.
+    waiting = [] if window.declared else [rule for rule in rules if rule.policy in mapping.values()]
     try:
-        mapping = assign(agents, rules)
+        assign(window.agents, rules, waiting)
     except ConfigInvalid as error:
         problems.extend(error.problems)
-        found = {agent: policy_of(agent, rules) for agent in agents}
-        mapping = {agent: policy for agent, policy in found.items() if policy is not None}
     named = list(dict.fromkeys(rule.policy for rule in rules))
     unknown = [name for name in named if name not in policies]
     for name in unknown:
@@ -56,7 +88,58 @@ def _by_rules(
                 f"policy {name!r} plays no agent: no mapping rule names it; "
                 f"add {{match: <agents>, policy: {name}}} to mapping, or remove it"
             )
-    return {name: policies[name] for name in policies if name in named}, mapping
+    played = {name: policies[name] for name in policies if name in named}
+    return Players(played, _agents_of(mapping), mapping if window.declared else ByRules(tuple(rules)))
+
+
+def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Window, problems: list[str]) -> Players:
+    name, policies = matchmaker_name(matchmaker), experiment.policies
+    nobody = Players(policies, {}, None)
+    if not window.declared:
+        problems.append(
+            f"mapping: {name} cannot seat the agents of an environment that does not declare them; "
+            "give it possible_agents, or map by rules"
+        )
+        return nobody
+    try:
+        matchups = _on_trial(matchmaker, tuple(window.agents), tuple(policies), experiment.seed)
+    except MatchmakerFailed as error:
+        problems.append(f"mapping: {error.where}: {error.reason}{_indented(error.user_traceback)}")
+        return nobody
+    played = {policy: [a for a in window.agents if any(m[a] == policy for m in matchups)] for policy in policies}
+    problems.extend(
+        f"policy {policy!r} plays no agent: {name} seated it in none of {TRIAL_EPISODES} trial episodes"
+        for policy, agents in played.items()
+        if not agents
+    )
+    return Players(policies, {policy: agents for policy, agents in played.items() if agents}, None)
+
+
+def _on_trial(
+    matchmaker: Matchmaker, agents: Sequence[str], policies: Sequence[str], seed: int
+) -> list[dict[str, str]]:
+    """What a copy of the matchmaker deals, so that the run begins with one that has not been asked.
+
+    Which spaces fit is not known before it is known who is seated where.
+    """
+    try:
+        asked = copy.deepcopy(matchmaker)
+    except Exception as error:
+        where, what = f"matchmaker {matchmaker_name(matchmaker)}", f"{type(error).__name__}: {error}"
+        raise MatchmakerFailed(where, f"it cannot be copied, to be tried before the run ({what})") from error
+    seats = Seats(agents, dict.fromkeys(policies, agents))
+    return [deal_one(asked, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]
+
+
+def _indented(text: str) -> str:
+    return "\n" + textwrap.indent(text.rstrip(), "    ") if text else ""
+
+
+def _agents_of(mapping: Mapping[str, str]) -> dict[str, list[str]]:
+    agents: dict[str, list[str]] = {}
+    for agent, policy in mapping.items():
+        agents.setdefault(policy, []).append(agent)
+    return agents
 
 
 def _remedy(name: str, policies: Collection[str]) -> str:

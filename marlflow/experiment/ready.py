@@ -12,14 +12,16 @@ from marlflow.algorithms.algorithm import Algorithm, describe_space
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import meant
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
-from marlflow.experiment.environment import environment_maker, opened
-from marlflow.experiment.experiment import Experiment, Policy
+from marlflow.experiment.environment import environment_maker, environment_name, opened
+from marlflow.experiment.experiment import Env, Experiment, Policy
 from marlflow.experiment.limits import number_problems
-from marlflow.experiment.near import meant
-from marlflow.experiment.players import who_plays
+from marlflow.experiment.players import Players, who_plays
 from marlflow.observe.record import PolicyMetrics
+from marlflow.policy.torso import build_torso
+from marlflow.rollout.matchups import Seats
 from marlflow.runtime.resources import Asked
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import PolicySpec, RunSpec
@@ -30,11 +32,20 @@ _SHIPPED: tuple[Algorithm, ...] = (PPO(), DQN())
 
 @dataclass(frozen=True)
 class Ready:
-    """An experiment that was checked, its policies given to agents, and what a runtime is asked to set up for it."""
+    """An experiment that was checked, its policies given to agents, and what a runtime is asked to set up for it.
+
+    `players` has the agents that each policy plays; with a matchmaker, those that it may be seated as.
+    """
 
     experiment: Experiment
     spec: RunSpec
     agents: tuple[str, ...]
+    players: Mapping[str, Sequence[str]]
+
+    @property
+    def seats(self) -> Seats:
+        """What a matchmaker may deal."""
+        return Seats(self.agents, self.players)
 
 
 def ready(experiment: Experiment, available: Mapping[str, float] | None = None) -> Ready:
@@ -62,8 +73,11 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
     try:
         with opened(make_env, experiment.env) as window:
             agents = tuple(window.agents)
-            policies, mapping = who_plays(experiment, agents, problems)
-            spaces = _spaces(window, mapping, problems)
+            players = who_plays(experiment, window, problems)
+            policies = players.policies
+            spaces = _spaces(window, players.agents, problems)
+            fitting = _fitting(window, players, spaces)
+            problems += _stateless(experiment.env, window, policies)
     except ConfigInvalid as error:
         # Without a mapping it is the environment that says which policies there are.
         known = experiment.policies if experiment.mapping else None
@@ -72,11 +86,10 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
     problems += _aims(experiment, policies)
     for name, of_policy in spaces.items():
         if name in policies:
-            players = [agent for agent, policy in mapping.items() if policy == name]
-            problems += _policy_problems(name, policies[name], of_policy, players)
-    if problems:
+            problems += _policy_problems(name, policies[name], of_policy, players.agents[name])
+    if problems or any(name not in spaces for name in policies):  # the latter: the mapping could not be made
         return None, problems
-    return Ready(experiment, _spec(experiment, policies, mapping, spaces, make_env), agents), []
+    return Ready(experiment, _spec(experiment, players, spaces, make_env), agents, fitting), []
 
 
 def _asked(experiment: Experiment) -> list[Asked]:
@@ -89,40 +102,69 @@ def _asked(experiment: Experiment) -> list[Asked]:
 
 def _spec(
     experiment: Experiment,
-    policies: Mapping[str, Policy],
-    mapping: Mapping[str, str],
+    players: Players,
     spaces: Mapping[str, Spaces],
     make_env: Callable[[], Any],
 ) -> RunSpec:
-    rollouts = experiment.rollouts
+    rollouts, budget = experiment.rollouts, experiment.faults.env_errors + experiment.faults.env_hangs
     return RunSpec(
         policies={
             name: PolicySpec(name, policy.algorithm, policy.model, spaces[name], experiment.seed, policy.placement)
-            for name, policy in policies.items()
+            for name, policy in players.policies.items()
         },
-        mapping=mapping,
+        mapping=players.mapping,
         make_env=make_env,
         copies=experiment.env.copies,
         num_workers=rollouts.num_workers,
         fragment_env_steps=rollouts.fragment_env_steps,
         seed=experiment.seed,
         rollout_placement=rollouts.placement,
+        # It is the driver that counts over all workers. One more reaches it, so that it can say what was one too many.
+        tolerated_faults=budget + 1 if budget else 0,
+        step_timeout_s=experiment.env.step_timeout_s,
     )
 
 
-def _spaces(window: Window, mapping: Mapping[str, str], problems: list[str]) -> dict[str, Spaces]:
+def _spaces(window: Window, agents_of: Mapping[str, Sequence[str]], problems: list[str]) -> dict[str, Spaces]:
     """What the agents of each policy see and do: the same for all of them."""
-    masked = {policy for agent, policy in mapping.items() if window.masked(agent)}
-    found: dict[str, tuple[str, Spaces]] = {}
-    for agent, policy in mapping.items():
-        spaces = Spaces(window.observation_space(agent), window.action_space(agent), policy in masked)
-        first, expected = found.setdefault(policy, (agent, spaces))
-        if (spaces.observation, spaces.action) != (expected.observation, expected.action):
-            problems.append(
-                f"policy {policy!r} plays {first!r} and {agent!r}, which {_difference(expected, spaces)}; "
-                "agents of one policy need the same spaces, so give them policies of their own"
+    found = {}
+    for policy, agents in agents_of.items():
+        masked = any(window.masked(agent) for agent in agents)
+        first, *others = (Spaces(window.observation_space(a), window.action_space(a), masked) for a in agents)
+        found[policy] = first
+        problems.extend(
+            f"policy {policy!r} plays {agents[0]!r} and {agent!r}, which {_difference(first, spaces)}; "
+            "agents of one policy need the same spaces, so give them policies of their own"
+            for agent, spaces in zip(agents[1:], others, strict=True)
+            if spaces != first
+        )
+    return found
+
+
+def _fitting(window: Window, players: Players, spaces: Mapping[str, Spaces]) -> Mapping[str, Sequence[str]]:
+    """The agents of each policy; where they are dealt, all that it could play."""
+    if players.mapping is not None:
+        return players.agents
+    return {
+        policy: [
+            agent
+            for agent in window.agents
+            if (window.observation_space(agent), window.action_space(agent)) == (own.observation, own.action)
+            and own.masked >= window.masked(agent)
+        ]
+        for policy, own in spaces.items()
+    }
+
+
+def _stateless(env: Env, window: Window, policies: Mapping[str, Policy]) -> Iterator[str]:
+    """Policies that need the global state of an environment that has none."""
+    needy = [(name, policy) for name, policy in policies.items() if policy.algorithm.needs_state]
+    if needy and window.state_space() is None:
+        for name, policy in needy:
+            yield (
+                f"policy {name!r} ({policy.algorithm.name}) needs the environment's state, and {environment_name(env)} "
+                "has no state() with a Box for its state_space; give it one, or use an algorithm that needs none"
             )
-    return {policy: spaces for policy, (_, spaces) in found.items()}
 
 
 def _difference(one: Spaces, other: Spaces) -> str:
@@ -149,14 +191,17 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
             yield f"{subject} {before}{action} of agent {players[0]!r}{instead}"
         else:
             yield f"{subject} {text}"
-    yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
+    if unplayable := spaces.problems():
+        yield from (f"{subject} cannot play agent {players[0]!r}: {problem}" for problem in unplayable)
+    else:
+        yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
 
 
 def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]:
     """Why its network, or what acts, cannot be built."""
     try:
         if policy.algorithm.learns:
-            policy.model.build(spaces.obs_shape, torch.Generator().manual_seed(0))
+            build_torso(spaces, policy.model, torch.Generator().manual_seed(0))
         elif acts:
             policy.algorithm.actor(spaces, policy.model, 0)
     except ConfigInvalid as error:

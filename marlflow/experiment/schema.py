@@ -18,13 +18,15 @@ from omegaconf.errors import OmegaConfBaseException
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.make import import_factory
+from marlflow.base.near import absent
+from marlflow.env.make import Wrapper, import_factory
 from marlflow.experiment.construct import LEFT, TARGET, arguments_for, construct, fit, imported
 from marlflow.experiment.experiment import Env, Experiment
-from marlflow.experiment.near import absent
+from marlflow.experiment.players import UnknownMatchmaker
 from marlflow.experiment.ready import problems_of
+from marlflow.rollout.mapping import Rule
 
-_ENV_KEYS = ("copies", "wrappers")
+_ENV_KEYS = ("copies", "wrappers", "step_timeout_s")
 
 
 class _Unknown(Random):
@@ -64,6 +66,8 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
             sections[section] = read_section(sections[section], problems)
             if sections[section] is LEFT:
                 del sections[section]
+    if sections.get("mapping") is not None:
+        sections["mapping"] = _mapping(sections["mapping"], problems)
     sections["policies"] = _policies(sections.get("policies", {}), problems)
     if isinstance(sections.get("default_policy"), Mapping):
         sections["default_policy"] = _algorithm_tried(sections["default_policy"], "default_policy", problems)
@@ -86,7 +90,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
-    """`_target_`, `copies` and `wrappers` are marlflow's, all else are the factory's arguments."""
+    """`_target_` and `_ENV_KEYS` are marlflow's, all else are the factory's arguments."""
     factory = values.get(TARGET)
     if not isinstance(factory, str) or factory == "???":
         came = "is not set" if factory in (None, "???") else f"is {factory!r}"
@@ -103,7 +107,46 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
             del arguments[key]
     wrappers = _wrappers(values.get("wrappers"), problems)
     copies = fit(values.get("copies", Env.copies), int, "env.copies", problems)
-    return Env(factory, arguments, wrappers, Env.copies if copies is LEFT else copies)
+    timeout_s = fit(values.get("step_timeout_s"), float | None, "env.step_timeout_s", problems)
+    return Env(
+        factory, arguments, wrappers, Env.copies if copies is LEFT else copies, None if timeout_s is LEFT else timeout_s
+    )
+
+
+def _mapping(value: Any, problems: list[str]) -> Any:
+    """Rules, or a matchmaker; where that does not work, what stands for one."""
+    if isinstance(value, Mapping) and TARGET in value:
+        made = _matchmaker(value, problems)
+        return UnknownMatchmaker() if made is LEFT else made
+    if not isinstance(value, list | tuple):
+        problems.append(
+            "mapping must be a list of rules [{match: <agents>, policy: <id>}, ...], or a matchmaker "
+            f"{{{TARGET}: package.module.Class, ...}}, not {value!r}"
+        )
+        return UnknownMatchmaker()
+    tried: list[str] = []
+    rules = fit(value, Sequence[Rule], "mapping", tried)
+    problems.extend(tried)
+    return UnknownMatchmaker() if tried else rules
+
+
+def _matchmaker(values: Mapping[str, Any], problems: list[str]) -> Any:
+    """What the `_target_` of `values` names: a class made from all else in them, or a function with all else set."""
+    target = imported(values[TARGET], f"mapping.{TARGET}", problems)
+    if target is LEFT:
+        return LEFT
+    rest = {key: value for key, value in values.items() if key != TARGET}
+    if not isinstance(target, type):
+        arguments = arguments_for(target, rest, "mapping", problems, given=3)
+        return LEFT if arguments is None else functools.partial(target, **arguments)
+    made = construct(target, rest, "mapping", problems)
+    if made is not LEFT and not callable(made):
+        problems.append(
+            f"mapping: {target.__name__} is no matchmaker: it cannot be called with an episode's id, the agents and a "
+            "generator"
+        )
+        return LEFT
+    return made
 
 
 def _parameters_of(factory: str) -> list[str] | None:
@@ -117,24 +160,31 @@ def _parameters_of(factory: str) -> list[str] | None:
     return [parameter.name for parameter in parameters]
 
 
-def _wrappers(entries: Any, problems: list[str]) -> list[Any]:
-    wrappers = []
-    if not isinstance(entries, list | tuple | None):
-        problems.append(f"env.wrappers must be a list [{{{TARGET}: ...}}, ...], not {entries!r}")
-        entries = None
-    for number, entry in enumerate(entries or ()):
-        path = f"env.wrappers[{number}]"
-        if not isinstance(entry, Mapping) or TARGET not in entry:
-            problems.append(f"{path} must be {{{TARGET}: package.module.function, ...}}, not {entry!r}")
-            continue
-        wrapper = imported(entry[TARGET], f"{path}.{TARGET}", problems)
-        if wrapper is LEFT:
-            continue
-        rest = {key: value for key, value in entry.items() if key != TARGET}
-        arguments = arguments_for(wrapper, rest, path, problems, given=1)
-        if arguments is not None:
-            wrappers.append(functools.partial(wrapper, **arguments))
-    return wrappers
+def _wrappers(entries: Any, problems: list[str]) -> list[Wrapper]:
+    """Wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them; in the order in which they are written."""
+    if isinstance(entries, Mapping) and TARGET not in entries:
+        named = [(f"env.wrappers.{name}", entry) for name, entry in entries.items() if entry is not None]
+    elif isinstance(entries, list | tuple | None):
+        named = [(f"env.wrappers[{number}]", entry) for number, entry in enumerate(entries or ())]
+    else:
+        problems.append(
+            f"env.wrappers must be wrappers by name, {{<name>: {{{TARGET}: ...}}, ...}}, or a list of them, "
+            f"not {entries!r}"
+        )
+        return []
+    return [wrapper for path, entry in named if (wrapper := _wrapper(path, entry, problems)) is not None]
+
+
+def _wrapper(path: str, entry: Any, problems: list[str]) -> Wrapper | None:
+    if not isinstance(entry, Mapping) or TARGET not in entry:
+        problems.append(f"{path} must be {{{TARGET}: package.module.function, ...}}, not {entry!r}")
+        return None
+    make = imported(entry[TARGET], f"{path}.{TARGET}", problems)
+    if make is LEFT:
+        return None
+    rest = {key: value for key, value in entry.items() if key != TARGET}
+    arguments = arguments_for(make, rest, path, problems, given=1)
+    return None if arguments is None else Wrapper(entry[TARGET], make, arguments)
 
 
 def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:

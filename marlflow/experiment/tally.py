@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from marlflow.base.items import Update, Weights
-from marlflow.observe.record import MetricsRecord, PolicyMetrics, StageMetrics
+from marlflow.observe.record import MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
 from marlflow.rollout.fragment import EpisodeResult, Receipt
 
 RETURN_WINDOW_EPISODES = 100
@@ -66,14 +66,14 @@ class PolicyTally:
 
 
 class Tally:
-    """A run's totals. `mapping` says which policy plays which agent."""
+    """A run's totals."""
 
-    def __init__(self, policies: Sequence[str], mapping: Mapping[str, str]) -> None:
+    def __init__(self, policies: Sequence[str], agents: Sequence[str]) -> None:
         self.policies = {name: PolicyTally() for name in policies}
-        self.agents = {agent: deque[float](maxlen=RETURN_WINDOW_EPISODES) for agent in mapping}
-        self._mapping = mapping
+        self.agents = {agent: deque[float](maxlen=RETURN_WINDOW_EPISODES) for agent in agents}
         self.env_steps = self.agent_steps = self.episodes = 0
-        self.agents_vanished = 0
+        self.faults = dict.fromkeys(("agents_vanished", "env_errors", "env_hangs", "rows_lost"), 0)
+        self.rollouts = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
         self._reported = (0, 0.0)
         self._env_steps_per_s = 0.0
 
@@ -82,7 +82,13 @@ class Tally:
         for receipt in receipts:
             self.env_steps += receipt.env_steps
             self.agent_steps += receipt.agent_steps
-            self.agents_vanished += receipt.agents_vanished
+            self.faults["agents_vanished"] += receipt.agents_vanished
+            for fault in receipt.faults:
+                self.faults[fault.kind] += 1
+                self.faults["rows_lost"] += fault.rows_lost
+            self.rollouts["env_s"] += receipt.env_s
+            self.rollouts["policy_s"] += receipt.policy_s
+            self.rollouts["bookkeeping_s"] += receipt.bookkeeping_s
             for name, made in receipt.policies.items():
                 tally = self.policies[name]
                 tally.agent_steps_sampled += made.rows
@@ -109,11 +115,12 @@ class Tally:
         for name, means in played.items():
             self.policies[name].eval_return_mean = fmean(means)
 
-    def _by_policy(self, episode: EpisodeResult) -> dict[str, float]:
-        """For each policy, its agents' mean return."""
+    @staticmethod
+    def _by_policy(episode: EpisodeResult) -> dict[str, float]:
+        """For each policy that played in it, its agents' mean return."""
         returns: dict[str, list[float]] = {}
         for agent, total in episode.returns.items():
-            returns.setdefault(self._mapping[agent], []).append(total)
+            returns.setdefault(episode.matchup[agent], []).append(total)
         return {name: fmean(totals) for name, totals in returns.items()}
 
     def record(
@@ -144,8 +151,9 @@ class Tally:
                 agent: {"return_mean": fmean(returns) if returns else None} for agent, returns in self.agents.items()
             },
             "stages": {name: _stage(meter) for name, meter in stages.items()},
+            "rollouts": self.rollouts.copy(),
             "faults": {
-                "agents_vanished": self.agents_vanished,
+                **self.faults,
                 "updates_skipped": sum(tally.updates_skipped for tally in self.policies.values()),
             },
             "league": {},

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
-import os
-import signal
-import threading
 import time
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from safetensors.numpy import save_file
 
+from marlflow.base.errors import EnvironmentFailed, StageFailed
 from marlflow.base.items import Update, Weights
 from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.faults import BudgetedWorkers
+from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.plans import Desk, build_plan, drawn_plan
 from marlflow.experiment.ready import Ready, ready
 from marlflow.experiment.tally import Tally
@@ -29,7 +29,8 @@ from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
 from marlflow.observe.sinks import JsonlSink, Sink, TensorBoardSink
 from marlflow.observe.trace import Trace
 from marlflow.rollout.fragment import EpisodeResult
-from marlflow.rollout.protocol import Request, Round
+from marlflow.rollout.matchups import Dealer, DealtWorkers
+from marlflow.rollout.protocol import Request, Round, Workers
 from marlflow.runtime.protocol import Parts, Runtime
 
 log = logging.getLogger("marlflow")
@@ -61,9 +62,15 @@ def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
         stack.callback(runtime.close)
         shown.notice(f"starting {_processes(made)}")
         run = _Run(made, where, runtime.start(made.spec), shown)
-        stack.enter_context(run.signals_stop_it())
+        stack.enter_context(run.interrupt.listening())
         stack.callback(run.close)
-        run.run()
+        try:
+            run.run()
+        except StageFailed as failure:
+            if isinstance(failure.__cause__, EnvironmentFailed):  # what was learned is not to blame
+                run.report()
+                run.keep(runtime)
+            raise
         run.keep(runtime)
     run.finish()
     return Result(where, run.last, run.stopped_by, _objective(experiment, run.last))
@@ -84,9 +91,10 @@ class _Run:
     """A run under way."""
 
     def __init__(self, made: Ready, run_dir: Path, parts: Parts, shown: RunConsole) -> None:
-        self._experiment, self._spec, self._parts = made.experiment, made.spec, parts
-        self._run_dir = run_dir
-        self._tally = Tally(tuple(made.spec.policies), made.spec.mapping)
+        self._parts = parts = replace(parts, workers=_directed(made, parts.workers, shown))
+        self._experiment, self._spec, self._run_dir = made.experiment, made.spec, run_dir
+        self.interrupt = Interrupt(made.experiment.stop.grace_s, shown.notice)
+        self._tally = Tally(tuple(made.spec.policies), made.agents)
         self._trace = Trace()
         plan = build_plan(made.experiment, made.spec, parts, Desk(self._next_request, self._round_made))
         (run_dir / "plan.mmd").write_text(plan.mermaid())
@@ -99,7 +107,6 @@ class _Run:
         self._ended: set[str] = set()
         self._began_s = time.perf_counter()
         self._training_s = self._evaluating_s = 0.0
-        self._interrupted = False
         self.stopped_by = ""
         self.last: MetricsRecord = self._record()
 
@@ -109,9 +116,9 @@ class _Run:
         self._executor.run_sync()
         # When every plan has ended, so does their source, without asking for another round.
         self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
-        if self._experiment.evaluation.episodes and not self._interrupted:
+        if self._experiment.evaluation.episodes and not self.interrupt.asked:
             self._evaluate_at_the_end()
-        self._report()
+        self.report()
         for name in self._spec.learning:
             if self._tally.policies[name].updates == 0:
                 sampled = self._tally.policies[name].agent_steps_sampled
@@ -180,7 +187,7 @@ class _Run:
 
     def _stop_reason(self) -> str | None:
         stop = self._experiment.stop
-        if self._interrupted:
+        if self.interrupt.asked:
             return INTERRUPTED
         if stop.env_steps is not None and self._tally.env_steps >= stop.env_steps:
             return f"stop.env_steps={stop.env_steps}"
@@ -208,32 +215,6 @@ class _Run:
                 self._executor.end_plan(name)
                 self._console.notice(f"policy {name} has learned enough: its plan ends, it goes on acting")
 
-    @contextmanager
-    def signals_stop_it(self) -> Iterator[None]:
-        """While this holds, SIGINT and SIGTERM end the run after its round; a second SIGINT ends it at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, _frame: FrameType | None) -> None:
-            if self._interrupted and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            if not self._interrupted:  # a second SIGTERM asks for nothing new
-                self._interrupted = True
-                self._console.notice("finishing this round; interrupt again to stop at once")
-                grace.start()
-
-        # What is under way may take so long; then it is as if the user had interrupted again.
-        grace = threading.Timer(self._experiment.stop.grace_s, os.kill, (os.getpid(), signal.SIGINT))
-        grace.daemon = True
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            grace.cancel()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     # -- what is kept and said ----------------------------------------------------------------------------------
 
     def before(self, stage: StageId, items: int) -> None:
@@ -251,9 +232,10 @@ class _Run:
     def _report_if_due(self) -> None:
         if self._tally.env_steps >= self._due_log:
             self._due_log += self._experiment.log.every_env_steps
-            self._report()
+            self.report()
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Tells the files and the console how the run stands."""
         self.last = self._record()
         for sink in (*self._files, self._console):
             sink.report(self.last)
@@ -293,6 +275,16 @@ class _Run:
             sink.close()
 
 
+def _directed(made: Ready, workers: Workers, shown: RunConsole) -> Workers:
+    """The workers with what the driver does for them: it deals matchups, and watches over faults."""
+    experiment, matchmaker = made.experiment, made.experiment.mapping
+    if callable(matchmaker):
+        # A copy: an experiment is data, and the same run may be asked for again.
+        dealer = Dealer(copy.deepcopy(matchmaker), made.seats, experiment.env.copies, experiment.seed)
+        workers = DealtWorkers(workers, dealer, made.spec.ticks)
+    return BudgetedWorkers(workers, experiment.faults, shown.notice)
+
+
 def _processes(made: Ready) -> str:
     workers, learners = made.spec.num_workers, len(made.spec.learning)
     return f"{made.experiment.runtime.name}: rollout workers {workers}, learners {learners}"
@@ -300,15 +292,14 @@ def _processes(made: Ready) -> str:
 
 def run_info(made: Ready, run_dir: Path) -> RunInfo:
     """What does not change about the run."""
-    experiment, mapping = made.experiment, made.spec.mapping
-    stop = experiment.stop
+    experiment, stop = made.experiment, made.experiment.stop
     conditions = {"env_steps": stop.env_steps, "time_s": stop.time_s}
     conditions |= {f"policies.{name}.return_mean": target for name, target in stop.policies.items()}
     return RunInfo(
         name=experiment.name,
         run_dir=run_dir,
         policies={
-            name: PolicyInfo(policy.algorithm.name, tuple(agent for agent in mapping if mapping[agent] == name))
+            name: PolicyInfo(policy.algorithm.name, tuple(made.players[name]))
             for name, policy in made.spec.policies.items()
         },
         runtime=experiment.runtime.name,

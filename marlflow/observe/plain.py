@@ -6,7 +6,7 @@ import sys
 from typing import TextIO
 
 from marlflow.observe import wording
-from marlflow.observe.rates import updates_per_s
+from marlflow.observe.rates import rollout_shares, updates_per_s
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
 
 
@@ -74,7 +74,10 @@ def _summary(record: MetricsRecord | None) -> str:
         return "ended before the first report"
     returns = "; ".join(_final(policy, metrics) for policy, metrics in record["policies"].items())
     steps, episodes = wording.full_count(record["env_steps"]), wording.full_count(record["episodes"])
-    return f"ended after {wording.duration(record['time_s'])}, {steps} env steps, {episodes} episodes: {returns}"
+    shares = wording.shares_phrase(rollout_shares(None, record))
+    workers = f" (rollout workers: {shares})" if shares else ""
+    took = wording.duration(record["time_s"])
+    return f"ended after {took}, {steps} env steps, {episodes} episodes{workers}: {returns}"
 
 
 def _final(policy: str, metrics: PolicyMetrics) -> str:

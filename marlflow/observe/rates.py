@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from marlflow.observe.record import MetricsRecord, StageMetrics
+from marlflow.observe.record import MetricsRecord, RolloutMetrics, StageMetrics
 
 _RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
 _NOTHING = StageMetrics(items=0, rows=0, busy_s=0.0, starved_s=0.0, blocked_s=0.0)
+_NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,18 @@ def stage_shares(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, 
     seconds = elapsed_s(before, now)
     earlier = before["stages"] if before else {}
     return {stage: _shares(earlier.get(stage, _NOTHING), metrics, seconds) for stage, metrics in now["stages"].items()}
+
+
+def rollout_shares(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, float]:
+    """How rollout workers shared their time between two records: what it went to, and its share; empty without any."""
+    earlier = before["rollouts"] if before else _NO_ROLLOUTS
+    spent = {
+        "environments": now["rollouts"]["env_s"] - earlier["env_s"],
+        "policies": now["rollouts"]["policy_s"] - earlier["policy_s"],
+        "bookkeeping": now["rollouts"]["bookkeeping_s"] - earlier["bookkeeping_s"],
+    }
+    total = sum(spent.values())
+    return {what: seconds / total for what, seconds in spent.items()} if total > 0 else {}
 
 
 def _shares(before: StageMetrics, now: StageMetrics, seconds: float) -> StageShares:

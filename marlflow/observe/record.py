@@ -45,6 +45,14 @@ class StageMetrics(TypedDict):
     blocked_s: float  # waiting for room
 
 
+class RolloutMetrics(TypedDict):
+    """Where the time of all rollout workers went, evaluation apart."""
+
+    env_s: float  # in environments
+    policy_s: float  # in what chooses actions
+    bookkeeping_s: float  # the rest: recording rows
+
+
 class MetricsRecord(TypedDict):
     """One report. Keys that end in `_s` are times, and alone may differ between identical inline runs."""
 
@@ -56,6 +64,7 @@ class MetricsRecord(TypedDict):
     policies: Mapping[str, PolicyMetrics]
     agents: Mapping[str, AgentMetrics]
     stages: Mapping[str, StageMetrics]  # by "plan/stage"
+    rollouts: RolloutMetrics
     faults: Mapping[str, int]
     league: Mapping[str, Any]
 

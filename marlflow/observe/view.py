@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from marlflow.observe import wording
-from marlflow.observe.rates import StageShares, progress, stage_shares, updates_per_s
+from marlflow.observe.rates import StageShares, progress, rollout_shares, stage_shares, updates_per_s
 from marlflow.observe.record import MetricsRecord, PolicyInfo, PolicyMetrics, RunInfo
 
 NARROW_COLUMNS, WIDE_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 150
@@ -25,7 +25,8 @@ _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
 _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
 _BAR_COLUMNS = 24
-_ROWS_BESIDE_TABLES = 16  # header, faults, footer, two table heads, blanks, "more" lines, and room above for messages
+# Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and room above for messages.
+_ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
 _NOBODY = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
 
@@ -55,6 +56,8 @@ class View:
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
             yield _line(Text(f"faults: {faults}", style="yellow"))
+        if shares := rollout_shares(self.before, now):
+            yield _line(Text(f"rollout workers: {wording.shares_phrase(shares)}", style="bright_black"))
         yield Text()
         yield _policies(self.info, self.before, now, options.max_width, policy_rows)
         yield from _more(len(now["policies"]) - policy_rows, "policies")

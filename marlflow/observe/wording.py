@@ -155,6 +155,15 @@ def faults_phrase(faults: Mapping[str, int]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in faults.items() if count)
 
 
+def shares_phrase(shares: Mapping[str, float]) -> str:
+    """What time went to, in per cent.
+
+    >>> shares_phrase({"environments": 0.615, "policies": 0.385})
+    'environments 62%, policies 38%'
+    """
+    return ", ".join(f"{what} {100 * share:.0f}%" for what, share in shares.items())
+
+
 def padded(names: Iterable[str]) -> dict[str, str]:
     """Names filled with blanks to the length of the longest.
 

@@ -13,7 +13,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.gaussian import GaussianActor
-from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.torso import TorsoConfig, build_torso
 
 StochasticActor: TypeAlias = CategoricalActor | GaussianActor
 
@@ -31,7 +31,7 @@ class ActorCritic(nn.Module):
         self.critic_torso: nn.Module | None = None
         features = self.actor.head.in_features
         if critic_torso is not None:
-            self.critic_torso, features = critic_torso.build(spaces.obs_shape, generator)
+            self.critic_torso, features = build_torso(spaces, critic_torso, generator)
         self.critic_head = linear(features, 1, 1.0, generator)
         self.layers = _layers_of(self)
 
@@ -50,7 +50,7 @@ class ActorCritic(nn.Module):
 
 def stochastic_actor(spaces: Spaces, torso: TorsoConfig, generator: torch.Generator) -> StochasticActor:
     """The actor that fits the action space; raises ConfigInvalid if there is none."""
-    body, features = torso.build(spaces.obs_shape, generator)
+    body, features = build_torso(spaces, torso, generator)
     if isinstance(spaces.action, gym.Discrete):
         return CategoricalActor(body, features, spaces.num_actions, generator)
     if isinstance(spaces.action, gym.Box):

@@ -71,7 +71,9 @@ def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -
 def as_rows(obs: Tensor) -> Tensor:
     """Observations of any shape and dtype as float32 [N, D]."""
     x = obs if obs.dtype == torch.float32 else obs.float()
-    return x if x.dim() == 2 else x.flatten(1)
+    if x.dim() == 2:
+        return x
+    return x.flatten(1) if x.dim() > 2 else x.unsqueeze(1)
 
 
 def forward_layers(x: Tensor, parameters: Sequence[Tensor], activation: Activation, activated: int) -> list[Tensor]:

@@ -17,7 +17,7 @@ from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.scripted import uniform_legal
 from marlflow.policy.tensors import as_tensor, read_flat, write_flat
-from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class DuelingHead(nn.Module):
@@ -83,7 +83,7 @@ class QNetwork(nn.Module):
     def __init__(self, spaces: Spaces, torso: TorsoConfig, dueling: bool, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        body, features = torso.build(spaces.obs_shape, generator)
+        body, features = build_torso(spaces, torso, generator)
         actions = spaces.num_actions
         head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
         self.actor = QActor(body, head)

@@ -8,24 +8,54 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.observations import Layout, named
+from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import Activation, Dense
+from marlflow.policy.nested import BRIGHTEST, Flattened, Joined, Part
 
 # In place: the result is all that the backward pass of either needs.
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
 
 
 class TorsoConfig(Protocol):
-    """How to build a torso."""
+    """How to build a torso.
+
+    Of observations with several parts it sees all numbers side by side, as float32 [N, D]: pixels as 0 to 1, Discrete
+    values one-hot. One that wants them part by part is a NestedTorsoConfig.
+    """
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         """A module from `obs` [N, *obs_shape] to features [N, F], and F."""
         ...
+
+
+@runtime_checkable
+class NestedTorsoConfig(TorsoConfig, Protocol):
+    """How to build a torso that looks at the parts of an observation; see `policy.nested` for what reads them."""
+
+    def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
+        """A module from rows of `layout`, flat or packed, [N, D], to features [N, F], and F."""
+        ...
+
+
+def build_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
+    """A module from the `obs` column of these spaces, [N, *obs_shape], to features [N, F], and F.
+
+    Raises ConfigInvalid for observations that nobody can see, and for those that `model` cannot.
+    """
+    layout = spaces.layout()
+    if layout.form == "plain":
+        return model.build(layout.shape, generator)
+    if isinstance(model, NestedTorsoConfig):
+        return model.build_nested(layout, generator)
+    torso, features = model.build((sum(leaf.size for leaf in layout.leaves),), generator)
+    return (torso if layout.form == "flat" else Flattened(layout, torso)), features
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +86,71 @@ class CNN:
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         """A module from `obs` [N, *obs_shape] to features [N, F], and F; raises ConfigInvalid if it does not fit."""
-        height, width, planes = self._image(obs_shape)
-        convolutions = nn.ModuleList()
-        for channels, kernel, stride in zip(self.channels, self.kernel_sizes, self.strides, strict=True):
-            convolution = nn.Conv2d(planes, channels, kernel, stride)
-            nn.init.zeros_(cast(Tensor, convolution.bias))
-            nn.init.orthogonal_(convolution.weight, math.sqrt(2.0), generator)
-            convolutions.append(convolution)
-            height, width, planes = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channels
-            if min(height, width) < 1:
-                raise ConfigInvalid(
-                    [f"a kernel of {kernel} does not fit: observations of shape {obs_shape} are smaller"]
-                )
-        sizes = [height * width * planes, *self.hidden_sizes]
-        return Convolutional(convolutions, Dense(sizes, self.activation, generator), self.activation), sizes[-1]
-
-    def _image(self, obs_shape: tuple[int, ...]) -> tuple[int, int, int]:
         if len(obs_shape) != 3:
             raise ConfigInvalid(
                 [f"a CNN sees [height, width, channels], not observations of shape {obs_shape}; use MLP"]
             )
+        convolutions, numbers = self._convolutions("observation", obs_shape, generator)
+        sizes = [numbers, *self.hidden_sizes]
+        return nn.Sequential(convolutions, Dense(sizes, self.activation, generator)), sizes[-1]
+
+    def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
+        """Convolutions for each part of three dimensions, then dense layers over what they find and all other parts.
+
+        `layout` is flat or packed. Returns a module and its features, as `build`, and raises as it does.
+        """
+        images = [leaf for leaf in layout.leaves if len(leaf.shape) == 3]
+        if not images:
+            shapes = ", ".join(f"{named(leaf.path)}: {leaf.shape}" for leaf in layout.leaves)
+            raise ConfigInvalid(
+                [f"a CNN sees [height, width, channels], and nothing of that form is among {shapes}; use MLP"]
+            )
+        parts, numbers = [], sum(leaf.size for leaf in layout.leaves if len(leaf.shape) != 3)
+        for leaf in images:
+            convolutions, found = self._convolutions(named(leaf.path), leaf.shape, generator)
+            parts.append(Part(leaf, convolutions))
+            numbers += found
+        sizes = [numbers, *self.hidden_sizes]
+        return Joined(layout, parts, Dense(sizes, self.activation, generator)), sizes[-1]
+
+    def _convolutions(self, name: str, image: tuple[int, ...], generator: torch.Generator) -> tuple[Convolutional, int]:
+        """Those for one image, and how many numbers come out of the last; `name` is how errors call it."""
         if not len(self.channels) == len(self.kernel_sizes) == len(self.strides):
             raise ConfigInvalid(["a CNN needs as many channels as kernel_sizes and strides"])
-        return obs_shape
+        height, width, planes = image
+        layers = nn.ModuleList()
+        for channels, kernel, stride in zip(self.channels, self.kernel_sizes, self.strides, strict=True):
+            if min(height, width) < kernel:
+                raise ConfigInvalid([_too_small(name, image, kernel, (height, width))])
+            layer = nn.Conv2d(planes, channels, kernel, stride)
+            nn.init.zeros_(cast(Tensor, layer.bias))
+            nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator)
+            layers.append(layer)
+            height, width, planes = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channels
+        return Convolutional(layers, self.activation), height * width * planes
+
+
+def _too_small(name: str, image: tuple[int, ...], kernel: int, left: tuple[int, int]) -> str:
+    height, width, _ = image
+    before = "" if left == (height, width) else f", of which the layers before leave {left[0]} x {left[1]}"
+    size = 3 if min(height, width) >= 5 else 2
+    fitting = f"channels=[32,64] kernel_sizes=[{size},{size}] strides=[1,1], or " if min(height, width) > size else ""
+    smaller = f"give the model smaller ones, such as {fitting}" if fitting else ""
+    return f"a kernel of {kernel} x {kernel} does not fit {name}, {height} x {width}{before}; {smaller}use MLP"
 
 
 class Convolutional(nn.Module):
-    """Convolutions over [N, height, width, channels], then fully connected layers."""
+    """Convolutions over [N, height, width, channels]; whatever comes out, flattened."""
 
-    def __init__(self, convolutions: nn.ModuleList, dense: Dense, activation: Activation) -> None:
+    def __init__(self, convolutions: nn.ModuleList, activation: Activation) -> None:
         super().__init__()
-        self.convolutions, self.dense = convolutions, dense
+        self.convolutions = convolutions
         self._activate = _ACTIVATIONS[activation]
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Features [N, F] of `obs` [N, height, width, channels]."""
-        x = obs.float() * (1.0 / 255.0) if obs.dtype == torch.uint8 else obs.float()
+        """Numbers [N, D] of `obs` [N, height, width, channels], of any dtype."""
+        x = obs.float() * (1.0 / BRIGHTEST) if obs.dtype == torch.uint8 else obs.float()
         x = x.permute(0, 3, 1, 2)
         for convolution in self.convolutions:
             x = self._activate(convolution(x))
-        features: Tensor = self.dense(x.flatten(1))
-        return features
+        return x.flatten(1)

@@ -1,17 +1,21 @@
-"""The preallocated columns of one policy: written by fancy index, lane by lane, and cut into a batch at the end."""
+"""The preallocated columns of one policy: written by fancy index, and cut into a batch at the end."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from marlflow.base.batch import Array
-from marlflow.base.spaces import Spaces
+from marlflow.rollout.memory import SegmentMemory
 
 
 class Segments(NamedTuple):
-    """Segments of one policy: `row` of the columns, and from which to before which cell; [S] each."""
+    """Segments of one policy: `row` of the columns, and from which to before which cell; [S] each.
+
+    `bootstrap` has what was seen after the last row, by the names of the columns; `memory` of policies that have any.
+    """
 
     row: Array
     start: Array
@@ -20,74 +24,105 @@ class Segments(NamedTuple):
     truncated: Array
     carried: Array
     episode: Array
-    bootstrap_obs: Array
-    bootstrap_mask: Array | None
+    bootstrap: Mapping[str, Array]
+    memory: SegmentMemory | None
+
+    @staticmethod
+    def of(columns: Iterable[Array], bootstrap: Mapping[str, Array], memory: SegmentMemory | None) -> Segments:
+        """Segments of their first seven columns, and the rest."""
+        row, start, stop, terminated, truncated, carried, episode = columns
+        return Segments(row, start, stop, terminated, truncated, carried, episode, bootstrap, memory)
+
+    def take(self, order: Array) -> Segments:
+        """The segments at the indices `order`."""
+        return Segments.of(
+            [column[order] for column in self[:7]],
+            {name: column[order] for name, column in self.bootstrap.items()},
+            None if self.memory is None else SegmentMemory(*(column[order] for column in self.memory)),
+        )
+
+    @staticmethod
+    def concat(parts: Sequence[Segments]) -> Segments:
+        """All of `parts`, one after the other."""
+        memories = [part.memory for part in parts if part.memory is not None]
+        return Segments.of(
+            [np.concatenate(columns) for columns in zip(*(part[:7] for part in parts), strict=True)],
+            {name: np.concatenate([part.bootstrap[name] for part in parts]) for name in parts[0].bootstrap},
+            SegmentMemory(*map(np.concatenate, zip(*memories, strict=True))) if memories else None,
+        )
 
 
 class Columns:
-    """What the actor saw and chose, [rows, capacity, ...] each; one row per lane that the policy plays."""
+    """What the actor saw and chose, [rows, capacity, ...] each; one row per lane that the policy has played.
 
-    def __init__(self, spaces: Spaces) -> None:
+    `seen` is the shape and dtype of what it sees (`obs`, and where there is one `action_mask`, `state`).
+    """
+
+    def __init__(
+        self,
+        seen: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]],
+        action: tuple[tuple[int, ...], np.dtype[np.generic]],
+    ) -> None:
         self._row_of: dict[int, int] = {}
         # Views of `data` over rows x capacity: numpy writes by one index several times as fast as by two.
         self._flat: dict[str, Array] = {}
-        shapes = {
-            "obs": (spaces.obs_shape, spaces.obs_dtype),
-            "action": (spaces.action_shape, spaces.action_dtype),
-            "behaviour_logp": ((), np.dtype(np.float32)),
-        }
-        if spaces.masked:
-            shapes["action_mask"] = ((spaces.num_actions,), np.dtype(bool))
+        self.seen = tuple(seen)
+        shapes = {**seen, "action": action, "behaviour_logp": ((), np.dtype(np.float32))}
         self.data = {name: np.zeros((0, 0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+        self.rows = self.capacity = 0
 
     @property
     def lanes(self) -> Array:
         """The lane of each row."""
         return np.fromiter(self._row_of, np.int64, len(self._row_of))
 
-    def row_of(self, lane: int) -> int:
-        """The row of `lane`."""
-        return self._row_of[lane]
-
-    def add(self, lane: int) -> int:
-        """A row for one more lane."""
-        row = self._row_of[lane] = len(self._row_of)
-        rows, capacity = self.data["behaviour_logp"].shape
-        if row >= rows:
-            self._resize(max(8, 2 * rows), capacity)
+    def row(self, lane: int) -> int:
+        """The row of `lane`: a new one, if the policy has not played it yet."""
+        row = self._row_of.setdefault(lane, len(self._row_of))
+        if row >= self.rows:
+            self._resize(max(8, 2 * self.rows), self.capacity)
         return row
 
     def widen(self, capacity: int) -> None:
         """Makes room for `capacity` cells; keeps what is there."""
-        rows, present = self.data["behaviour_logp"].shape
-        if capacity > present:
-            self._resize(rows, capacity)
+        if capacity > self.capacity:
+            self._resize(self.rows, capacity)
 
     def _resize(self, rows: int, capacity: int) -> None:
         for name, column in self.data.items():
             larger = np.zeros((rows, capacity, *column.shape[2:]), column.dtype)
-            larger[: column.shape[0], : column.shape[1]] = column
+            larger[: self.rows, : self.capacity] = column
             self.data[name] = larger
             self._flat[name] = larger.reshape(-1, *column.shape[2:])
+        self.rows, self.capacity = rows, capacity
 
-    def write(self, row: Array, cell: Array, obs: Array, mask: Array | None, action: Array, logp: Array) -> None:
+    def write(self, row: Array, cell: Array, seen: Mapping[str, Array], action: Array, logp: Array) -> None:
         """One decision for each of N lanes."""
         flat = self._flat
-        at = row * self.data["behaviour_logp"].shape[1] + cell
-        flat["obs"][at] = obs
+        at = row * self.capacity + cell
+        for name, column in seen.items():
+            flat[name][at] = column
         flat["action"][at] = action
         flat["behaviour_logp"][at] = logp
-        if mask is not None:
-            flat["action_mask"][at] = mask
 
     def carry(self, row: Array, cell: Array) -> None:
         """Moves the open cells to the front."""
         for column in self.data.values():
             column[row, 0] = column[row, cell]
 
+    def cut(self, segments: Segments) -> dict[str, Array]:
+        """The rows of `segments`, one after the other."""
+        at = ranges(segments.row * self.capacity + segments.start, segments.stop - segments.start)
+        return {name: column.take(at, axis=0) for name, column in self._flat.items()}
 
-def ragged(column: Array, lengths: Array) -> Array:
-    """The first `lengths[i]` cells of every row `i` of `column` [K, capacity, ...], one after the other."""
-    if len(lengths) and (lengths == lengths[0]).all():
-        return np.array(column[:, : lengths[0]]).reshape(-1, *column.shape[2:])
-    return np.asarray(column[np.arange(column.shape[1]) < lengths[:, None]])
+
+def ranges(first: Array, length: Array) -> Array:
+    """The whole numbers from `first[0]`, `length[0]` of them, then those from `first[1]`, and so on.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    stops = np.cumsum(length)
+    numbers = np.arange(stops[-1] if len(stops) else 0)
+    found: Array = numbers + np.repeat(first - stops + length, length)
+    return found

@@ -6,150 +6,159 @@ agent is only done when somebody ends or comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
-from marlflow.env import Turn, Window
+from marlflow.env import Turn
 from marlflow.policy.actor import Mode
+from marlflow.rollout.copies import Copies
+from marlflow.rollout.episodes import Episodes
+from marlflow.rollout.faults import Broken
 from marlflow.rollout.fragment import EpisodeResult
+from marlflow.rollout.lanes import Lanes
 from marlflow.rollout.player import Player
 from marlflow.rollout.recorder import Recorder
 
-# The lanes of a copy whose environment does not say who may appear in it.
-UNDECLARED_LANES = 256
-
-
-class Episodes(Protocol):
-    """Which episodes a copy plays, and the randomness that belongs to each."""
-
-    def next(self, index: int) -> int | None:
-        """The next episode of the worker's copy `index`; None leaves the copy idle."""
-        ...
-
-    def seed(self, index: int, episode: int) -> int:
-        """What the environment is reset with."""
-        ...
-
-    def stream(self, index: int, episode: int, slot: int) -> int:
-        """The key of the random stream of one agent's choices."""
-        ...
-
 
 class Lockstep:
-    """`windows`, one per copy; lane = index * stride + slot. `policy_of` names the player of each agent."""
+    """`copies` played by the players of `lanes`; `recorder` is None if nobody wants any rows."""
 
     def __init__(
         self,
-        windows: Sequence[Window],
-        copies: Sequence[int],
-        players: dict[str, Player],
-        policy_of: Callable[[str], str | None],
+        copies: Copies,
+        players: Sequence[Player],
+        lanes: Lanes,
         episodes: Episodes,
         mode: Mode,
         recorder: Recorder | None,
     ) -> None:
-        self.windows, self.copies, self.players, self._policy_of = windows, copies, players, policy_of
+        self._copies, self._windows = copies, copies.windows
+        self._players, self.lanes = players, lanes
         self._episodes, self._mode, self._recorder = episodes, mode, recorder
-        self._masked = any(player.spaces.masked for player in players.values())
-        self._order = list(players.values())
-        self._number = {policy: number for number, policy in enumerate(players)}
-        self.stride = lanes_per_copy(windows[0])
-        lanes = self.stride * len(windows)
-        self._welcomed = [0] * len(windows)
-        self._player_of = np.full(lanes, -1)
-        self._row_of = np.zeros(lanes, np.int64)
-        self._copy_of = np.repeat(np.arange(len(windows)), self.stride)
-        self._keys = np.zeros(lanes, np.uint64)
-        self._t_agent = np.zeros(lanes, np.int64)
-        self._returns = np.zeros(lanes, np.float64)
-        self.episode_of = np.zeros(lanes, np.int64)
-        self._env_steps = np.zeros(len(windows), np.int64)
-        self._turns: list[Turn] = [_IDLE] * len(windows)
-        self._lanes_of: list[list[int]] = [[] for _ in windows]
+        self._masked = any(player.spaces.masked for player in players)
+        self._env_steps = np.zeros(len(self._windows), np.int64)
+        self._turns: list[Turn] = [_IDLE] * len(self._windows)
+        self._lanes_of: list[list[int]] = [[] for _ in self._windows]
+        self._broken: dict[int, EnvironmentFailed] = {}
         self._deciding: Array = np.empty(0, np.int64)
         self._deciding_copy: Array = np.empty(0, np.int64)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins to count anew."""
         self.results: list[EpisodeResult] = []
         self.env_steps = self.agent_steps = self.ticks = 0
         self.env_s = self.policy_s = 0.0
-        for index in range(len(windows)):
-            self._reset(index)
-        self._gather(steady=False)
 
     @property
     def idle(self) -> bool:
         """Whether no copy has an episode to play."""
         return not len(self._deciding)
 
+    def begin(self) -> None:
+        """Copies that have no episode begin their next, if there is one."""
+        idle = [index for index, turn in enumerate(self._turns) if turn is _IDLE]
+        for index in idle:
+            self._reset(index)
+        if idle:
+            self._show(steady=False)
+
     def tick(self) -> None:
         """Every copy takes one env step."""
         actions = self._decide()
-        began = perf_counter()
-        steady, offset = True, 0
-        for index, lanes in enumerate(self._lanes_of):
-            if lanes:
-                end = offset + len(lanes)
-                turn = self._turns[index] = self.windows[index].act(actions[offset:end])
-                offset = end
-                self.env_steps += 1
-                if not turn.steady:
-                    steady = False
-        self.env_s += perf_counter() - began
-        self._env_steps += 1
-        self.ticks += 1
-        self._receive(steady)
+        steady = self._receive(self._step(actions))
         if not steady:
             self._end_trajectories()
-        self._gather(steady)
+        self._show(steady)
 
     def _decide(self) -> list[Any]:
         """The actions of all pending lanes, in the order of `_deciding`."""
-        deciding, recorder = self._deciding, self._recorder
+        deciding, recorder, lanes = self._deciding, self._recorder, self.lanes
         self.agent_steps += len(deciding)
-        t_agent = self._t_agent[deciding]
+        t_agent = lanes.t_agent[deciding]
         cells = None
         if recorder is not None:
             cells = recorder.decided(deciding, self._env_steps[self._deciding_copy], t_agent)
         actions: list[Any] = [None] * len(deciding)
-        for player in self._order:
+        for player in self._players:
             if not player.positions:
                 continue
-            where = player.where
-            generator = RowRandom(self._keys[player.lanes], t_agent[where])
+            where, seen, memory = player.where, player.seen, player.memory
+            generator = RowRandom(lanes.keys[player.lanes], t_agent[where])
+            recalled = None if memory is None else memory.recall(player.lanes)
             began = perf_counter()
-            acted = player.actor.act(player.obs, player.mask, None, self._mode, generator)
+            acted = player.actor.act(seen["obs"], seen.get("action_mask"), recalled, self._mode, generator)
             self.policy_s += perf_counter() - began
+            if memory is not None:
+                begins = np.zeros(len(where), bool) if recorder is None else recorder.begins(player.lanes)
+                memory.decided(player.lanes, acted.memory, player.version, begins)
             if player.columns is not None and cells is not None:
-                cell = cells[where]
-                player.columns.write(player.rows, cell, player.obs, player.mask, acted.action, acted.behaviour_logp)
+                player.columns.write(player.rows, cells[where], seen, acted.action, acted.behaviour_logp)
             for position, choice in zip(player.positions, player.choices(acted.action), strict=True):
                 actions[position] = choice
         t_agent += 1
-        self._t_agent[deciding] = t_agent
+        lanes.t_agent[deciding] = t_agent
         return actions
 
-    def _receive(self, steady: bool) -> None:
-        rewards: list[float] = []
-        lanes: list[int] = []
-        for index, turn in enumerate(self._turns):
-            rewards += turn.rewards
-            if not steady:
-                first = index * self.stride
-                lanes += self._lanes_of[index] if turn.steady else [first + slot for slot in turn.reward_slots]
-        if not rewards:
-            return
-        into = self._deciding if steady else np.array(lanes)
-        amounts = self._amounts(rewards, into)
-        np.add.at(self._returns, into, amounts)
-        if self._recorder is not None:
-            self._recorder.received(into, amounts)
+    def _step(self, actions: list[Any]) -> bool:
+        """One env step of every copy; returns whether all of them go on as before."""
+        began = perf_counter()
+        steady, offset, act, turns = True, 0, self._copies.act, self._turns
+        for index, lanes in enumerate(self._lanes_of):
+            if not lanes:
+                continue
+            end = offset + len(lanes)
+            try:
+                turn = turns[index] = act(index, actions[offset:end])
+                if not turn.steady:
+                    steady = False
+            except EnvironmentFailed as failure:
+                steady = self._breaks(index, failure)
+            offset = end
+            self.env_steps += 1
+        self.env_s += perf_counter() - began
+        self._env_steps += 1
+        self.ticks += 1
+        return steady
 
-    def _amounts(self, rewards: list[float], lanes: Array) -> Array:
+    def _breaks(self, index: int, failure: EnvironmentFailed) -> bool:
+        """The episode of a copy cannot go on; returns False. Raises `failure` if that is not tolerated."""
+        self._copies.faults.tolerate(failure)
+        self._broken[index] = failure
+        self._turns[index] = _BROKEN
+        return False
+
+    def _receive(self, steady: bool) -> bool:
+        """What everybody received; returns whether all copies still go on as before."""
+        while True:
+            rewards: list[float] = []
+            lanes: list[int] = []
+            for index, turn in enumerate(self._turns):
+                rewards += turn.rewards
+                if not steady:
+                    first = index * self.lanes.stride
+                    lanes += self._lanes_of[index] if turn.steady else [first + slot for slot in turn.reward_slots]
+            if not rewards:
+                return steady
+            into = self._deciding if steady else np.array(lanes)
+            try:
+                amounts = self._amounts(rewards, into)
+            except Broken as broken:
+                steady = self._breaks(broken.index, broken.failure)
+                continue
+            np.add.at(self.lanes.returns, into, amounts)
+            if self._recorder is not None:
+                self._recorder.received(into, amounts)
+            return steady
+
+    def _amounts(self, rewards: Sequence[float], lanes: Array) -> Array:
         try:
             amounts = np.array(rewards, np.float64)
         except (TypeError, ValueError):
@@ -162,105 +171,115 @@ class Lockstep:
                 raise self._wrong(lane, f"the reward is {reward!r}, not a finite number")
         raise AssertionError("every single reward is a number, but not all of them together")
 
-    def _wrong(self, lane: int, reason: str) -> EnvironmentFailed:
-        window = self.windows[lane // self.stride]
-        return EnvironmentFailed(window.where(window.agents[lane % self.stride]), reason)
+    def _wrong(self, lane: int, reason: str) -> Broken:
+        index, slot = divmod(lane, self.lanes.stride)
+        window = self._windows[index]
+        return Broken(index, EnvironmentFailed(window.where(window.agents[slot]), reason))
 
     def _end_trajectories(self) -> None:
         for index, turn in enumerate(self._turns):
-            if turn.steady:
+            if turn.steady or turn is _BROKEN:
                 continue
-            first = index * self.stride
-            if len(self.windows[index].agents) > self._welcomed[index]:
-                self._welcome(index)
-            if self._recorder is not None:
-                for ending in turn.ended:
-                    lane = first + ending.slot
-                    player = self._order[self._player_of[lane]]
-                    try:
-                        self._recorder.ended(lane, ending, int(self.episode_of[lane]), player)
-                    except ValueError as error:
-                        raise self._wrong(lane, str(error)) from error
-            self._receive_without_row(first, turn.late_slots, turn.late_rewards)
-            if turn.over:
-                self._finish(index)
-                self._reset(index)
-            else:
-                self._lanes_of[index] = [first + slot for slot in turn.deciding]
+            try:
+                self._end_some(index, turn)
+            except Broken as broken:
+                self._breaks(index, broken.failure)
+            except EnvironmentFailed as failure:
+                self._breaks(index, failure)
+        while self._broken:
+            self._give_up(*self._broken.popitem())
+
+    def _end_some(self, index: int, turn: Turn) -> None:
+        """Of one copy: agents came or ended, or all of it is over."""
+        window, lanes, first = self._windows[index], self.lanes, index * self.lanes.stride
+        if len(window.agents) > lanes.known[index]:
+            lanes.welcome(index, window, self._episodes)
+        if self._recorder is not None:
+            for ending in turn.ended:
+                lane = first + ending.slot
+                player = self._players[lanes.player_of[lane]]
+                try:
+                    self._recorder.ended(lane, ending, int(lanes.episode[lane]), player, self._copies.states[index])
+                except ObservationOutside as outside:
+                    raise self._wrong(lane, f"the final {outside.reason}") from outside
+        self._receive_without_row(first, turn.late_slots, turn.late_rewards)
+        if turn.over:
+            self._finish(index)
+            self._reset(index)
+        else:
+            self._lanes_of[index] = [first + slot for slot in turn.deciding]
 
     def _receive_without_row(self, first: int, slots: Sequence[int], rewards: Sequence[float]) -> None:
         """Rewards of a copy that no row can have: after an agent's end, or before its first decision."""
         if not rewards:
             return
         lanes = np.array([first + slot for slot in slots])
-        amounts = self._amounts(list(rewards), lanes)
-        np.add.at(self._returns, lanes, amounts)
+        amounts = self._amounts(rewards, lanes)
+        np.add.at(self.lanes.returns, lanes, amounts)
         if self._recorder is not None:
             self._recorder.received_late(lanes, amounts)
 
     def _finish(self, index: int) -> None:
-        window, first = self.windows[index], index * self.stride
-        returns = self._returns[first : first + self.stride].tolist()
+        window, lanes = self._windows[index], self.lanes.of(index)
+        returns = self.lanes.returns[lanes].tolist()
         appeared = window.appeared()
         by_agent = {a: returns[slot] for slot, a in enumerate(window.agents) if slot in appeared or returns[slot]}
-        episode = int(self.episode_of[first])
-        self.results.append(EpisodeResult(self.copies[index], episode, window.env_steps, by_agent, self.ticks))
+        copy, episode = self._copies.numbers[index], int(self.lanes.episode[lanes.start])
+        matchup = self.lanes.matchups[index]
+        self.results.append(EpisodeResult(copy, episode, window.env_steps, by_agent, self.ticks, matchup))
         if self._recorder is not None:
-            self._recorder.over(slice(first, first + self.stride))
+            self._recorder.over(lanes)
+
+    def _give_up(self, index: int, failure: EnvironmentFailed) -> None:
+        """Forgets the episode of a copy that broke, and begins the next with a fresh environment."""
+        lanes = self.lanes.of(index)
+        episode, lost = int(self.lanes.episode[lanes.start]), 0
+        if self._recorder is not None:
+            lost = self._recorder.give_up(lanes, episode, self._players)
+        self._copies.replace(index, failure, lost)
+        self.lanes.forget(index, {})
+        self._reset(index)
 
     def _reset(self, index: int) -> None:
-        """The copy's next episode, if it has one."""
-        first = index * self.stride
-        lanes = slice(first, first + self.stride)
-        episode = self._episodes.next(index)
-        if episode is None:
-            self._turns[index], self._lanes_of[index] = _IDLE, []
-            return
-        began = perf_counter()
-        turn = self._turns[index] = self.windows[index].reset(self._episodes.seed(index, episode))
-        self.env_s += perf_counter() - began
-        self.episode_of[lanes] = episode
-        self._returns[lanes] = 0.0
-        self._t_agent[lanes] = 0
+        """The copy's next episode, if it has one; one whose reset fails is given up for the next."""
+        self._turns[index], self._lanes_of[index] = _IDLE, []
+        while (episode := self._episodes.next(index)) is not None:
+            began = perf_counter()
+            try:
+                self._begin(index, episode)
+                return
+            except EnvironmentFailed as error:
+                failure = error
+            except Broken as broken:
+                failure = broken.failure
+            finally:
+                self.env_s += perf_counter() - began
+            self._copies.faults.tolerate(failure)
+            self._copies.replace(index, failure, 0)
+            self.lanes.forget(index, {})
+
+    def _begin(self, index: int, episode: int) -> None:
+        turn = self._copies.reset(index, self._episodes.seed(index, episode))
         self._env_steps[index] = 0
-        if len(self.windows[index].agents) > self._welcomed[index]:
-            self._welcome(index)
-        for slot in range(self._welcomed[index]):
-            self._keys[first + slot] = self._episodes.stream(index, episode, slot)
+        self.lanes.begin(index, episode, self._windows[index], self._episodes)
         # An AEC environment may have stepped an agent that was dead from the start.
+        first = index * self.lanes.stride
         self._receive_without_row(first, turn.reward_slots, turn.rewards)
         self._receive_without_row(first, turn.late_slots, turn.late_rewards)
-        self._lanes_of[index] = [first + slot for slot in turn.deciding]
+        self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
 
-    def _welcome(self, index: int) -> None:
-        """Lanes for agents that appeared for the first time."""
-        window, first = self.windows[index], index * self.stride
-        if len(window.agents) > self.stride:
-            reason = f"more than {self.stride} agents appeared; declare possible_agents"
-            raise EnvironmentFailed(window.where(), reason)
-        for slot in range(self._welcomed[index], len(window.agents)):
-            lane = first + slot
-            player = self._player_for(window, window.agents[slot])
-            self._player_of[lane] = self._number[player.policy]
-            self._keys[lane] = self._episodes.stream(index, int(self.episode_of[first]), slot)
-            if player.columns is not None:
-                self._row_of[lane] = player.columns.add(lane)
-        self._welcomed[index] = len(window.agents)
-
-    def _player_for(self, window: Window, agent: str) -> Player:
-        policy = self._policy_of(agent)
-        player = None if policy is None else self.players.get(policy)
-        if player is None:
-            reason = f"it appeared late, mapped to policy {policy!r}, and no agent of that was there at the start"
-            raise EnvironmentFailed(window.where(agent), reason)
-        found = window.observation_space(agent), window.action_space(agent)
-        if found != (player.spaces.observation, player.spaces.action):
-            reason = f"it appeared late, and its spaces {found} are not those of its policy {policy!r}"
-            raise EnvironmentFailed(window.where(agent), reason)
-        return player
+    def _show(self, steady: bool) -> None:
+        """Shows each player what its pending lanes see."""
+        while True:
+            try:
+                self._gather(steady)
+                return
+            except Broken as broken:
+                self._breaks(broken.index, broken.failure)
+                steady = False
+                self._give_up(broken.index, self._broken.pop(broken.index))
 
     def _gather(self, steady: bool) -> None:
-        """Shows each player what its pending lanes see."""
         observations: list[Any] = []
         masks: list[Array | None] = []
         for turn in self._turns:
@@ -269,23 +288,15 @@ class Lockstep:
                 masks += turn.masks
         if not steady:
             self._deal()
-        for player in self._order:
+        for player in self._players:
             seen = [observations[position] for position in player.positions]
+            state = None
+            if player.sees_state and seen:
+                state = np.stack([self._copies.states[i] for i in self.lanes.copy_of[player.lanes]])
             try:
-                player.show(seen, [masks[position] for position in player.positions] if self._masked else [])
-            except (TypeError, ValueError) as error:
-                self._find_misshapen(player, seen)
-                raise error
-            if player.may_be_nan and np.isnan(player.obs).any():
-                row = int(np.isnan(player.obs.reshape(len(player.obs), -1)).any(axis=1).argmax())
-                raise self._wrong(int(player.lanes[row]), "the observation has a NaN")
-
-    def _find_misshapen(self, player: Player, observations: Sequence[Any]) -> None:
-        expected = player.spaces.observation.shape
-        for lane, observation in zip(player.lanes.tolist(), observations, strict=True):
-            if expected is not None and np.shape(observation) != expected:
-                reason = f"an observation of shape {expected} was declared, one of shape {np.shape(observation)} came"
-                raise self._wrong(lane, reason)
+                player.show(seen, [masks[position] for position in player.positions] if self._masked else [], state)
+            except ObservationOutside as outside:
+                raise self._wrong(int(player.lanes[outside.index]), f"the {outside.reason}") from outside
 
     def _deal(self) -> None:
         """Finds which lanes decide, and whose they are."""
@@ -293,21 +304,17 @@ class Lockstep:
         for of_copy in self._lanes_of:
             lanes += of_copy
         self._deciding = np.array(lanes, np.int64)
-        self._deciding_copy = self._copy_of[self._deciding]
-        player_of = self._player_of[self._deciding]
-        for number, player in enumerate(self._order):
+        self._deciding_copy = self.lanes.copy_of[self._deciding]
+        player_of = self.lanes.player_of[self._deciding]
+        for number, player in enumerate(self._players):
             where = np.flatnonzero(player_of == number)
             player.lanes = self._deciding[where]
-            player.rows = self._row_of[player.lanes]
+            player.rows = self.lanes.row_of[player.lanes]
             player.where = where
             player.positions = where.tolist()
 
 
-# What a copy without an episode has to say.
+# What a copy without an episode has to say, and one whose episode cannot go on.
 _IDLE = Turn()
 _IDLE.steady = True
-
-
-def lanes_per_copy(window: Window) -> int:
-    """How many lanes each copy of an environment has."""
-    return len(window.agents) if window.declared else UNDECLARED_LANES
+_BROKEN = Turn()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -32,8 +32,39 @@ def policy_of(agent: str, rules: Sequence[Rule]) -> str | None:
     return next((rule.policy for rule in rules if fnmatchcase(agent, rule.match)), None)
 
 
-def assign(agents: Sequence[str], rules: Sequence[Rule]) -> dict[str, str]:
-    """Agent to policy, for all `agents`.
+@dataclass(frozen=True, slots=True)
+class ByRules:
+    """The policy of every agent that the rules cover, also of one that is not there yet.
+
+    >>> ByRules([Rule("wolf_*", "pack")])("wolf_7")
+    'pack'
+    """
+
+    rules: Sequence[Rule]
+
+    def __call__(self, agent: str) -> str | None:
+        """The policy that plays `agent`, or None if no rule matches."""
+        return policy_of(agent, self.rules)
+
+
+@dataclass(frozen=True, slots=True)
+class ByGroup:
+    """The policy of the name of every agent's group, also of one that is not there yet; `policies` are all there are.
+
+    >>> ByGroup(["wolf"])("wolf_7")
+    'wolf'
+    """
+
+    policies: Collection[str]
+
+    def __call__(self, agent: str) -> str | None:
+        """The policy that plays `agent`, or None if its group has none."""
+        name = group(agent)
+        return name if name in self.policies else None
+
+
+def assign(agents: Sequence[str], rules: Sequence[Rule], waiting: Collection[Rule] = ()) -> dict[str, str]:
+    """Agent to policy, for all `agents`; the rules in `waiting` may be for agents that are not there yet.
 
     Raises ConfigInvalid with all problems: agents that no rule matches, rules that no agent reaches.
 
@@ -51,7 +82,8 @@ def assign(agents: Sequence[str], rules: Sequence[Rule]) -> dict[str, str]:
         else:
             mapping[agent] = rules[number].policy
             reached.add(number)
-    problems += [_unreached(number, agents, rules) for number in range(len(rules)) if number not in reached]
+    idle = [number for number, rule in enumerate(rules) if number not in reached and rule not in waiting]
+    problems += [_unreached(number, agents, rules) for number in idle]
     if problems:
         raise ConfigInvalid(problems)
     return mapping

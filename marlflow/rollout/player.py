@@ -9,51 +9,76 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from marlflow.base.batch import Array
+from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import MarlflowError
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor
+from marlflow.policy.actor import Actor, RememberingActor
 from marlflow.rollout.columns import Columns
+from marlflow.rollout.memory import Memory
 
 
 class Player:
-    """`actor` plays the pending `lanes`, which see `obs` and `mask`; `columns` is None if nobody wants the rows.
+    """`actor` plays the pending `lanes`, of which `seen` has what they see: `obs`, `action_mask`, `state`.
 
-    `where`, and as a list `positions`, says where each of them stands among all lanes that decide at this tick;
-    `rows` are theirs in the columns.
+    `columns` is None if nobody wants the rows; `lanes_of_worker` is how many lanes there are in all; `state` is the
+    global state's space, of a policy that asks for it. `where`, and as a list `positions`, says where each pending lane
+    stands among all that decide at this tick; `rows` are theirs in the columns.
     """
 
-    def __init__(self, policy: str, actor: Actor, spaces: Spaces, columns: Columns | None) -> None:
-        self.policy, self.actor, self.spaces, self.columns = policy, actor, spaces, columns
+    def __init__(
+        self,
+        policy: str,
+        actor: Actor,
+        spaces: Spaces,
+        lanes_of_worker: int,
+        recorded: bool,
+        state: gym_spaces.Box | None = None,
+    ) -> None:
+        self.policy, self.actor, self.spaces = policy, actor, spaces
         self.version = -1  # none yet: whatever is published first is newer
         self.lanes: Array = np.empty(0, np.int64)
         self.rows: Array = np.empty(0, np.int64)
         self.where: Array = np.empty(0, np.int64)
         self.positions: list[int] = []
-        self.obs: Array = np.empty((0, *spaces.obs_shape), spaces.obs_dtype)
-        self.mask: Array | None = None
-        box = isinstance(spaces.observation, gym_spaces.Box) and spaces.obs_shape
-        self._shape = spaces.obs_shape if box else None
+        self.sees_state = state is not None
+        self._encoder = spaces.encoder()
         self._discrete = _numbers(spaces.action)
-        self.may_be_nan = np.issubdtype(spaces.obs_dtype, np.floating)
+        columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"obs": (spaces.obs_shape, spaces.obs_dtype)}
+        if spaces.masked:
+            columns["action_mask"] = ((spaces.num_actions,), np.dtype(bool))
+        if state is not None:
+            columns["state"] = (state.shape, np.dtype(np.float32) if state.dtype == np.float64 else state.dtype)
+        self.seen: dict[str, Array] = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in columns.items()}
+        self.columns = Columns(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
+        self.memory: Memory | None = None
+        if isinstance(actor, RememberingActor):
+            self.memory = Memory(lanes_of_worker, actor.memory_shape)
 
-    def show(self, observations: Sequence[Any], masks: Sequence[Array | None]) -> None:
-        """Takes what the pending lanes see; copies it, since an environment may reuse its arrays."""
-        self.obs = self.stack(observations)
+    def show(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
+        """Takes what the pending lanes see; copies it, since an environment may reuse its arrays.
+
+        Raises ObservationOutside where it is not what was declared.
+        """
+        self.seen["obs"] = self.stack(observations)
         if self.spaces.masked:
-            self.mask = self.stack_masks(masks)
+            legal = self.seen["action_mask"] = self.stack_masks(masks)
+            if not legal.any(axis=1).all():
+                raise ObservationOutside(int(legal.any(axis=1).argmin()), "action_mask allows no action")
+        if state is not None:
+            self.seen["state"] = state
 
     def stack(self, observations: Sequence[Any]) -> Array:
         """Observations as rows of the `obs` column, [N, *obs_shape]."""
-        if self._shape is None or not observations:
-            return self.spaces.stack(observations) if observations else self.obs[:0]
-        rows = np.concatenate(observations).reshape(len(observations), *self._shape)
-        return rows if rows.dtype == self.spaces.obs_dtype else rows.astype(self.spaces.obs_dtype)
+        return self._encoder.stack(observations) if observations else self.seen["obs"][:0]
 
     def stack_masks(self, masks: Sequence[Array | None]) -> Array:
         """Masks as rows of the `action_mask` column, bool [N, A]; where there is none, everything is legal."""
-        legal = np.ones((len(masks), self.spaces.num_actions), bool)
+        width = self.spaces.num_actions
+        legal = np.ones((len(masks), width), bool)
         for row, mask in enumerate(masks):
             if mask is not None:
+                if np.shape(mask) != (width,):
+                    raise ObservationOutside(row, f"action_mask has shape {np.shape(mask)}, not {(width,)}")
                 legal[row] = mask
         return legal
 

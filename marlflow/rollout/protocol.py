@@ -9,7 +9,6 @@ from typing import Protocol, TypeAlias
 from marlflow.base.items import Fragment, Weights
 from marlflow.rollout.fragment import EpisodeResult, Receipt
 
-
 Matchup: TypeAlias = Mapping[str, str]
 """Who plays whom in one episode: agent to policy."""
 

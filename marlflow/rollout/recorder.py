@@ -6,28 +6,36 @@ is asked again or has ended. What arrives while no row is open belongs to none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
 from marlflow.env import Ending
-from marlflow.rollout.columns import Columns, Segments, ragged
+from marlflow.rollout.columns import Columns, Segments, ranges
 from marlflow.rollout.fragment import PolicyReceipt
+from marlflow.rollout.memory import SegmentMemory
 from marlflow.rollout.player import Player
 
 
 class Recorder:
-    """The rows of `lanes` lanes, at most `capacity` each between two `cut`s."""
+    """The rows of all lanes, at most `capacity` each between two `cut`s.
 
-    def __init__(self, lanes: int) -> None:
+    `player_of` [lanes] is the number of the player that each lane belongs to now (-1: nobody yet); whoever deals the
+    lanes changes it, between episodes.
+    """
+
+    def __init__(self, player_of: Array, players: int) -> None:
+        lanes = len(player_of)
+        self._player_of = player_of
         self._open = np.zeros(lanes, bool)
         self._cell = np.zeros(lanes, np.int64)  # of the open row; without one, where the next will stand
         self._start = np.zeros(lanes, np.int64)  # of the present segment
         self._carried = np.zeros(lanes, bool)  # the row in cell 0 was begun in the fragment before
         self._carried_version = np.zeros(lanes, np.int64)
         self._gained = np.zeros(lanes, np.float64)
-        self._unattributed = np.zeros(lanes, np.float64)
+        self._unattributed = np.zeros(players + 1, np.float64)  # the last is nobody's
         self._reward: Array = np.zeros((lanes, 0), np.float64)
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
@@ -53,7 +61,7 @@ class Recorder:
         at = lanes * self._reward.shape[1] + cell
         flat_reward[at] = gained
         if not was_open.all():
-            self._unattributed[lanes] += np.where(was_open, 0.0, gained)
+            self._belongs_to_no_row(lanes, np.where(was_open, 0.0, gained))
             self._open[lanes] = True
         at += was_open
         cell += was_open
@@ -63,58 +71,99 @@ class Recorder:
         flat_t_agent[at] = t_agent
         return cell
 
+    def begins(self, lanes: Array) -> Array:
+        """Whether the rows that `lanes` just opened are the first of their segments, bool [N]."""
+        first: Array = self._cell[lanes] == self._start[lanes]
+        return first
+
     def received(self, lanes: Array, rewards: Array) -> None:
         """Rewards, in order; a lane may stand there several times."""
         np.add.at(self._gained, lanes, rewards)
 
     def received_late(self, lanes: Array, rewards: Array) -> None:
         """Rewards after the agents' ends."""
-        np.add.at(self._unattributed, lanes, rewards)
+        self._belongs_to_no_row(lanes, rewards)
 
-    def ended(self, lane: int, ending: Ending, episode: int, player: Player) -> None:
-        """The trajectory of `lane` is over."""
+    def _belongs_to_no_row(self, lanes: Array, rewards: Array) -> None:
+        np.add.at(self._unattributed, self._player_of[lanes], rewards)
+
+    def ended(self, lane: int, ending: Ending, episode: int, player: Player, state: Array | None) -> None:
+        """The trajectory of `lane` is over; `state` is the environment's, for policies that see it.
+
+        Raises ObservationOutside if the final observation is not what was declared.
+        """
         if not self._open[lane]:
             return  # it never decided
         cell, start = int(self._cell[lane]), int(self._start[lane])
+        bootstrap = self._bootstrap(lane, cell, ending, player, state)
         self._reward[lane, cell] = self._gained[lane]
         self._gained[lane] = 0.0
         self._open[lane] = False
         self._cell[lane] = self._start[lane] = cell + 1
-        columns = player.columns
-        if columns is None:
+        if player.columns is None:
             return
-        row = columns.row_of(lane)
-        if ending.observation is None:
-            obs = columns.data["obs"][row, cell].copy()
-            mask = columns.data["action_mask"][row, cell].copy() if player.spaces.masked else None
-        else:
-            obs = player.stack([ending.observation])[0]
-            if player.may_be_nan and np.isnan(obs).any():
-                raise ValueError("the final observation has a NaN")
-            mask = player.stack_masks([ending.mask])[0] if player.spaces.masked else None
         carried = start == 0 and bool(self._carried[lane])
-        segment = (row, start, cell + 1, ending.terminated, ending.truncated, carried, episode, obs, mask)
-        self._ended.setdefault(player.policy, []).append(segment)
+        place = (player.columns.row(lane), start, cell + 1)
+        one = np.array([lane])
+        memory = None if player.memory is None else player.memory.of_segments(one, np.zeros(1, bool))
+        ended = _Ended((*place, ending.terminated, ending.truncated, carried, episode), lane, bootstrap, memory)
+        self._ended.setdefault(player.policy, []).append(ended)
+
+    def _bootstrap(self, lane: int, cell: int, ending: Ending, player: Player, state: Array | None) -> dict[str, Array]:
+        if player.columns is None:
+            return {}
+        row, data = player.columns.row(lane), player.columns.data
+        if ending.observation is None:
+            seen = {name: data[name][row, cell].copy() for name in player.seen}
+        else:
+            seen = {"obs": player.stack([ending.observation])[0]}
+            if player.spaces.masked:
+                seen["action_mask"] = player.stack_masks([ending.mask])[0]
+        if state is not None and player.sees_state:
+            seen["state"] = state.copy()
+        return seen
 
     def over(self, lanes: slice) -> None:
         """The episode is over: whatever was received since belongs to no row."""
         gained = self._gained[lanes]
         if gained.any():
-            self._unattributed[lanes] += gained
+            np.add.at(self._unattributed, self._player_of[lanes], gained)
             gained[:] = 0.0
 
-    def cut(self, players: Iterable[Player], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
+    def give_up(self, lanes: slice, episode: int, players: Sequence[Player]) -> int:
+        """Drops what is here of a broken episode; returns how many rows of wanted policies that were."""
+        lost = 0
+        for number, player in enumerate(players):
+            if player.columns is None:
+                continue
+            mine = np.flatnonzero(self._player_of[lanes] == number) + lanes.start
+            lost += int((self._cell[mine] - self._start[mine] + self._open[mine]).sum())
+            ended = self._ended.pop(player.policy, [])
+            dropped = [one for one in ended if lanes.start <= one.lane < lanes.stop and one.values[-1] == episode]
+            lost += sum(one.values[2] - one.values[1] for one in dropped)
+            self._ended[player.policy] = [one for one in ended if one not in dropped]
+        self._cell[lanes] += self._open[lanes]
+        self._start[lanes] = self._cell[lanes]
+        self._open[lanes] = False
+        self._carried[lanes] &= self._start[lanes] > 0
+        self._gained[lanes] = 0.0
+        return lost
+
+    def cut(self, players: Sequence[Player], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
         """All complete rows, by policy, for those whose rows are wanted. Open rows open the next fragment.
 
-        `episodes` [lanes] is the running episode of each lane.
+        `players` are in the order of their numbers, `episodes` [lanes] is the running episode of each lane.
         """
-        players = list(players)
         for player in players:
             self._complete(player.lanes)
-        idle = ~self._open
-        self._unattributed[idle] += self._gained[idle]
+        idle = np.flatnonzero(~self._open)
+        self._belongs_to_no_row(idle, self._gained[idle])
         self._gained[idle] = 0.0
-        cuts = {p.policy: self._cut(p, p.columns, episodes) for p in players if p.columns is not None}
+        cuts = {
+            player.policy: self._cut(number, player, player.columns, episodes)
+            for number, player in enumerate(players)
+            if player.columns is not None
+        }
         self._unattributed[:] = 0.0
         self._carry(players)
         return cuts
@@ -126,65 +175,66 @@ class Recorder:
         self._open[lanes] = False
         self._cell[lanes] += 1
 
-    def _cut(self, player: Player, columns: Columns, episodes: Array) -> tuple[PolicyReceipt, Batch]:
-        lanes = columns.lanes
-        lengths = self._cell[lanes]
-        running = self._running(player, columns, episodes)
-        segments = _in_order(_stacked(self._ended.pop(player.policy, []), running), running)
-        rows = {name: ragged(column[: len(lanes)], lengths) for name, column in columns.data.items()}
-        rows["reward"] = ragged(self._reward[lanes], lengths)
-        rows["t_env"] = ragged(self._t_env[lanes], lengths)
-        rows["t_agent"] = ragged(self._t_agent[lanes], lengths)
-        rows["version"] = np.full(len(rows["reward"]), player.version, np.int64)
+    def _cut(self, number: int, player: Player, columns: Columns, episodes: Array) -> tuple[PolicyReceipt, Batch]:
+        running = self._running(number, player, columns, episodes)
+        ended = self._ended.pop(player.policy, [])
+        segments = Segments.concat([_stacked(ended, running), running]) if ended else running
+        segments = segments.take(np.lexsort((segments.start, segments.row)))
+        lanes = columns.lanes[segments.row]
         length = segments.stop - segments.start
-        firsts = (np.cumsum(length) - length)[segments.carried]
-        rows["version"][firsts] = self._carried_version[lanes[segments.row[segments.carried]]]
+        rows = columns.cut(segments)
+        at = ranges(lanes * self._reward.shape[1] + segments.start, length)
+        rows["reward"], rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
+        rows["version"] = np.full(len(at), player.version, np.int64)
+        carried = segments.carried
+        rows["version"][(np.cumsum(length) - length)[carried]] = self._carried_version[lanes[carried]]
         table = {
             "length": length,
             "terminated": segments.terminated,
             "truncated": segments.truncated,
-            "bootstrap_obs": segments.bootstrap_obs,
-            "carried": segments.carried,
+            "carried": carried,
             "episode": segments.episode,
-            "lane": lanes[segments.row],
+            "lane": lanes,
+            **{_BOOTSTRAPS[name]: column for name, column in segments.bootstrap.items()},
         }
-        if segments.bootstrap_mask is not None:
-            table["bootstrap_mask"] = segments.bootstrap_mask
-        unattributed = float(self._unattributed[lanes].sum())
-        receipt = PolicyReceipt(len(rows["reward"]), int(segments.carried.sum()), unattributed, player.version)
-        return receipt, Batch(rows, table)
+        if segments.memory is not None:
+            first, made_by, last = segments.memory
+            table |= {"memory": first, "memory_version": made_by, "bootstrap_memory": last}
+        unattributed = float(self._unattributed[number])
+        return PolicyReceipt(len(at), int(carried.sum()), unattributed, player.version), Batch(rows, table)
 
-    def _running(self, player: Player, columns: Columns, episodes: Array) -> Segments:
+    def _running(self, number: int, player: Player, columns: Columns, episodes: Array) -> Segments:
         """The segments that go on after the cut: their bootstrap is what the lane now sees, or its open row."""
         lanes = columns.lanes
-        row = np.flatnonzero(self._cell[lanes] > self._start[lanes])
-        start, stop = self._start[lanes[row]], self._cell[lanes[row]]
-        sees = np.full(len(lanes), -1)
+        row = np.flatnonzero((self._cell[lanes] > self._start[lanes]) & (self._player_of[lanes] == number))
+        lanes = lanes[row]
+        start, stop = self._start[lanes], self._cell[lanes]
+        sees = np.full(columns.rows, -1)
         sees[player.rows] = np.arange(len(player.rows))
         sees = sees[row]
         open_rows = sees < 0
-        obs = np.empty((len(row), *player.spaces.obs_shape), player.spaces.obs_dtype)
-        obs[~open_rows] = player.obs[sees[~open_rows]]
-        obs[open_rows] = columns.data["obs"][row[open_rows], stop[open_rows]]
-        mask = None
-        if player.spaces.masked:
-            mask = np.ones((len(row), player.spaces.num_actions), bool)
-            if player.mask is not None:
-                mask[~open_rows] = player.mask[sees[~open_rows]]
-            mask[open_rows] = columns.data["action_mask"][row[open_rows], stop[open_rows]]
+        bootstrap = {}
+        for name, seen in player.seen.items():
+            bootstrap[name] = column = np.empty((len(row), *seen.shape[1:]), seen.dtype)
+            column[~open_rows] = seen[sees[~open_rows]]
+            column[open_rows] = columns.data[name][row[open_rows], stop[open_rows]]
         never = np.zeros(len(row), bool)
-        carried = self._carried[lanes[row]] & (start == 0)
-        return Segments(row, start, stop, never, never, carried, episodes[lanes[row]], obs, mask)
+        carried = self._carried[lanes] & (start == 0)
+        memory = None if player.memory is None else player.memory.of_segments(lanes, open_rows)
+        return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap, memory)
 
-    def _carry(self, players: Iterable[Player]) -> None:
-        for player in players:
+    def _carry(self, players: Sequence[Player]) -> None:
+        for number, player in enumerate(players):
             columns = player.columns
             if columns is None:
                 continue
-            row = np.flatnonzero(self._open[columns.lanes])
-            lanes = columns.lanes[row]
+            lanes = columns.lanes
+            row = np.flatnonzero(self._open[lanes] & (self._player_of[lanes] == number))
+            lanes = lanes[row]
             cell = self._cell[lanes]
             columns.carry(row, cell)
+            if player.memory is not None:
+                player.memory.carried(lanes)
             again = self._carried[lanes] & (cell == 0)
             self._carried_version[lanes] = np.where(again, self._carried_version[lanes], player.version)
         open_lanes = np.flatnonzero(self._open)
@@ -195,28 +245,24 @@ class Recorder:
         self._start[:] = 0
 
 
-_Ended = tuple[int, int, int, bool, bool, bool, int, Array, Array | None]
+_BOOTSTRAPS = {"obs": "bootstrap_obs", "action_mask": "bootstrap_mask", "state": "bootstrap_state"}
 
 
-def _stacked(ended: list[_Ended], like: Segments) -> Segments:
+class _Ended(NamedTuple):
+    """A segment that ended, of `lane`: `values` are those of Segments, in its order, up to the episode's number."""
+
+    values: tuple[int, int, int, bool, bool, bool, int]
+    lane: int
+    bootstrap: dict[str, Array]
+    memory: SegmentMemory | None
+
+
+def _stacked(ended: Sequence[_Ended], like: Segments) -> Segments:
     """The segments that ended, as columns of the dtypes of `like`."""
-    if not ended:
-        return Segments(*(None if column is None else column[:0] for column in like))  # type: ignore[arg-type]
-    columns = zip(*ended, strict=True)
-    return Segments(
-        *(
-            None if kind is None else np.asarray(np.stack(column), dtype=kind.dtype)  # type: ignore[arg-type]
-            for kind, column in zip(like, columns, strict=True)
-        )
-    )
-
-
-def _in_order(ended: Segments, running: Segments) -> Segments:
-    """Both, lane by lane and in the order of time."""
-    order = np.lexsort((np.concatenate([ended.start, running.start]), np.concatenate([ended.row, running.row])))
-    return Segments(
-        *(
-            None if first is None or second is None else np.concatenate([first, second])[order]
-            for first, second in zip(ended, running, strict=True)
-        )  # type: ignore[arg-type]
+    values = zip(*(one.values for one in ended), strict=True)
+    memories = [one.memory for one in ended if one.memory is not None]
+    return Segments.of(
+        [np.array(column, kind.dtype) for column, kind in zip(values, like[:7], strict=True)],
+        {name: np.stack([one.bootstrap[name] for one in ended]) for name in like.bootstrap},
+        SegmentMemory(*map(np.concatenate, zip(*memories, strict=True))) if memories else None,
     )

@@ -7,75 +7,104 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
-from marlflow.base.random import episode_seed, key
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window, open_window
 from marlflow.policy.actor import Actor, WeightedActor
-from marlflow.rollout.columns import Columns
+from marlflow.rollout.copies import Copies
+from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
+from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.fragment import EpisodeResult, Receipt
-from marlflow.rollout.lockstep import Lockstep, lanes_per_copy
-from marlflow.rollout.mapping import Rule, policy_of
+from marlflow.rollout.lanes import Lanes, PolicyOf, lanes_per_copy
+from marlflow.rollout.lockstep import Lockstep
+from marlflow.rollout.mapping import ByRules, Rule
 from marlflow.rollout.player import Player
+from marlflow.rollout.protocol import Matchup
 from marlflow.rollout.recorder import Recorder
+from marlflow.rollout.watchdog import Watchdog
 
-# Keeps the seeds of evaluation apart from those of every copy.
-_EVALUATION = -1
 _EVALUATION_COPIES = 16
 
 
 class RolloutWorker:
     """Plays the `copies` (numbers over all workers) in lockstep.
 
-    `mapping` says which policy plays which agent: a dict, or rules, which also cover agents that are not declared.
-    `recorded` are the policies whose rows are wanted (default: all); of the others only episode results remain.
-    What the worker makes depends on `seed` and the copies' numbers, not on `worker`, its own. Raises ConfigInvalid
-    with every agent that has no policy, policy that has no actor, and agent whose spaces are not its policy's.
+    `mapping` says which policy plays which agent: a dict, rules or a function, of which the latter two also cover
+    agents that are not declared. None: matchups say it, dealt with each `collect`; then `spaces` says what the agents
+    of each policy see and do. `recorded` are the policies whose rows are wanted (default: all); of the others only
+    episode results remain. `with_state` are the policies whose rows have the environment's global state.
+
+    After `tolerated_faults` episodes that an environment broke, the next raises EnvironmentFailed; a step or reset
+    that takes more than `step_timeout_s` seconds is such a fault. What the worker makes depends on `seed` and the
+    copies' numbers, not on `worker`, its own. Raises ConfigInvalid with every agent that has no policy, policy that has
+    no actor, and agent whose spaces are not its policy's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  one object is all of experience
         self,
         make_env: Callable[[], Any],
         copies: Sequence[int],
-        mapping: Mapping[str, str] | Sequence[Rule],
+        mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None,
         actors: Mapping[str, Actor],
         seed: int,
+        *,
         worker: int = 0,
         recorded: Collection[str] | None = None,
+        spaces: Mapping[str, Spaces] | None = None,
+        with_state: Collection[str] = (),
+        tolerated_faults: int = 0,
+        step_timeout_s: float | None = None,
     ) -> None:
         if not copies:
             raise ConfigInvalid([f"rollout worker {worker} has no copy to play: use fewer workers, or more copies"])
-        self._make_env, self._mapping, self._actors, self._seed = make_env, mapping, actors, seed
-        self._worker = worker
-        self._copies = np.array(copies, np.int64)
-        self._windows = [open_window(make_env(), copy) for copy in copies]
-        self._spaces = policy_spaces(self._windows[0], self._policy_of, actors)
+        self._make_env, self._actors, self._seed, self._worker = make_env, actors, seed, worker
+        self._policy_of = _policy_of(mapping)
+        self._with_state = frozenset(with_state)
+        self._watchdog, self._faults = Watchdog(step_timeout_s), FaultLog(tolerated_faults)
+        self._copies = self._make_copies(copies)
+        window = self._copies.windows[0]
+        self._spaces = dict(spaces) if spaces is not None else policy_spaces(window, self._policy_of, actors)
+        self._stride = lanes_per_copy(window)
         wanted = set(actors) if recorded is None else set(recorded)
-        self._players = self._make_players(wanted)
-        self._recorder = Recorder(lanes_per_copy(self._windows[0]) * len(copies))
-        self._evaluation: list[Window] = []
-        episodes = _TrainingEpisodes(seed, copies)
-        self._lockstep = Lockstep(
-            self._windows, copies, self._players, self._policy_of, episodes, "explore", self._recorder
-        )
+        self._players = self._make_players(wanted, len(copies))
+        self._order = list(self._players.values())
+        lanes = Lanes(self._stride, len(copies), self._order, self._policy_of)
+        self._recorder = Recorder(lanes.player_of, len(self._order))
+        self._episodes = TrainingEpisodes(seed, copies, dealt=mapping is None)
+        self._lockstep = Lockstep(self._copies, self._order, lanes, self._episodes, "explore", self._recorder)
+        self._evaluation: Copies | None = None
 
     @property
     def policies(self) -> tuple[str, ...]:
         """The policies that play."""
         return tuple(self._players)
 
-    def _policy_of(self, agent: str) -> str | None:
-        return self._mapping.get(agent) if isinstance(self._mapping, Mapping) else policy_of(agent, self._mapping)
+    def _make_copies(self, numbers: Sequence[int]) -> Copies:
+        return Copies(
+            numbers,
+            lambda number: open_window(self._make_env(), number, None),
+            self._watchdog,
+            self._faults,
+            bool(self._with_state),
+        )
 
-    def _make_players(self, recorded: Collection[str]) -> dict[str, Player]:
+    def _make_players(self, recorded: Collection[str], copies: int) -> dict[str, Player]:
+        state = self._copies.windows[0].state_space() if self._with_state else None
         return {
-            policy: Player(policy, self._actors[policy], spaces, Columns(spaces) if policy in recorded else None)
+            policy: Player(
+                policy,
+                self._actors[policy],
+                spaces,
+                self._stride * copies,
+                policy in recorded,
+                state if policy in self._with_state else None,
+            )
             for policy, spaces in self._spaces.items()
         }
 
@@ -84,48 +113,57 @@ class RolloutWorker:
         ticks: int,
         weights: Mapping[str, Weights] | None = None,
         schedules: Mapping[str, Mapping[str, float]] | None = None,
+        matchups: Mapping[int, Sequence[Matchup]] | None = None,
     ) -> tuple[Receipt, dict[str, Batch]]:
         """`ticks` env steps of every copy, acting with `weights`: a receipt, and for each policy its complete rows.
 
-        Policies without new weights go on with their last; policies without rows get a batch without rows.
+        Policies without new weights go on with their last; policies without rows get a batch without rows. `matchups`
+        are those of each copy's next episodes; a copy that has used them up waits for the next collect.
         """
         began = perf_counter()
         self._load(weights or {})
         for policy, values in (schedules or {}).items():
             self._actors[policy].set_schedule(values)
-        lockstep, recorder = self._lockstep, self._recorder
+        if matchups is not None:
+            self._episodes.deal(matchups)
+        lockstep = self._lockstep
         self._widen(ticks + 1)
-        vanished = sum(window.vanished for window in self._windows)
-        lockstep.env_steps, lockstep.agent_steps, lockstep.ticks = 0, 0, 0
-        lockstep.env_s, lockstep.policy_s, lockstep.results = 0.0, 0.0, []
-        for _ in range(ticks):
-            lockstep.tick()
-        cuts = recorder.cut(self._players.values(), lockstep.episode_of)
+        vanished = self._copies.vanished
+        lockstep.clear()
+        with self._watchdog.on_guard():
+            lockstep.begin()
+            for _ in range(ticks):
+                if lockstep.idle:
+                    break
+                lockstep.tick()
+        cuts = self._recorder.cut(self._order, lockstep.lanes.episode)
         receipt = Receipt(
             worker=self._worker,
             env_steps=lockstep.env_steps,
             agent_steps=lockstep.agent_steps,
             episodes=tuple(lockstep.results),
             policies={policy: cut for policy, (cut, _) in cuts.items()},
-            agents_vanished=sum(window.vanished for window in self._windows) - vanished,
+            agents_vanished=self._copies.vanished - vanished,
             env_s=lockstep.env_s,
             policy_s=lockstep.policy_s,
             bookkeeping_s=perf_counter() - began - lockstep.env_s - lockstep.policy_s,
+            next_episodes=self._episodes.not_begun,
+            faults=self._faults.take(),
         )
         return receipt, {policy: self._named(batch) for policy, (_, batch) in cuts.items()}
 
     def _widen(self, capacity: int) -> None:
         self._recorder.widen(capacity)
-        for player in self._players.values():
+        for player in self._order:
             if player.columns is not None:
                 player.columns.widen(capacity)
 
     def _named(self, batch: Batch) -> Batch:
         """The worker's own lanes become agent, copy, and lanes that are unique over all workers."""
-        stride = self._lockstep.stride
-        index, agent = np.divmod(batch.segments["lane"], stride)
-        copy = self._copies[index]
-        return Batch(batch.columns, {**batch.segments, "agent": agent, "copy": copy, "lane": copy * stride + agent})
+        index, agent = np.divmod(batch.segments["lane"], self._stride)
+        copy = np.array(self._copies.numbers)[index]
+        lane = copy * self._stride + agent
+        return Batch(batch.columns, {**batch.segments, "agent": agent, "copy": copy, "lane": lane})
 
     def _load(self, weights: Mapping[str, Weights]) -> None:
         for policy, new in weights.items():
@@ -141,67 +179,50 @@ class RolloutWorker:
         players = [self._players[policy] for policy in policies if policy in self._players]
         return {p.policy: Weights(p.version, p.actor.flat()) for p in players if isinstance(p.actor, WeightedActor)}
 
-    def evaluate(self, episodes: Sequence[int], weights: Mapping[str, Weights] | None = None) -> list[EpisodeResult]:
+    def evaluate(
+        self,
+        episodes: Sequence[int],
+        weights: Mapping[str, Weights] | None = None,
+        matchups: Sequence[Matchup] | None = None,
+    ) -> list[EpisodeResult]:
         """Greedy episodes, by number, in environments of their own; training goes on afterwards as if nothing were.
 
-        The seed of an episode depends on the run's seed and its number alone. Results are in the order of `episodes`.
+        The seed of an episode depends on the run's seed and its number alone. `matchups` has one for each of them.
+        Results are in the order of `episodes`, without those that an environment broke.
         """
         training = self._snapshot(weights or {})
         count = min(len(episodes), _EVALUATION_COPIES)
-        while len(self._evaluation) < count:
-            self._evaluation.append(open_window(self._make_env(), len(self._evaluation), None))
+        if self._evaluation is None or len(self._evaluation.numbers) < count:
+            self._close_evaluation()
+            self._evaluation = self._make_copies(range(count))
         self._load(weights or {})
-        queue = _EvaluationEpisodes(self._seed, episodes)
-        players = self._make_players(recorded=())
-        lockstep = Lockstep(self._evaluation[:count], range(count), players, self._policy_of, queue, "greedy", None)
-        while not lockstep.idle:
-            lockstep.tick()
+        copies = len(self._evaluation.numbers)
+        players = list(self._make_players((), copies).values())
+        lanes = Lanes(self._stride, copies, players, self._policy_of)
+        queue = EvaluationEpisodes(self._seed, episodes, matchups)
+        lockstep = Lockstep(self._evaluation, players, lanes, queue, "greedy", None)
+        with self._watchdog.on_guard():
+            lockstep.begin()
+            while not lockstep.idle:
+                lockstep.tick()
         self._load(training)
         place = {episode: number for number, episode in enumerate(episodes)}
         return sorted(lockstep.results, key=lambda result: place[result.episode])
 
+    def _close_evaluation(self) -> None:
+        if self._evaluation is not None:
+            self._evaluation.close()
+
     def close(self) -> None:
         """Closes all environments."""
-        for window in (*self._windows, *self._evaluation):
-            window.close()
+        self._copies.close()
+        self._close_evaluation()
 
 
-class _TrainingEpisodes:
-    """Copy after copy, episode after episode."""
-
-    def __init__(self, seed: int, copies: Sequence[int]) -> None:
-        self._seed, self._copies = seed, copies
-        self._next = [0] * len(copies)
-
-    def next(self, index: int) -> int:
-        self._next[index] += 1
-        return self._next[index] - 1
-
-    def seed(self, index: int, episode: int) -> int:
-        return episode_seed(self._seed, self._copies[index], episode)
-
-    def stream(self, index: int, episode: int, slot: int) -> int:
-        return key(self._seed, self._copies[index], episode, slot)
-
-
-class _EvaluationEpisodes:
-    """A list of episode numbers, dealt to whichever copy is free."""
-
-    def __init__(self, seed: int, episodes: Sequence[int]) -> None:
-        self._seed = seed
-        self._queue = list(reversed(episodes))
-
-    def next(self, index: int) -> int | None:
-        del index
-        return self._queue.pop() if self._queue else None
-
-    def seed(self, index: int, episode: int) -> int:
-        del index
-        return episode_seed(self._seed, _EVALUATION, episode)
-
-    def stream(self, index: int, episode: int, slot: int) -> int:
-        del index
-        return key(self._seed, _EVALUATION, episode, slot)
+def _policy_of(mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None) -> PolicyOf:
+    if mapping is None or isinstance(mapping, Mapping):
+        return cast(PolicyOf, (mapping or {}).get)
+    return mapping if callable(mapping) else ByRules(mapping)
 
 
 def policy_spaces(

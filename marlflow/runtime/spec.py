@@ -68,16 +68,28 @@ class PolicySpec:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """A whole run: policies, who plays which agent, the environment, and how much of it at once."""
+    """A whole run: policies, who plays which agent, the environment, and how much of it at once.
+
+    `mapping` says which policy plays which agent: a dict, or a callable that also knows agents that are not there yet;
+    None: each episode is played by the matchup that is dealt for it. A worker goes on after `tolerated_faults` episodes
+    that its environments broke. A step or reset that takes longer than `step_timeout_s` (seconds) is such a fault.
+    """
 
     policies: Mapping[str, PolicySpec]
-    mapping: Mapping[str, str]
+    mapping: Mapping[str, str] | Callable[[str], str | None] | None
     make_env: Callable[[], Any]
     copies: int
     num_workers: int
     fragment_env_steps: int
     seed: int
     rollout_placement: Placement = Placement()
+    tolerated_faults: int = 0
+    step_timeout_s: float | None = None
+
+    @property
+    def with_state(self) -> tuple[str, ...]:
+        """The policies whose rows are to have the environment's global state."""
+        return tuple(name for name, policy in self.policies.items() if policy.algorithm.needs_state)
 
     @property
     def learning(self) -> tuple[str, ...]:
@@ -98,6 +110,10 @@ class RunSpec:
             seed=self.seed,
             worker=number,
             recorded=self.learning,
+            spaces={name: policy.spaces for name, policy in self.policies.items()},
+            with_state=self.with_state,
+            tolerated_faults=self.tolerated_faults,
+            step_timeout_s=self.step_timeout_s,
         )
 
     @property

@@ -63,6 +63,9 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
 def test_what_it_refuses() -> None:
     multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
     assert PPO().problems(multi) == ["ppo cannot act in MultiDiscrete([2 3]); it needs Discrete or Box actions"]
+    whole = Spaces(DISCRETE.observation, gym.Box(0, 3, (2,), np.int64))
+    expected = "ppo cannot act in Box(2,); it needs a Box of floats, not of int64, or Discrete actions"
+    assert PPO().problems(whole) == [expected]
     assert PPO(epochs=0).problems(DISCRETE) == [
         "ppo needs batch_agent_steps, minibatch_agent_steps and epochs of at least 1"
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
@@ -11,6 +12,7 @@ from marlflow.algorithms.scripted import Random, Scripted
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
+from marlflow.base.spaces import Spaces
 from marlflow.flow import source
 from marlflow.policy.actor import Actor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, experience, make_learner
@@ -39,6 +41,15 @@ def test_they_take_part_without_learning(algorithm: Algorithm) -> None:
         algorithm.replay("hunter", 0)
     with pytest.raises(TypeError, match="has no plan"):
         algorithm.plan(source(experience), make_learner(PPO()), None)
+
+
+@pytest.mark.parametrize("algorithm", [Random(), Scripted(last_legal)])
+def test_actions_that_are_no_array_are_refused(algorithm: Algorithm) -> None:
+    for action in (gym.Tuple([gym.Discrete(2)]), gym.Dict(a=gym.Discrete(2)), gym.Text(3)):
+        (problem,) = algorithm.problems(Spaces(DISCRETE.observation, action))
+        assert problem.startswith(f"{algorithm.name} cannot act in {action}; it needs Discrete, MultiDiscrete")
+    for taken in (gym.MultiDiscrete([[2, 3]]), gym.MultiBinary((2, 2)), gym.Box(0, 3, (2,), np.int64)):
+        assert algorithm.problems(Spaces(DISCRETE.observation, taken)) == []
 
 
 def one_by_one(actor: Actor, mask: Array, counters: int) -> Array:

@@ -1,6 +1,7 @@
 """conf/ and the dataclasses say the same: every key, every default, and a comment on every line."""
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +12,12 @@ import yaml
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
+from marlflow.env.make import import_factory
 from marlflow.experiment.experiment import (
     Env,
     Evaluation,
     Experiment,
+    Faults,
     Log,
     Policy,
     Rollouts,
@@ -86,6 +89,7 @@ def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
     composed = {"env", "runtime", "default_policy"}
     assert set(root) - {"defaults", "hydra"} == {field.name for field in dataclasses.fields(Experiment)} - composed
     assert root["evaluation"] == _defaults(Evaluation)
+    assert root["faults"] == _defaults(Faults)
     assert root["log"] == _defaults(Log)
     # A worker learns nothing and has no replay.
     of_workers = _without(_defaults(Placement), "num_learners", "replay")
@@ -96,11 +100,44 @@ def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
         assert root[name] == run[name]
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("env/*.yaml")), ids=within)
-def test_an_environment_has_the_copies_of_the_dataclass(path: Path) -> None:
+# Observations of 160 and 400 kB, of which each lane of each copy holds some.
+FEW_COPIES = {"pistonball": 4, "cooperative_pong": 4}
+ENVIRONMENTS = sorted(CONF.glob("env/*.yaml"))
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=within)
+def test_an_environment_has_the_defaults_of_the_dataclass(path: Path) -> None:
+    values, defaults = _read(path), _defaults(Env)
+    assert values["copies"] == FEW_COPIES.get(path.stem, defaults["copies"])
+    assert values["step_timeout_s"] == defaults["step_timeout_s"]
+    assert values["wrappers"] is None
+
+
+# Factories that pass all on, and what says what they take.
+PONG = "pettingzoo.butterfly.cooperative_pong.cooperative_pong"
+TAKEN_BY = {
+    "pettingzoo.butterfly.cooperative_pong_v6": f"{PONG}.CooperativePong",
+    "pettingzoo.sisl.multiwalker_v9": "pettingzoo.sisl.multiwalker.multiwalker_base.MultiWalkerEnv",
+    "pettingzoo.sisl.pursuit_v5": "pettingzoo.sisl.pursuit.pursuit_base.Pursuit",
+}
+
+
+@pytest.mark.parametrize("path", [path for path in ENVIRONMENTS if path.stem != "python"], ids=within)
+def test_an_environments_arguments_have_the_defaults_of_its_factory(path: Path) -> None:
     values = _read(path)
-    assert values["copies"] == _defaults(Env)["copies"]
-    assert values["wrappers"] == []
+    module, _, name = values["_target_"].rpartition(".")
+    raw = module.startswith(("pettingzoo.", "mpe2."))
+    taken = import_factory(TAKEN_BY.get(module, f"{module}.raw_env" if raw else f"{module}.{name}"))
+    parameters = inspect.signature(taken).parameters
+    arguments = _without(values, "_target_", "copies", "step_timeout_s", "wrappers")
+    assert arguments.items() <= {name: _plain(one.default) for name, one in parameters.items()}.items()
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("wrappers/*.yaml")), ids=within)
+def test_wrappers_have_names_that_no_other_set_has(path: Path) -> None:
+    names = set(_read(path))
+    assert path.read_text(encoding="utf-8").startswith("# @package env.wrappers\n")
+    assert not any(names & set(_read(other)) for other in CONF.glob("wrappers/*.yaml") if other != path)
 
 
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=within)

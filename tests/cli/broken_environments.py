@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 from gymnasium.spaces import Box
+from pettingzoo.utils import BaseWrapper
 
-from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.cartpole_team import CartPoleTeam, env
 
 
 class NoMap(CartPoleTeam):
@@ -33,3 +35,42 @@ class Torque(CartPoleTeam):
 def three() -> int:
     """Makes no environment at all."""
     return 3
+
+
+class GoesBlind(CartPoleTeam):
+    """Shows a NaN."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        observations, *rest = super().step(actions)
+        if self._cycles == 4:
+            observations["cart_1"] = np.full(4, np.nan, np.float32)
+        return observations, *rest
+
+
+class Haunted(CartPoleTeam):
+    """Has an agent that it never declared."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        stepped = super().step(actions)
+        self.agents = [*self.agents, "ghost"]
+        return stepped
+
+
+class SeedOnly(CartPoleTeam):
+    """Cannot be given options."""
+
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed)
+
+
+class Underpays(BaseWrapper[str, Any, Any]):
+    """Tells of no reward what it issued."""
+
+    def last(self, observe: bool = True) -> Any:
+        observation, _, *rest = super().last(observe)
+        return observation, 0.0, *rest
+
+
+def underpays() -> Underpays:
+    """An AEC environment whose `last` is at odds with its `rewards`."""
+    return Underpays(env(num_agents=2))

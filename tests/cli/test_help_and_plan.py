@@ -37,7 +37,7 @@ def test_help_imports_nothing_that_takes_long() -> None:
     code = f"""
 import sys
 from marlflow.cli.main import main
-main(["--help"]); main(["train", "--help"]); main(["plan", "--help"]); main(["trian"])
+main(["--help"]); main(["train", "--help"]); main(["check-env", "--help"]); main(["plan", "--help"]); main(["trian"])
 print([name for name in {heavy!r} if name in sys.modules])
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -74,8 +74,10 @@ def test_the_command_line_of_the_design_composes(marlflow: Marlflow) -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("marlflow ", "train plan"),
+        ("marlflow ", "train plan check-env"),
         ("marlflow tr", "train"),
+        ("marlflow check-env simple_t", "simple_tag"),
+        ("marlflow check-env simple_tag env.num_g", "env.num_good="),
         ("marlflow train runtime=", "runtime=inline runtime=ray"),
         ("marlflow plan rollouts.num", "rollouts.num_workers="),
         ("marlflow train policy@policies.x=dqn policies.x.algorithm.n_", "policies.x.algorithm.n_step="),

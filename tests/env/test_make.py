@@ -1,5 +1,6 @@
 """Environments by import path: what comes of a wrong one."""
 
+import subprocess
 import sys
 
 import pytest
@@ -57,3 +58,26 @@ def test_an_extra_that_is_not_installed_is_named(monkeypatch):
 def test_a_wrapper_must_return_an_environment():
     with pytest.raises(ConfigInvalid, match="returned NoneType, not an environment"):
         make_environment(TEAM, {}, [lambda env: None])
+
+
+_QUIETLY = """
+from marlflow.env import make_environment
+for target in {targets!r}:
+    env = make_environment(target, {{}})
+    env.reset(seed=0)
+    env.step({{agent: env.action_space(agent).sample() for agent in env.agents}} if "parallel" in target else 1)
+    env.close()
+"""
+
+
+def test_environments_that_warn_needlessly_are_quiet_and_bear_that_warnings_are_errors():
+    noisy = [
+        "pettingzoo.butterfly.cooperative_pong_v6.parallel_env",
+        "pettingzoo.classic.texas_holdem_no_limit_v6.env",
+        "pettingzoo.sisl.multiwalker_v9.parallel_env",
+    ]
+    program = _QUIETLY.format(targets=noisy)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.wrappers import MultiEpisodeEnv
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import open_window
@@ -240,6 +241,67 @@ def test_where_nobody_is_declared_new_names_get_slots_as_they_appear():
     turn = window.act([0])
     assert window.agents == ["a", "b"]
     assert turn.deciding == [1]
+
+
+class Lingering(Undeclared):
+    """Nobody leaves by a dead step."""
+
+    def _was_dead_step(self, action):
+        self.rewards = {}
+
+
+def test_the_dead_who_stay_after_their_dead_step_are_an_error():
+    window = open_window(Lingering())
+    window.reset(0)
+    for _ in range(3):
+        window.act([0])
+    with pytest.raises(EnvironmentFailed, match="a dead agent stayed in `agents` after its dead step"):
+        window.act([0])
+
+
+def test_who_is_back_after_its_dead_step_begins_a_new_trajectory():
+    tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    window = open_window(MultiEpisodeEnv(tictactoe.env(), 2))
+    window.reset(0)
+    for square in (0, 3, 1, 4, 2):
+        turn = window.act([square])
+    assert sorted(ending[:3] for ending in turn.ended) == [(0, True, False), (1, True, False)]
+    assert (turn.deciding, turn.over) == ([0], False)
+    for square in (0, 3, 1, 4, 2):
+        turn = window.act([square])
+    assert turn.over
+
+
+def test_final_observations_are_kept_where_an_environment_shows_everything_in_one_array():
+    class OneArray(Undeclared):
+        shown = np.zeros(2, np.float32)
+
+        def observation_space(self, agent):
+            return spaces.Box(0, 9, (2,), np.float32)
+
+        def observe(self, agent):
+            self.shown[:] = ord(agent) - ord("a"), self.t
+            return self.shown
+
+    window = open_window(OneArray())
+    window.reset(0)
+    for _ in range(4):
+        turn = window.act([0])
+    assert [(ending.slot, ending.observation.tolist()) for ending in turn.ended] == [(0, [0, 4]), (1, [1, 4])]
+
+
+def test_a_selected_agent_that_is_not_there_is_an_error():
+    class Strange(Undeclared):
+        def step(self, action):
+            super().step(action)
+            self.agent_selection = "stranger"
+            self.terminations["stranger"] = self.truncations["stranger"] = False
+
+    window = open_window(Strange())
+    window.reset(0)
+    with pytest.raises(EnvironmentFailed, match="the selected agent is not in `agents`") as caught:
+        window.act([0])
+    assert "agent 'stranger'" in caught.value.where
 
 
 def test_only_pettingzoo_environments_are_opened():

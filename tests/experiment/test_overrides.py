@@ -77,3 +77,27 @@ def test_options_that_do_not_exist_are_said_together() -> None:
 def test_what_hydra_cannot_compose_is_one_sentence() -> None:
     with pytest.raises(ConfigInvalid, match=r"^the configuration cannot be composed: [^\n]*stop\.steps[^\n]*$"):
         prepared("~stop.steps")
+
+
+SEATED = "{_target_: marlflow.rollout.matchups.RandomSeats, policies: [ppo_player, dqn_player]}"
+RULES = [{"match": "player_0", "policy": "ppo_player"}, {"match": "*", "policy": "dqn_player"}]
+
+
+def test_rules_can_be_replaced_by_a_matchmaker_and_a_matchmaker_by_rules_or_by_another() -> None:
+    seats = prepared("experiment=connect_four_ppo_dqn", f"mapping={SEATED}")
+    assert not seats.problems
+    assert set(seats.config.mapping) == {"_target_", "policies"}
+    rules = prepared(
+        "experiment=connect_four_random_seats",
+        "mapping=[{match: player_0, policy: ppo_player}, {match: '*', policy: dqn_player}]",
+    )
+    assert not rules.problems
+    assert list(rules.config.mapping) == RULES
+    other = prepared("experiment=connect_four_random_seats", "mapping={_target_: my.own.Pairing, elo: 1200}")
+    assert dict(other.config.mapping) == {"_target_": "my.own.Pairing", "elo": 1200}
+
+
+def test_a_part_of_a_matchmaker_can_be_changed() -> None:
+    changed = prepared("experiment=connect_four_random_seats", "mapping.policies=[dqn_player, ppo_player]")
+    assert changed.config.mapping.policies == ["dqn_player", "ppo_player"]
+    assert changed.config.mapping._target_ == "marlflow.rollout.matchups.RandomSeats"

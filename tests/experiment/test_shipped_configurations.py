@@ -1,12 +1,18 @@
 """Every configuration that ships composes, and gives what its name says."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from marlflow import conf
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env import Window, open_window
+from marlflow.experiment.compose import composed, composing
 from marlflow.experiment.plans import drawn_plan
-from tests.experiment.composition import algorithms, experiment_of, ready_of
+from marlflow.experiment.ready import ready
+from marlflow.experiment.schema import read
+from tests.experiment.composition import algorithms, experiment_of, prepared, ready_of
 
 CONF = Path(conf.__path__[0])
 
@@ -15,11 +21,126 @@ def _options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-@pytest.mark.parametrize("override", [f"{group}={name}" for group in ("env", "experiment") for name in _options(group)])
-def test_environments_and_experiments_are_ready_and_their_plans_check(override: str) -> None:
-    made = ready_of(override)
+# What an option leaves to the user.
+GIVEN = {"python": ["env._target_=marlflow.env.cartpole_team.parallel_env"]}
+
+
+@pytest.mark.parametrize("name", _options("env"))
+def test_each_environment_can_be_trained_on_by_default_and_played(name: str) -> None:
+    problems: list[str] = []
+    with composing():  # without the command line's help, which composes several times
+        experiment = read(composed([f"env={name}", *GIVEN.get(name, ())]), problems)
+    assert experiment is not None
+    assert problems == []
+    assert experiment.name == name
+    made = ready(experiment)
     drawn_plan(made.experiment, made.spec).check()
-    assert made.experiment.name == override.partition("=")[2]
+    assert set(algorithms(made).values()) == {"ppo"}
+    with contextlib.closing(open_window(made.spec.make_env())) as window:
+        assert _played(window, most_steps=8) > 0
+
+
+def _played(window: Window, most_steps: int) -> int:
+    """How many steps of random actions that the masks allow one episode took."""
+    turn, taken = window.reset(seed=0), 0
+    for agent in window.agents:
+        window.action_space(agent).seed(0)
+    while taken < most_steps and not turn.over:
+        masks = turn.masks or [None] * len(turn.deciding)
+        deciding = zip(turn.deciding, masks, strict=True)
+        turn = window.act([window.action_space(window.agents[slot]).sample(mask) for slot, mask in deciding])
+        taken += 1
+    return taken
+
+
+@pytest.mark.parametrize("name", _options("experiment"))
+def test_experiments_are_ready_and_their_plans_check(name: str) -> None:
+    made = ready_of(f"experiment={name}")
+    drawn_plan(made.experiment, made.spec).check()
+    assert made.experiment.name == name
+
+
+@pytest.mark.parametrize("option", _options("wrappers"))
+def test_wrappers_can_be_chosen_by_name(option: str) -> None:
+    around = {
+        "agent_indicator": ["agent_indicator"],
+        "black_death": ["black_death"],
+        "mask_in_info": ["mask_in_info"],
+        "padding": ["pad_observations", "pad_actions"],
+        "pixels": ["grey", "resize", "stack"],
+    }
+    chosen = prepared(f"wrappers={option}")
+    assert list(chosen.config.env.wrappers) == around[option]
+
+
+def test_wrappers_are_put_on_in_the_order_in_which_they_are_chosen() -> None:
+    for order in (["padding", "agent_indicator"], ["agent_indicator", "padding"]):
+        problems: list[str] = []
+        experiment = read(prepared("env=simple_spread", f"wrappers=[{','.join(order)}]").config, problems)
+        assert experiment is not None
+        names = [wrapper.name.removeprefix("marlflow.env.wrappers.") for wrapper in experiment.env.wrappers]  # type: ignore[attr-defined]
+        padding = ["pad_observations", "pad_actions"]
+        assert names == (["agent_indicator", *padding] if order[1] == "padding" else [*padding, "agent_indicator"])
+
+
+def test_what_a_ready_wrapper_does_can_be_changed_and_others_added() -> None:
+    chosen = experiment_of(
+        "env=cooperative_pong",
+        "wrappers=pixels",
+        "model@default_policy.model=cnn",
+        "env.wrappers.stack.stack_size=2",
+        "env.wrappers.limit={_target_: supersuit.clip_reward_v0}",
+    )
+    (paddle,) = ready(chosen).spec.policies.values()
+    assert paddle.spaces.obs_shape == (84, 84, 2)
+    assert [wrapper.name for wrapper in chosen.env.wrappers][2:] == [  # type: ignore[attr-defined]
+        "supersuit.frame_stack_v2",
+        "supersuit.clip_reward_v0",
+    ]
+
+
+def test_wrappers_without_names_are_a_list() -> None:
+    stacked = ready_of("env.wrappers=[{_target_: supersuit.frame_stack_v2, stack_size: 3}]")
+    assert stacked.spec.policies["cart"].spaces.obs_shape == (12,)
+
+
+def test_one_policy_plays_padded_agents_that_differ() -> None:
+    made = ready_of(
+        "env=simple_tag",
+        "wrappers=[padding,agent_indicator]",
+        "policy@policies.all=ppo",
+        'mapping=[{match: "*", policy: all}]',
+    )
+    assert made.spec.policies["all"].spaces.obs_shape == (16 + 4,)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["env=python"], "env._target_ is not set; give the import path of your environment"),
+        (
+            ["env=python", *GIVEN["python"], "env.num_cats=3"],
+            "there is no env.num_cats; did you mean 'env.num_agents'?",
+        ),
+        (["wrappers=paddin"], "there is no wrappers 'paddin'; did you mean 'padding'?"),
+        (["wrappers=[padding,agent]"], "there is no wrappers 'agent'; "),
+        (["wrappers=null"], "to choose none, write wrappers=[]"),
+        (["env.wrappers=[{_target_: supersuit.frame_stak_v2}]"], "did you mean 'frame_stack_v2'?"),
+        (["env.wrappers=stack"], "env.wrappers must be wrappers by name, {<name>: {_target_: ...}, ...}, or a list"),
+        (["env.wrappers={_target_: supersuit.flatten_v0}"], "env.wrappers must be wrappers by name"),
+        (["env=connect_four", "wrappers=agent_indicator"], "take them out first: wrappers=[mask_in_info,...]"),
+    ],
+)
+def test_what_is_wrong_with_an_environment_or_its_wrappers_is_said(overrides: list[str], problem: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        ready_of(*overrides)
+    assert problem in str(caught.value)
+
+
+def test_an_environment_of_ones_own_takes_its_arguments() -> None:
+    made = ready_of("env=python", *GIVEN["python"], "env.num_agents=3", "env.copies=2")
+    assert made.experiment.env.arguments == {"num_agents": 3}
+    assert made.agents == ("cart_0", "cart_1", "cart_2")
 
 
 @pytest.mark.parametrize("group", ["algorithm", "model", "placement"])

@@ -6,7 +6,9 @@ import pytest
 
 from marlflow.base.items import Update
 from marlflow.experiment.tally import Tally
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.rollout.fragment import EpisodeResult, Fault, Receipt
+
+PREY = {"fox": "prey"}
 
 
 def update(steps: int, loss: float, staleness: float = 0.0, skipped: int = 0) -> Update:
@@ -18,7 +20,7 @@ def receipt(worker: int, episodes: list[EpisodeResult]) -> Receipt:
 
 
 def test_a_report_has_the_means_since_the_last_one() -> None:
-    tally = Tally(["prey"], {"fox": "prey"})
+    tally = Tally(["prey"], ["fox"])
     for one in (update(1, 1.0, 4.0), update(3, 5.0, 8.0)):
         tally.policies["prey"].updated(one)
     record = tally.record(1.0, 1.0, {}, {})["policies"]["prey"]
@@ -30,7 +32,7 @@ def test_a_report_has_the_means_since_the_last_one() -> None:
 
 
 def test_skipped_updates_are_a_fault() -> None:
-    tally = Tally(["prey"], {"fox": "prey"})
+    tally = Tally(["prey"], ["fox"])
     tally.policies["prey"].updated(update(1, 1.0))
     for _ in range(3):
         tally.policies["prey"].updated(update(0, 0.0, skipped=2))
@@ -41,14 +43,54 @@ def test_skipped_updates_are_a_fault() -> None:
 
 
 def test_the_last_episodes_are_the_last_in_time_whoever_played_them() -> None:
-    tally = Tally(["prey"], {"fox": "prey"})
-    early = [EpisodeResult(0, n, 1, {"fox": float(n)}, tick=2 * n) for n in range(120)]
-    late = [EpisodeResult(1, n, 1, {"fox": float(n)}, tick=2 * n + 1) for n in range(120)]
+    tally = Tally(["prey"], ["fox"])
+    early = [EpisodeResult(0, n, 1, {"fox": float(n)}, 2 * n, PREY) for n in range(120)]
+    late = [EpisodeResult(1, n, 1, {"fox": float(n)}, 2 * n + 1, PREY) for n in range(120)]
     tally.collected([receipt(0, early), receipt(1, late)])
     assert tally.policies["prey"].return_mean == pytest.approx(sum(range(70, 120)) / 50)
 
 
+def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
+    tally = Tally(["red", "blue"], ["fox", "hen"])
+    tally.collected(
+        [
+            receipt(
+                0,
+                [
+                    EpisodeResult(0, 0, 1, {"fox": 1.0, "hen": 10.0}, 0, {"fox": "red", "hen": "blue"}),
+                    EpisodeResult(0, 1, 1, {"fox": 2.0, "hen": 20.0}, 1, {"fox": "blue", "hen": "red"}),
+                    EpisodeResult(0, 2, 1, {"fox": 3.0, "hen": 30.0}, 2, {"fox": "blue", "hen": "blue"}),
+                ],
+            )
+        ]
+    )
+    assert list(tally.policies["red"].returns) == [1.0, 20.0]
+    assert list(tally.policies["blue"].returns) == [10.0, 2.0, 16.5]
+    assert {agent: list(returns) for agent, returns in tally.agents.items()} == {
+        "fox": [1.0, 2.0, 3.0],
+        "hen": [10.0, 20.0, 30.0],
+    }
+    tally.evaluated([EpisodeResult(0, 0, 1, {"fox": 5.0, "hen": 6.0}, 0, {"fox": "blue", "hen": "red"})])
+    assert (tally.policies["red"].eval_return_mean, tally.policies["blue"].eval_return_mean) == (6.0, 5.0)
+
+
+def test_faults_and_times_are_summed_over_all_workers() -> None:
+    tally = Tally(["prey"], ["fox"])
+    for worker, kind in enumerate(["env_errors", "env_hangs", "env_errors"]):
+        fault = Fault(kind, "there", "it broke", "", rows_lost=worker + 1)
+        tally.collected([Receipt(worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,))])
+    record = tally.record(1.0, 1.0, {}, {})
+    assert record["faults"] == {
+        "agents_vanished": 3,
+        "env_errors": 2,
+        "env_hangs": 1,
+        "rows_lost": 6,
+        "updates_skipped": 0,
+    }
+    assert record["rollouts"] == {"env_s": 3.0, "policy_s": 1.5, "bookkeeping_s": 0.75}
+
+
 def test_the_speed_leaves_out_what_evaluations_took() -> None:
-    tally = Tally(["prey"], {"fox": "prey"})
+    tally = Tally(["prey"], ["fox"])
     tally.collected([receipt(0, [])])
     assert tally.record(100.0, 2.0, {}, {})["env_steps_per_s"] == pytest.approx(5.0)

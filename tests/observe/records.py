@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from marlflow.observe.record import MetricsRecord, PolicyInfo, PolicyMetrics, RunInfo, StageMetrics
+from marlflow.observe.record import MetricsRecord, PolicyInfo, PolicyMetrics, RolloutMetrics, RunInfo, StageMetrics
 
 INFO = RunInfo(
     name="tag",
@@ -56,6 +56,7 @@ def record(number: int) -> MetricsRecord:
                 items=number, rows=3000 * number, busy_s=1.0 * number, starved_s=2.0 * number, blocked_s=0.0
             ),
         },
+        rollouts=RolloutMetrics(env_s=1.5 * number, policy_s=1.0 * number, bookkeeping_s=0.5 * number),
         faults={"workers_lost": 1 if number > 2 else 0},
         league={},
     )

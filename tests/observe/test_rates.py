@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.observe.rates import Progress, StageShares, progress, return_targets, stage_shares, updates_per_s
+from marlflow.observe.rates import (
+    Progress,
+    StageShares,
+    progress,
+    return_targets,
+    rollout_shares,
+    stage_shares,
+    updates_per_s,
+)
 from tests.observe.records import record
 
 
@@ -23,6 +31,13 @@ def test_a_policy_and_a_stage_that_are_new_count_from_nothing() -> None:
     before["policies"], before["stages"] = {}, {}
     assert updates_per_s(before, record(2))["agent"] == 200.0
     assert stage_shares(before, record(2))["adversary/Learn"].starved == 1.0
+
+
+def test_rollout_workers_share_out_the_time_since_the_last_report() -> None:
+    later = record(3)
+    later["rollouts"] = {"env_s": 5.0, "policy_s": 3.0, "bookkeeping_s": 2.0}
+    assert rollout_shares(record(2), later) == {"environments": 0.5, "policies": 0.25, "bookkeeping": 0.25}
+    assert rollout_shares(record(1), record(1)) == {}
 
 
 def test_no_time_between_reports_gives_no_rate() -> None:

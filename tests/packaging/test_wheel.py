@@ -107,17 +107,14 @@ def test_this_environment_finds_the_configuration_too() -> None:
     assert [Path(path) for path in json.loads(output)] == [REPOSITORY / "marlflow" / "__init__.py", CONF]
 
 
-def _commands_that_compose() -> list[str]:
-    """One override for each experiment and each environment that ships."""
-    return [f"{group}={path.stem}" for group in ("experiment", "env") for path in sorted((CONF / group).glob("*.yaml"))]
-
-
-def test_every_shipped_experiment_and_environment_can_be_planned(installed: Path, tmp_path: Path) -> None:
-    overrides = _commands_that_compose()
-    assert {override.partition("=")[0] for override in overrides} == {"experiment", "env"}
+def test_what_ships_can_be_planned(installed: Path, tmp_path: Path) -> None:
+    """One of each kind of environment: that the wheel has every file, and each file is right, other tests hold."""
+    experiments = [f"experiment={path.stem}" for path in sorted((CONF / "experiment").glob("*.yaml"))]
+    environments = ["env=connect_four", "env=simple_tag wrappers=[padding,agent_indicator]", "env=openspiel"]
+    overrides = experiments + environments
 
     def planned(override: str) -> str:
-        return _run([str(installed / "marlflow"), "plan", override], cwd=tmp_path)
+        return _run([str(installed / "marlflow"), "plan", *override.split()], cwd=tmp_path)
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         outputs = list(pool.map(planned, overrides))

@@ -100,8 +100,9 @@ def test_cnn_sees_channels_last_and_scales_bytes() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 6, 3), dtype=np.uint8)
     pixels.flags.writeable = False
     planes = torch.tensor(pixels.transpose(0, 3, 1, 2) / 255.0, dtype=torch.float32)
-    convolved = torch.relu(torso.convolutions[0](planes))
-    torch.testing.assert_close(torso(as_tensor(pixels)), torso.dense(convolved.flatten(1)))
+    convolutional, dense = torso
+    convolved = torch.relu(convolutional.convolutions[0](planes))
+    torch.testing.assert_close(torso(as_tensor(pixels)), dense(convolved.flatten(1)))
 
 
 def test_small_whole_numbers_are_not_taken_for_pixels() -> None:
@@ -114,8 +115,16 @@ def test_an_image_that_does_not_fit_is_refused() -> None:
     generator = torch.Generator()
     with pytest.raises(ConfigInvalid, match="use MLP"):
         CNN().build((4,), generator)
-    with pytest.raises(ConfigInvalid, match="does not fit"):
+    with pytest.raises(
+        ConfigInvalid, match="a kernel of 8 x 8 does not fit observation, 6 x 7; give the model"
+    ) as small:
         CNN().build((6, 7, 2), generator)
+    assert str(small.value).endswith("channels=[32,64] kernel_sizes=[3,3] strides=[1,1], or use MLP")
+    CNN(channels=[32, 64], kernel_sizes=[3, 3], strides=[1, 1]).build((6, 7, 2), generator)
+    with pytest.raises(ConfigInvalid, match="8 x 9, of which the layers before leave 1 x 1; give the model smaller"):
+        CNN().build((8, 9, 3), generator)
+    with pytest.raises(ConfigInvalid, match="does not fit observation, 2 x 2; use MLP"):
+        CNN().build((2, 2, 1), generator)
     with pytest.raises(ConfigInvalid, match="as many channels"):
         CNN(channels=(1,)).build((84, 84, 3), generator)
 

@@ -5,19 +5,34 @@ It says which rows there are, when each was decided and when it was complete; ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from marlflow.base.random import RowRandom, episode_seed, key
+from tests.rollout.row_actors import MEMORY_SHAPE, decide
+
+
+class Seen(NamedTuple):
+    """What a decision is made from, or would be; `version` computed the memory."""
+
+    obs: np.ndarray
+    mask: np.ndarray | None
+    state: np.ndarray | None = None
+    memory: np.ndarray | None = None
+    version: int | None = None
 
 
 @dataclass(eq=False)
 class Row:
-    obs: np.ndarray
-    mask: np.ndarray | None
-    action: int
+    seen: Seen
+    action: np.ndarray
+    logp: np.float32
+    version: int
     t_env: int
     t_agent: int
     decided: int  # the tick
@@ -27,135 +42,306 @@ class Row:
 
 @dataclass(eq=False)
 class Trajectory:
-    """One agent in one episode, from its first decision to its end."""
+    """One agent in one episode, from when it is first asked to its end."""
 
     slot: int
     episode: int
+    policy: str
     rows: list[Row] = field(default_factory=list)
     terminated: bool = False
     truncated: bool = False
-    final_obs: np.ndarray | None = None
-    final_mask: np.ndarray | None = None
-    pending: tuple | None = None  # what it sees when it is asked, before it has decided
+    final: Seen | None = None
+    pending: Seen | None = None  # what it sees when it is asked, before it has decided
+
+
+class Segment(NamedTuple):
+    """The rows of a trajectory that are in one fragment."""
+
+    trajectory: Trajectory
+    rows: list[Row]
+    bootstrap: Seen
+    ended: bool
+    carried: bool
+
+
+class Spoiled(Exception):
+    """The environment did what it must not, without raising."""
+
+
+def parts(space, value):
+    """The leaves of an observation as (array, whether it is a Box), one-hot where they are numbers."""
+    if isinstance(space, spaces.Dict):
+        return [part for name, inner in space.spaces.items() for part in parts(inner, value[name])]
+    if isinstance(space, spaces.Tuple):
+        return [part for inner, one in zip(space.spaces, value, strict=True) for part in parts(inner, one)]
+    if isinstance(space, spaces.Discrete):
+        return [(np.eye(int(space.n), dtype=np.uint8)[int(value) - int(space.start)], False)]
+    if isinstance(space, spaces.MultiDiscrete):
+        hot = [np.eye(n, dtype=np.uint8)[at] for n, at in zip(space.nvec, np.array(value) - space.start, strict=True)]
+        return [(np.concatenate(hot), False)]
+    if isinstance(space, spaces.MultiBinary):
+        return [(np.array(value, np.uint8), False)]
+    return [(np.array(value, np.float32 if space.dtype.kind == "f" else space.dtype), True)]
+
+
+def as_row(space, value):
+    """An observation as a row of the `obs` column: as it is, one float32 vector, or bytes where there are pixels."""
+    found = parts(space, value)
+    if isinstance(space, spaces.Box):
+        return found[0][0]
+    if any(is_box and array.dtype == np.uint8 for array, is_box in found):
+        return np.frombuffer(b"".join(array.tobytes() for array, _ in found), np.uint8)
+    return np.concatenate([array.reshape(-1).astype(np.float32) for array, _ in found])
 
 
 class Reference:
-    """Plays `ticks` env steps of one copy with `choose(obs, mask, uniform) -> action`."""
+    """Plays one copy, collect after collect; `matchup(episode)` says which of `policies` plays each agent."""
 
-    def __init__(self, env, seed, copy, choose, ticks):
-        self.env, self.seed, self.copy, self.choose = env, seed, copy, choose
-        self.names = env.possible_agents
-        self.trajectories, self.unattributed, self.issued, self.returns = [], {}, {}, []
-        self.tick = 0
+    def __init__(self, make_env, seed, copy, policies, matchup):
+        self.make_env, self.seed, self.copy, self.policies, self.matchup = make_env, seed, copy, policies, matchup
+        self.trajectories, self.results, self.unattributed, self.lost, self.boundaries = [], [], [], [], [0]
+        self.tick = self.env_steps = self.vanished = 0
         self.episode = -1
-        while True:
-            self.begin()
-            play = self.parallel_step if isinstance(env, ParallelEnv) else self.aec_turn
-            while env.agents:
-                if self.tick == ticks:
-                    return
-                play()
-            self.returns.append(dict(self.issued))
+        self.playing = False
+        self.open()
 
-    def begin(self):
-        self.episode += 1
-        self.t_env = 0
-        self.decisions = dict.fromkeys(self.names, 0)
-        self.issued = dict.fromkeys(self.names, 0.0)
-        self.running = {}
+    def open(self):
+        self.env = self.make_env()
+        self.names = list(getattr(self.env, "possible_agents", ()))
+        self.declared = bool(self.names)
+        self.env.reset(seed=0)
+        self.appear(self.env.agents)
+
+    def collect(self, ticks, matchups):
+        """`ticks` env steps, beginning at most `matchups` episodes (None: as many as it takes)."""
+        self.unattributed.append({})
+        self.lost.append([])
+        last = None if matchups is None else self.episode + matchups
+        if not self.playing:
+            self.begin(last)
+        for _ in range(ticks):
+            self.tick += 1
+            if self.playing:
+                self.play(last)
+        self.boundaries.append(self.tick)
+
+    def play(self, last):
+        self.env_steps += 1
+        try:
+            if isinstance(self.env, ParallelEnv):
+                self.parallel_step()
+            else:
+                self.aec_turn()
+        except Exception:
+            if not getattr(self.env, "spoiled", False):
+                raise
+            self.give_up()
+            self.begin(last)
+            return
+        if not self.running:
+            self.results.append((self.episode, self.t_env, dict(self.issued), dict(self.matchup(self.episode))))
+            self.begin(last)
+
+    def begin(self, last):
+        """The next episode, if there may be one; those whose reset breaks are given up."""
+        self.playing = False
+        while not self.playing and (last is None or self.episode < last):
+            self.episode += 1
+            self.t_env = 0
+            self.decisions, self.issued, self.running, self.ended, self.memory = {}, {}, {}, [], {}
+            try:
+                self.reset()
+                self.playing = True
+            except Exception:
+                if not getattr(self.env, "spoiled", False):
+                    raise
+                self.give_up()
+
+    def reset(self):
         result = self.env.reset(seed=episode_seed(self.seed, self.copy, self.episode))
+        self.appear(self.env.agents)
         if isinstance(self.env, ParallelEnv):
+            self.lingering = set()
             for agent in self.env.agents:
                 self.ask(agent, result[0][agent], result[1][agent])
         else:
             self.settle()
 
-    def split(self, observation, info):
-        if isinstance(observation, dict):
-            return np.array(observation["observation"]), np.array(observation["action_mask"], bool)
-        mask = (info or {}).get("action_mask")
-        return np.array(observation), None if mask is None else np.array(mask, bool)
+    def give_up(self):
+        """What was not delivered of the episode is lost, and the environment with it."""
+        lost = 0
+        for trajectory in [t for t in self.trajectories if t.episode == self.episode]:
+            kept = [row for row in trajectory.rows if row.complete and row.complete <= self.boundaries[-1]]
+            lost += len(trajectory.rows) - len(kept)
+            trajectory.rows = kept
+        self.lost[-1].append(lost)
+        self.open()
+
+    def appear(self, agents):
+        for agent in agents:
+            if agent not in self.names:
+                if self.declared:
+                    raise Spoiled(agent)
+                self.names.append(agent)
+            if self.episode >= 0:
+                self.issued.setdefault(agent, 0.0)
+
+    def look(self, agent, observation, info):
+        """What `agent` sees, copied, and with its mask beside it."""
+        if agent in getattr(self.env, "misshown", ()):
+            raise Spoiled(agent)
+        space, mask = self.env.observation_space(agent), None
+        if isinstance(space, spaces.Dict) and "action_mask" in space.spaces:
+            mask = observation["action_mask"]
+            rest = {name: inner for name, inner in space.spaces.items() if name != "action_mask"}
+            alone = list(rest) == ["observation"]
+            space = rest["observation"] if alone else spaces.Dict(rest)
+            observation = observation["observation"] if alone else {name: observation[name] for name in rest}
+        elif "action_mask" in (info or {}):
+            mask = info["action_mask"]
+        state = np.array(self.env.state(), np.float32) if self.policies[self.policy_of(agent)].sees_state else None
+        return Seen(as_row(space, observation), None if mask is None else np.array(mask, bool), state)
+
+    def policy_of(self, agent):
+        return self.matchup(self.episode)[agent]
+
+    def remembering(self, agent, seen):
+        """`seen` with the memory that `agent` has now, zero as long as it has not decided."""
+        policy = self.policies[self.policy_of(agent)]
+        memory, version = self.memory.get(agent, (np.zeros(MEMORY_SHAPE, np.float32), None))
+        return seen._replace(memory=memory, version=version) if policy.remembers else seen
 
     def ask(self, agent, observation, info):
         """`agent` must decide next: its last row is complete."""
         trajectory = self.running.get(agent)
         if trajectory is None:
-            trajectory = self.running[agent] = Trajectory(self.names.index(agent), self.episode)
+            trajectory = Trajectory(self.names.index(agent), self.episode, self.policy_of(agent))
+            self.running[agent] = trajectory
             self.trajectories.append(trajectory)
         if trajectory.rows and trajectory.rows[-1].complete is None:
             trajectory.rows[-1].complete = self.tick
-        trajectory.pending = self.split(observation, info)
+        trajectory.pending = self.remembering(agent, self.look(agent, observation, info))
 
     def decide(self, agent):
-        trajectory = self.running[agent]
-        obs, mask = trajectory.pending
-        trajectory.pending = None
-        stream = key(self.seed, self.copy, self.episode, self.names.index(agent))
-        t_agent = self.decisions[agent]
-        self.decisions[agent] += 1
+        """The action of `agent`, as its space has it."""
+        trajectory, space = self.running[agent], self.env.action_space(agent)
+        seen, trajectory.pending = trajectory.pending, None
+        policy = self.policies[trajectory.policy]
+        stream = key(self.seed, self.copy, self.episode, trajectory.slot)
+        t_agent = self.decisions.get(agent, 0)
+        self.decisions[agent] = t_agent + 1
         uniform = RowRandom(np.array([stream], np.uint64), np.array([t_agent])).uniform()[0]
-        action = self.choose(obs, mask, uniform)
-        trajectory.rows.append(Row(obs, mask, action, self.t_env, t_agent, self.tick))
-        return action + int(self.env.action_space(agent).start)
+        decision = decide(space, policy.parameter, seen.obs, seen.mask, seen.memory, uniform)
+        if seen.version is None:
+            seen = seen._replace(version=policy.version)
+        self.memory[agent] = (decision.memory, policy.version)
+        row = Row(seen, decision.action, decision.logp, policy.version, self.t_env, t_agent, self.tick)
+        trajectory.rows.append(row)
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            return np.asarray(decision.action + space.start, space.dtype)[()]
+        return np.asarray(decision.action, space.dtype)
 
     def receive(self, agent, reward):
-        self.issued[agent] += reward
+        reward = float(np.asarray(reward).item())
+        if not isfinite(reward):
+            raise Spoiled(agent)
+        self.appear([agent] if reward else [])
+        self.issued[agent] = self.issued.get(agent, 0.0) + reward
         trajectory = self.running.get(agent)
         if trajectory is not None and trajectory.rows and trajectory.rows[-1].complete is None:
             trajectory.rows[-1].reward += reward
         else:
-            self.unattributed[agent] = self.unattributed.get(agent, 0.0) + reward
+            self.unattributed[-1].setdefault(self.policy_of(agent), []).append(reward)
 
-    def end(self, agent, terminated, observation, info):
+    def end(self, agent, terminated, final):
+        """`final`: what it saw last, if it was shown anything."""
         trajectory = self.running.pop(agent, None)
         if trajectory is None or not trajectory.rows:
             return
         last = trajectory.rows[-1]
         last.complete = self.tick
         trajectory.terminated, trajectory.truncated = terminated, not terminated
-        final = (last.obs, last.mask) if observation is None else self.split(observation, info)
-        trajectory.final_obs, trajectory.final_mask = final
+        trajectory.final = last.seen if final is None else self.remembering(agent, final)
+        self.ended.append(trajectory)
+
+    def settled(self):
+        """The step is done: what its ends leave behind is the state of now."""
+        for trajectory in self.ended:
+            if self.policies[trajectory.policy].sees_state:
+                state = np.array(self.env.state(), np.float32)
+                trajectory.final = trajectory.final._replace(state=state)
+        self.ended = []
 
     def parallel_step(self):
-        actions = {agent: self.decide(agent) for agent in self.env.agents}
+        actions = {agent: self.decide(agent) for agent in self.env.agents if agent not in self.lingering}
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
-        self.tick += 1
         self.t_env += 1
+        self.appear(self.env.agents)
         for agent, reward in rewards.items():
             self.receive(agent, reward)
         for agent in actions:
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
             if terminated or truncated or agent not in self.env.agents:
-                self.end(agent, terminated, observations.get(agent), infos.get(agent))
+                self.vanished += not (terminated or truncated)
+                shown = agent in observations
+                self.end(agent, terminated, self.look(agent, observations[agent], infos.get(agent)) if shown else None)
+                self.lingering.add(agent)
+        self.lingering &= set(self.env.agents)
+        self.settled()
         for agent in self.env.agents:
-            self.ask(agent, observations[agent], infos[agent])
+            if agent not in self.lingering:
+                self.ask(agent, observations[agent], infos.get(agent))
 
     def aec_turn(self):
         agent = self.env.agent_selection
         action = self.decide(agent)
-        self.tick += 1
-        self.t_env += 1
         self.aec_step(action)
+        self.t_env += 1
         self.settle()
 
     def aec_step(self, action):
         before = list(self.env.agents)
-        dead = action is None and self.env.agent_selection
+        dead = self.env.agent_selection if action is None else None
         self.env.step(action)
         for agent, reward in self.env.rewards.items():
             self.receive(agent, reward)
+        self.appear(self.env.agents)
         for agent in before:
             if agent not in self.env.agents and agent != dead:
-                self.end(agent, False, None, None)
+                self.vanished += 1
+                self.end(agent, False, None)
 
     def settle(self):
+        """Lets the dead step until a living agent is asked, or nobody is left."""
         env = self.env
-        while env.agents:
-            agent = env.agent_selection
-            if not (env.terminations[agent] or env.truncations[agent]):
-                return self.ask(agent, env.observe(agent), env.infos[agent])
-            ending = env.terminations[agent], env.observe(agent), env.infos[agent]
-            ending = ending[0], *self.split(ending[1], ending[2])
+        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+            agent, terminated = env.agent_selection, env.terminations[env.agent_selection]
+            final = self.look(agent, env.observe(agent), env.infos.get(agent))
             self.aec_step(None)
-            self.end(agent, ending[0], ending[1], {"action_mask": ending[2]} if ending[2] is not None else None)
-        return None
+            self.end(agent, terminated, final)
+        self.settled()
+        if env.agents:
+            agent = env.agent_selection
+            self.ask(agent, env.observe(agent), env.infos.get(agent))
+
+    def fragment(self, number, policy):
+        """The segments of a policy in collect `number`, by the definition."""
+        begin, end = self.boundaries[number], self.boundaries[number + 1]
+        segments = []
+        for trajectory in self.trajectories:
+            done = [r for r in trajectory.rows if r.complete is not None and begin < r.complete <= end]
+            if trajectory.policy != policy or not done:
+                continue
+            after = trajectory.rows[trajectory.rows.index(done[-1]) + 1 :]
+            if after:
+                bootstrap = after[0].seen
+            else:
+                bootstrap = trajectory.final or trajectory.pending
+            ended = not after and trajectory.final is not None
+            segments.append(Segment(trajectory, done, bootstrap, ended, done[0].decided <= begin))
+        return segments
+
+
+def with_parameters(policies):
+    """A copy of what is known of the policies, so that two players of one run do not share it."""
+    return {name: replace(policy) for name, policy in policies.items()}

@@ -170,7 +170,7 @@ def test_an_observation_that_changes_its_shape_is_an_error():
 
     same = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
     worker = RolloutWorker(lambda: Growing([same] * 3), [0], EVERYBODY, {"all": Constant()}, seed=0)
-    with pytest.raises(EnvironmentFailed, match=r"one of shape \(2,\) came"):
+    with pytest.raises(EnvironmentFailed, match=r"has shape \(2,\), not \(1,\)"):
         worker.collect(2)
 
 

@@ -9,7 +9,7 @@ import torch
 from marlflow.base.items import Weights
 from marlflow.learn.learner import LearnerState, TorchLearner
 from marlflow.rollout.fragment import EpisodeResult
-from marlflow.rollout.protocol import Request, Round
+from marlflow.rollout.protocol import Matchup, Request, Round
 from marlflow.rollout.worker import RolloutWorker
 from marlflow.runtime.inline.place import InlinePlace
 from marlflow.runtime.protocol import Parts
@@ -28,12 +28,15 @@ class InlineWorkers:
 
     def collect(self, request: Request) -> Round:
         """One round."""
-        made = [worker.collect(self._ticks, request.weights, request.schedules) for worker in self._workers]
+        given = (self._ticks, request.weights, request.schedules, request.matchups)
+        made = [worker.collect(*given) for worker in self._workers]
         return make_round(request.round, [receipt for receipt, _ in made], [batches for _, batches in made])
 
-    def evaluate(self, episodes: range, weights: Mapping[str, Weights]) -> Sequence[EpisodeResult]:
+    def evaluate(
+        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+    ) -> Sequence[EpisodeResult]:
         """Greedy episodes, all on the first worker."""
-        return self._workers[0].evaluate(episodes, weights)
+        return self._workers[0].evaluate(episodes, weights, matchups)
 
     def close(self) -> None:
         """Closes all environments."""

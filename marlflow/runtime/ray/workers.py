@@ -13,7 +13,7 @@ import torch
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Weights
 from marlflow.rollout.fragment import EpisodeResult
-from marlflow.rollout.protocol import Request, Round
+from marlflow.rollout.protocol import Matchup, Request, Round
 from marlflow.runtime.ray.handles import as_exception
 from marlflow.runtime.ray.host import Raised, raised
 from marlflow.runtime.rounds import make_round
@@ -37,20 +37,28 @@ class RolloutActor:
         gc.freeze()  # what is here now stays: no collection has to look at it again
         return None
 
-    def collect(self, versions: Mapping[str, int], schedules: Mapping[str, Mapping[str, float]], *flats: Any) -> Any:
+    def collect(
+        self,
+        versions: Mapping[str, int],
+        schedules: Mapping[str, Mapping[str, float]],
+        matchups: Mapping[int, Sequence[Matchup]] | None,
+        *flats: Any,
+    ) -> Any:
         """A receipt, and a batch for each learning policy. `flats` are the weights of the policies in `versions`."""
         learning = self._spec.learning
         try:
-            receipt, batches = self._worker.collect(self._spec.ticks, _weights(versions, flats), schedules)
+            receipt, batches = self._worker.collect(self._spec.ticks, _weights(versions, flats), schedules, matchups)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = raised(error), dict.fromkeys(learning)
         # Where nobody learns there is one return, which Ray does not want in a tuple.
         return (receipt, *(batches[name] for name in learning)) if learning else receipt
 
-    def evaluate(self, episodes: Sequence[int], versions: Mapping[str, int], *flats: Any) -> Any:
+    def evaluate(
+        self, episodes: Sequence[int], matchups: Sequence[Matchup] | None, versions: Mapping[str, int], *flats: Any
+    ) -> Any:
         """Results of greedy episodes."""
         try:
-            return self._worker.evaluate(episodes, _weights(versions, flats))
+            return self._worker.evaluate(episodes, _weights(versions, flats), matchups)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
 
@@ -73,21 +81,30 @@ class RayWorkers:
         calls = []
         for number, collect in enumerate(self._collects):
             versions, flats = self._unsent(number, request.weights)
-            made = collect.remote(versions, request.schedules, *flats)
+            made = collect.remote(versions, request.schedules, self._dealt(number, request.matchups), *flats)
             calls.append(made if self._spec.learning else [made])
         receipts = await _all([refs[0] for refs in calls])
         payloads = [dict(zip(self._spec.learning, refs[1:], strict=True)) for refs in calls]
         return make_round(request.round, receipts, payloads)
 
-    async def evaluate(self, episodes: range, weights: Mapping[str, Weights]) -> Sequence[EpisodeResult]:
+    def _dealt(
+        self, number: int, matchups: Mapping[int, Sequence[Matchup]] | None
+    ) -> Mapping[int, Sequence[Matchup]] | None:
+        """Those of a worker's own copies."""
+        return None if matchups is None else {copy: matchups[copy] for copy in self._spec.copies_of(number)}
+
+    async def evaluate(
+        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+    ) -> Sequence[EpisodeResult]:
         """Greedy episodes, dealt out to all workers."""
         versions = {name: new.version for name, new in weights.items()}
         flats = [new.flat for new in weights.values()]
         calls = []
         for number, actor in enumerate(self._actors):
             share = list(episodes[number :: len(self._actors)])
+            dealt = None if matchups is None else list(matchups[number :: len(self._actors)])
             if share:
-                calls.append(actor.evaluate.remote(share, versions, *flats))
+                calls.append(actor.evaluate.remote(share, dealt, versions, *flats))
         results = [result for part in await _all(calls) for result in part]
         return sorted(results, key=lambda result: result.episode)
 

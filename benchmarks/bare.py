@@ -1,0 +1,101 @@
+"""An environment on its own: the loop of PettingZoo's documentation with random legal actions, nothing of marlflow's.
+
+An action is drawn as cheaply as Python allows, so that the environment is not slowed: one number of `random.random`
+picks from the legal entries of the mask, or without a mask from a list of all actions made once; actions of a Box
+are picked from 1,024 samples made once. Dead agents are stepped with None, and an episode that is over is reset.
+
+`seeded`: every episode is reset with a seed of its own, as a rollout worker must, so that the environment does the
+same work. Otherwise only the first has a seed, as in a quick script; some environments reset much faster then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+
+class Played(NamedTuple):
+    """How much was played, in how many seconds, also of CPU time; in AEC a living agent's turn is an env step."""
+
+    env_steps: int
+    agent_steps: int
+    episodes: int
+    seconds: float
+    cpu_s: float
+
+    @property
+    def env_rate(self) -> float:
+        """Env steps per second."""
+        return self.env_steps / self.seconds
+
+    @property
+    def agent_rate(self) -> float:
+        """Agent steps per second."""
+        return self.agent_steps / self.seconds
+
+
+class Bare:
+    """One environment, made once; `play` goes on in whole episodes for at least some seconds."""
+
+    def __init__(self, env: Any, seeded: bool) -> None:
+        self._env, self._seeded = env, seeded
+        self._episode = 0
+        self._uniform = random.Random(0).random
+        self._reset()
+        self._options = {agent: _options(env.action_space(agent)) for agent in env.possible_agents}
+        self._play: Callable[[float], Played] = self._parallel if isinstance(env, ParallelEnv) else self._aec
+
+    def play(self, seconds: float) -> Played:
+        """Episodes until `seconds` are over."""
+        return self._play(seconds)
+
+    def _reset(self) -> Any:
+        self._episode += 1
+        return self._env.reset(seed=self._episode if self._seeded or self._episode == 1 else None)
+
+    def _aec(self, seconds: float) -> Played:
+        env, uniform, options, turns = self._env, self._uniform, self._options, 0
+        first, began, began_cpu = self._episode, perf_counter(), process_time()
+        while perf_counter() - began < seconds:
+            self._reset()
+            for agent in env.agent_iter():
+                observation, _, terminated, truncated, _ = env.last()
+                if terminated or truncated:
+                    action = None
+                else:
+                    turns += 1
+                    masked = isinstance(observation, dict) and "action_mask" in observation
+                    legal = observation["action_mask"].nonzero()[0] if masked else options[agent]
+                    action = legal[int(uniform() * len(legal))]
+                env.step(action)
+        spent, spent_cpu = perf_counter() - began, process_time() - began_cpu
+        return Played(turns, turns, self._episode - first, spent, spent_cpu)
+
+    def _parallel(self, seconds: float) -> Played:
+        env, uniform, options, env_steps, agent_steps = self._env, self._uniform, self._options, 0, 0
+        first, began, began_cpu = self._episode, perf_counter(), process_time()
+        while perf_counter() - began < seconds:
+            self._reset()
+            while env.agents:
+                actions = {}
+                for agent in env.agents:
+                    legal = options[agent]
+                    actions[agent] = legal[int(uniform() * len(legal))]
+                env.step(actions)
+                env_steps += 1
+                agent_steps += len(actions)
+        spent, spent_cpu = perf_counter() - began, process_time() - began_cpu
+        return Played(env_steps, agent_steps, self._episode - first, spent, spent_cpu)
+
+
+def _options(space: spaces.Space[Any]) -> list[Any]:
+    """What a random action is picked from, where no mask says more."""
+    if isinstance(space, spaces.Discrete):
+        return [space.dtype.type(number) for number in range(int(space.start), int(space.start + space.n))]
+    space.seed(0)
+    return [space.sample() for _ in range(1024)]

@@ -1,0 +1,106 @@
+"""The environments that the rollout worker is measured on: how each is made, and what it must keep of bare speed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import supersuit
+import torch
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.spaces import Spaces
+from marlflow.env import open_window
+from marlflow.env.make import import_factory, make_environment
+from marlflow.policy.actor import Actor
+from marlflow.policy.actor_critic import stochastic_actor
+from marlflow.policy.torso import CNN, MLP
+from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout.mapping import assign, group
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One environment in one worker, and the share of bare env steps per second that is the target.
+
+    `copies` of it, `ticks` in each collect; `turn_s` is how long, at least, a turn of the measurement takes.
+    `wrappers` count as environment. Of `pixels`, a CNN's policy, the time in the network is left out of the ratio.
+    `rules`: who plays whom; without any, each group of agents has a policy of its own.
+    """
+
+    name: str
+    target: float
+    factory: str
+    wrappers: Sequence[Callable[[Any], Any]] = ()
+    rules: Sequence[Rule] = ()
+    copies: int = 32
+    ticks: int = 128
+    turn_s: float = 0.25
+    pixels: bool = False
+
+    def make(self) -> Any:
+        """One environment, in its wrappers."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pygame and others have their say at their first import
+            return make_environment(self.factory, {}, self.wrappers)
+
+    def missing(self) -> str | None:
+        """Why the environment cannot be made here, if so."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                import_factory(self.factory)
+        except ConfigInvalid as error:
+            return str(error)
+        return None
+
+    def worker(self, copies: int | None = None) -> RolloutWorker:
+        """A worker with a randomly initialised network for each policy, an MLP of 64 x 64 or a CNN; all rows count."""
+        window = open_window(self.make())
+        rules = self.rules or [Rule(f"{name}*", name) for name in dict.fromkeys(map(group, window.agents))]
+        actors: dict[str, Actor] = {}
+        for agent, policy in assign(window.agents, rules).items():
+            if policy not in actors:
+                seen = Spaces(window.observation_space(agent), window.action_space(agent), window.masked(agent))
+                torso = CNN() if self.pixels else MLP(hidden_sizes=(64, 64))
+                actors[policy] = stochastic_actor(seen, torso, torch.Generator().manual_seed(0))
+        window.close()
+        return RolloutWorker(self.make, range(copies or self.copies), rules, actors, seed=0)
+
+
+def _grey(env: Any) -> Any:
+    return supersuit.color_reduction_v0(env, mode="full")
+
+
+def _small(env: Any) -> Any:
+    return supersuit.resize_v1(env, x_size=84, y_size=84)
+
+
+def _stacked(env: Any) -> Any:
+    return supersuit.frame_stack_v2(env, stack_size=4)
+
+
+CASES = (
+    Case(
+        "cartpole_team",
+        0.55,
+        "marlflow.env.cartpole_team.parallel_env",
+        rules=(Rule("cart_[01]", "left"), Rule("cart_[23]", "right")),
+    ),
+    Case("connect_four", 0.60, "pettingzoo.classic.connect_four_v3.env"),
+    Case("leduc_holdem", 0.60, "pettingzoo.classic.leduc_holdem_v4.env"),
+    Case("simple_spread", 0.80, "mpe2.simple_spread_v3.parallel_env"),
+    Case("knights_archers_zombies", 0.85, "pettingzoo.butterfly.knights_archers_zombies_v11.parallel_env", turn_s=1.0),
+    Case(
+        "pistonball",
+        0.85,
+        "pettingzoo.butterfly.pistonball_v6.parallel_env",
+        wrappers=(_grey, _small, _stacked),
+        copies=2,
+        ticks=32,
+        turn_s=1.0,
+        pixels=True,
+    ),
+)

@@ -1,0 +1,155 @@
+"""Gathers what several agents see into one array, and lets nothing pass that is not of its shape, dtype and bounds.
+
+This stands on the way of every observation. What is usual (the right dtype, everything in bounds) passes after the one
+copy and at most three vector operations; anything else takes a longer way, on which it is converted or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from marlflow.base.batch import Array
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Unfit(Exception):
+    """Some value is not of its space; the text says which, and why not."""
+
+
+class Bounded:
+    """Numbers of `shape` and `dtype` (float32, a whole-number dtype or bool), from `low` to `high`, [*shape] each.
+
+    `name` is how errors call them. Bounds come in any dtype; finite ones that float32 cannot hold are its largest.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], low: Array, high: Array) -> None:
+        self.name, self.shape, self.dtype = name, shape, dtype
+        self._low, self._high = (self._bound(np.broadcast_to(np.asarray(bound), shape)) for bound in (low, high))
+        self._least: Any = None
+        self._most: Any = None
+        self._verify: Callable[[Array], None] = self._verification()
+
+    def gather(self, values: Sequence[Any]) -> Array:
+        """The values of N agents, N at least 1, as a copy, [N, *shape]; raises Unfit."""
+        try:
+            rows = np.array(values)
+        except (TypeError, ValueError) as error:
+            raise self._misshapen(values[0]) from error
+        if rows.shape[1:] != self.shape:
+            raise self._misshapen(values[0])
+        if rows.dtype is not self.dtype:
+            return self._converted(rows)
+        self._verify(rows)
+        return rows
+
+    def _bound(self, bound: Array) -> Array:
+        if self.dtype.kind != "f":
+            return np.asarray(bound, self.dtype)
+        wide = np.asarray(bound, np.float64)
+        return np.where(np.isinf(wide), wide, np.clip(wide, -_LARGEST, _LARGEST)).astype(np.float32)
+
+    def _verification(self) -> Callable[[Array], None]:
+        """The quickest of the checks that are enough for numbers of this dtype."""
+        low, high = self._low, self._high
+        if not low.size or (self.dtype.kind != "f" and _spans(self.dtype, low, high)):
+            return _accept
+        if (low == low.flat[0]).all() and (high == high.flat[0]).all():
+            self._least = low.item(0)
+            self._most = None if high.item(0) == np.inf else high.item(0)
+            return self._verify_alike
+        return self._verify_each
+
+    def _verify_alike(self, rows: Array) -> None:
+        """For bounds that are the same for all; argmin and argmax are numpy's quickest, and stop at a NaN."""
+        if not rows.item(rows.argmin()) >= self._least:
+            raise self._unfit(rows, ~(rows >= self._low))
+        if self._most is not None and rows.item(rows.argmax()) > self._most:
+            raise self._unfit(rows, rows > self._high)
+
+    def _verify_each(self, rows: Array) -> None:
+        inside = (rows >= self._low) & (rows <= self._high)
+        if inside.size and not inside.item(inside.argmin()):
+            raise self._unfit(rows, ~inside)
+
+    def _converted(self, raw: Array) -> Array:
+        """Numbers of another dtype, checked before they are cast where the cast could hide something."""
+        if raw.dtype.kind not in "biuf":
+            raise Unfit(f"{self.name} is not made of numbers: {raw[0]!r:.80}")
+        if self.dtype.kind == "f":
+            rows = self._float32(raw)
+            self._verify(rows)
+            return rows
+        whole = self._whole(raw) if raw.dtype.kind == "f" else raw
+        if self._verify == self._verify_alike:
+            self._verify_alike(whole)
+        else:
+            self._verify_each(whole)
+        return whole.astype(self.dtype)
+
+    def _float32(self, raw: Array) -> Array:
+        """Raises Unfit for what becomes infinite by the cast."""
+        if not raw.size or (raw.item(raw.argmin()) >= -_LARGEST and raw.item(raw.argmax()) <= _LARGEST):
+            return raw.astype(np.float32)
+        with np.errstate(over="ignore"):
+            rows: Array = raw.astype(np.float32)
+        lost = np.isinf(rows) & np.isfinite(raw)
+        if lost.any():
+            raise self._unfit(raw, lost)
+        return rows
+
+    def _whole(self, raw: Array) -> Array:
+        """Floats as the whole numbers that they are; raises Unfit if they are not."""
+        raw = raw.astype(np.float64)
+        wide: type[Any] = np.uint64 if self.dtype == np.uint64 else np.int64
+        first, last = float(np.iinfo(wide).min), float(np.iinfo(wide).max)  # the latter is one too many
+        fit = (raw == np.rint(raw)) & (raw >= first) & (raw < last)
+        if not fit.all():
+            raise self._unfit(raw, ~fit)
+        if len(raw) > 1 and np.abs(raw).max(initial=0.0) > 2.0**53:
+            # numpy turns int64 beside uint64 into floats, which may have rounded; by themselves they are what they are.
+            raise Unfit(f"{self.name} is of several dtypes")
+        return raw.astype(wide)
+
+    def _unfit(self, raw: Array, bad: Array) -> Unfit:
+        """What to say of the first of the `bad` values, bool [N, *shape]."""
+        at = np.unravel_index(int(bad.argmax()), bad.shape)
+        value, low, high = raw[at], self._low[at[1:]], self._high[at[1:]]
+        if np.isnan(value):
+            found, reason = "a NaN", ""
+        else:
+            found = str(value)
+            if value < low:
+                reason = f", below its bound {low!s}"
+            elif value > high:
+                reason = f", above its bound {high!s}"
+            elif self.dtype.kind != "f":
+                reason = f", not a whole number as {self.dtype} needs"
+            else:
+                reason = f", too large for {self.dtype}"
+        if not self.shape:
+            return Unfit(f"{self.name} is {found}{reason}")
+        return Unfit(f"{self.name} has {found} at [{', '.join(map(str, at[1:]))}]{reason}")
+
+    def _misshapen(self, value: Any) -> Unfit:
+        """What to say of the first value; who wants to know of another asks about it alone."""
+        try:
+            shape = np.shape(value)
+        except (TypeError, ValueError):
+            return Unfit(f"{self.name} is not an array of shape {self.shape}: {value!r:.80}")
+        if shape == () != self.shape:
+            return Unfit(f"{self.name} is {value!r:.80}, not an array of shape {self.shape}")
+        return Unfit(f"{self.name} has shape {shape}, not {self.shape}")
+
+
+def _accept(rows: Array) -> None:
+    """Whatever the dtype can hold."""
+
+
+def _spans(dtype: np.dtype[Any], low: Array, high: Array) -> bool:
+    """Whether these bounds are all that a whole-number dtype, or bool, can hold."""
+    first, last = (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool((low == first).all() and (high == last).all())

@@ -1,0 +1,84 @@
+"""`marlflow check-env`: tries an environment, and says what learners would get from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.cli.arguments import Words, split
+from marlflow.cli.job import prepared
+from marlflow.experiment.environment import their_frames
+from marlflow.experiment.schema import read
+from marlflow.experiment.trial import Trial, check_environment, quietly
+from marlflow.experiment.trial.report import show
+
+_EPISODES, _JSON = "--episodes", "--json"
+_EXAMPLES = "marlflow check-env connect_four, or marlflow check-env my_module.make_env"
+
+
+def run_check_env(words: list[str]) -> int:
+    """Prints what was found; returns 0 if the environment is ready, else 1. Raises InvalidInput."""
+    found = split(words, "check-env", own=[_JSON], own_with_value=[_EPISODES], hydra=False)
+    found.overrides = _with_env(found.overrides)
+    trial = _tried(found, _whole_number(found.own_values.get(_EPISODES, "200")))
+    if _JSON in found.own_flags:
+        print(json.dumps({"ready": trial.ready, **dataclasses.asdict(trial)}, indent=2))
+    else:
+        show(trial, Console(highlight=False))
+        if trial.ready:
+            print(f"next: marlflow train {shlex.join(found.overrides)}")
+    return 0 if trial.ready else 1
+
+
+def _with_env(words: list[str]) -> list[str]:
+    """A word alone names the environment: one of marlflow's, or with dots the import path of the user's own."""
+    named = [word for word in words if "=" not in word and not word.startswith("~")]
+    if len(named) > 1:
+        raise ConfigInvalid([f"check-env tries one environment at a time, not {' and '.join(named)}"])
+    if not named:
+        if not any(word.startswith(("env=", "+env=")) for word in words):
+            raise ConfigInvalid([f"check-env needs an environment: {_EXAMPLES}"])
+        return words
+    name = named[0]
+    env = ["env=python", f"env._target_={name}"] if "." in name else [f"env={name}"]
+    return [*env, *(word for word in words if word != name)]
+
+
+def _whole_number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigInvalid([f"{_EPISODES} must be a whole number of at least 1, not {text!r}"])
+    return int(text)
+
+
+def _tried(words: Words, episodes: int) -> Trial:
+    job = prepared(words)
+    problems = list(job.problems)
+    experiment = read(job.config, problems)
+    if problems or experiment is None:
+        raise ConfigInvalid(problems)
+    with _progress() as watch:
+        try:
+            return check_environment(experiment.env, episodes, experiment.seed, watch=watch)
+        except KeyboardInterrupt as interrupted:
+            frames = their_frames(interrupted)
+            if frames:
+                print(f"in {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}", file=sys.stderr)
+            raise
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What is being done, in a line that is gone afterwards; on a terminal only."""
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield quietly
+        return
+    with console.status("opening the environment", refresh_per_second=4) as status:
+        yield status.update

@@ -1,0 +1,320 @@
+"""Any sequential or simultaneous game of OpenSpiel as an AEC environment of PettingZoo.
+
+OpenSpiel: Lanctot et al., "OpenSpiel: A Framework for Reinforcement Learning in Games" (2019, arXiv:1908.09453).
+
+    env = marlflow.env.openspiel.env("leduc_poker")
+    env = marlflow.env.openspiel.env("goofspiel(num_cards=4)", {"imp_info": True})
+
+Who decides, and when: at a player's node that player; at a simultaneous node all players with legal actions in turn,
+who cannot see what the others chose, and the last choice applies all of them. Chance is played inside. When a game is
+over all agents terminate at once.
+
+Observations are flat vectors, as OpenSpiel's own agents take them: where a game has planes, each game lays them along
+an axis of its own choice. Their bounds are open, because games put stakes and counts into them. `state()` is the views
+of all players, one after another.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pyspiel
+from gymnasium.spaces import Box, Dict, Discrete
+from pettingzoo import AECEnv
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env.openspiel_game import (
+    RNG_SEED,
+    Tensor,
+    draws_chance_itself,
+    game_parameters,
+    load_game,
+    tensor_of,
+    view_of,
+)
+
+RenderMode = Literal["ansi", "human"]
+
+_RENDER_MODES = ("ansi", "human")
+_CHANCE, _TERMINAL = int(pyspiel.PlayerId.CHANCE), int(pyspiel.PlayerId.TERMINAL)
+# These live in the library, and are made again from the parameters and the moves.
+_NOT_PICKLED = ("_game", "_state", "_view")
+
+
+class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
+    """Agents `player_0`, `player_1`, ... of one OpenSpiel game; see the module for what they see and when they act.
+
+    An observation is `{"observation": float32 [D], "action_mask": int8 [num_distinct_actions]}`; the mask of who is not
+    to decide allows nothing. Rewards are the differences of OpenSpiel's `returns()`, so that they sum to it; what
+    chance brings before the first decision comes with the first move.
+
+    `observation` says which of the game's tensors players see; None means the information state, which has perfect
+    recall, where there is one. `max_env_steps` truncates all agents once that many turns were taken (never between
+    simultaneous choices); without it every game goes on to its own end. Raises ConfigInvalid if it cannot be played.
+    """
+
+    metadata: dict[str, Any] = {"name": "openspiel", "render_modes": list(_RENDER_MODES)}  # noqa: RUF012  PettingZoo's
+
+    def __init__(
+        self,
+        game: str = "kuhn_poker",
+        parameters: Mapping[str, Any] | None = None,
+        observation: Tensor | None = None,
+        max_env_steps: int | None = None,
+        render_mode: RenderMode | None = None,
+    ) -> None:
+        if max_env_steps is not None and (type(max_env_steps) is not int or max_env_steps < 1):
+            problem = f"max_env_steps must be a whole number from 1, or null for no limit, not {max_env_steps!r}"
+            raise ConfigInvalid([problem])
+        if render_mode not in (None, *_RENDER_MODES):
+            raise ConfigInvalid([f"render_mode must be one of {', '.join(_RENDER_MODES)} or null, not {render_mode!r}"])
+        self.render_mode, self.max_env_steps = render_mode, max_env_steps
+        self._parameters = game_parameters(game, parameters or {})
+        self._game: Any = load_game(self._parameters)
+        self._tensor = tensor_of(self._game, observation)
+        self._view, size = view_of(self._game, self._tensor)
+        self._state: Any = None  # until the first reset
+        self._draws_itself = draws_chance_itself(self._game)
+        self._pays_early = self._game.get_type().reward_model == pyspiel.GameType.RewardModel.REWARDS
+        self._random = random.Random()
+        self._seeded: dict[str, int] = {}
+
+        self.metadata = {**type(self).metadata, "name": f"openspiel/{str(self._game).removesuffix('()')}"}
+        self.possible_agents = [f"player_{player}" for player in range(self._game.num_players())]
+        self.agents: list[str] = []
+        self._select(0, [])
+        self._player = {agent: player for player, agent in enumerate(self.possible_agents)}
+        self._num_actions = self._game.num_distinct_actions()
+        self.state_space = _unbounded(size * len(self.possible_agents))
+        self._action_spaces = {agent: Discrete(self._num_actions) for agent in self.possible_agents}
+        mask = Box(0, 1, (self._num_actions,), np.int8)
+        self._observation_spaces = {
+            agent: Dict({"observation": _unbounded(size), "action_mask": mask}) for agent in self.possible_agents
+        }
+
+    def observation_space(self, agent: str) -> Dict:
+        """The view of `agent`, float32 [D], and its action mask, int8 [num_distinct_actions]."""
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Discrete:
+        """All actions that the game has."""
+        return self._action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begins a game, with chance drawn from `seed` or going on where it was. No options are known."""
+        del options
+        if seed is not None:
+            self._random.seed(int(seed))
+        if self._draws_itself:
+            self._seeded = {RNG_SEED: self._random.getrandbits(31)}
+            self._load()
+        agents = self.possible_agents
+        self.agents = agents[:]
+        self.rewards = dict.fromkeys(agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(agents, 0.0)
+        self.terminations = dict.fromkeys(agents, False)
+        self.truncations = dict.fromkeys(agents, False)
+        self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in agents}
+        self.env_steps = 0
+        self._over = self._paid = False
+        self._issued = [0.0] * len(agents)
+        self._moves: list[int | list[int]] = []
+        self._state = self._game.new_initial_state()
+        if self._go_on():
+            self._pay()
+        if self.render_mode == "human":
+            self.render()
+
+    def step(self, action: int | None) -> None:
+        """One choice of `agent_selection`, None once its episode is over; raises ValueError if it is illegal."""
+        if not self.agents:
+            raise ValueError(self._no_game())
+        if self._over:
+            self._leave(action)
+            return
+        agent = self.agent_selection
+        move = self._checked(action, agent)
+        if self._paid:
+            self.rewards, self._paid = dict.fromkeys(self.agents, 0.0), False
+        self._cumulative_rewards[agent] = 0.0
+        self.env_steps += 1
+        if self._joint is not None:
+            self._joint[self._player[agent]] = move
+            if self._still_to_choose:
+                self._select(*self._still_to_choose.pop())
+                return
+        self._apply(move if self._joint is None else self._joint)
+        finished = self._go_on()
+        if not finished and self.max_env_steps is not None and self.env_steps >= self.max_env_steps:
+            self._end(self.truncations)
+        if finished or self._pays_early:
+            self._pay()
+        if self.render_mode == "human":
+            self.render()
+
+    def observe(self, agent: str) -> dict[str, Array]:
+        """What `agent` sees now, in arrays of its own; its mask allows nothing unless it is the one to decide."""
+        legal = self._legal if agent == self.agent_selection else ()
+        return {"observation": self._seen(self._player[agent]), "action_mask": self._mask(legal)}
+
+    def state(self) -> Array:
+        """The views of all players, one after another: float32 [players * D]."""
+        return np.concatenate([self._seen(player) for player in range(len(self.possible_agents))])
+
+    def moves(self) -> list[int | list[int]]:
+        """All that was applied in this game, chance included, in order: one action, or those of all players at once."""
+        return [move if isinstance(move, int) else move[:] for move in self._moves]
+
+    def render(self) -> str | None:
+        """OpenSpiel's own text of the state: returned (`ansi`), or written to the standard output (`human`)."""
+        if self.render_mode == "ansi":
+            return str(self._state)
+        if self.render_mode == "human":
+            sys.stdout.write(f"{self._state}\n")
+        return None
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        """Loads the game and makes the same moves again."""
+        self.__dict__.update(kept)
+        self._load()
+        self._state = None
+        if "_moves" in kept:
+            self._state, self._moves = self._game.new_initial_state(), []
+            for move in kept["_moves"]:
+                self._apply(move)
+
+    def _seen(self, player: int) -> Array:
+        if self._state is None:
+            raise ValueError(self._no_game())
+        return self._view(self._state, player)
+
+    def _mask(self, legal: Iterable[int]) -> Array:
+        mask = bytearray(self._num_actions)  # filled item by item at half the cost of an array
+        try:
+            for action in legal:
+                mask[action] = 1
+        except IndexError as error:
+            problem = f"the game allows action {action}, but has num_distinct_actions {self._num_actions}"
+            raise ValueError(f"{self.metadata['name']}: {problem}") from error
+        return np.frombuffer(mask, np.int8)
+
+    def _load(self) -> None:
+        self._game = load_game({**self._parameters, **self._seeded})
+        self._view, _ = view_of(self._game, self._tensor)
+
+    def _apply(self, move: int | list[int]) -> None:
+        self._moves.append(move)
+        if isinstance(move, int):
+            self._state.apply_action(move)
+        else:
+            self._state.apply_actions(move)
+
+    def _go_on(self) -> bool:
+        """Plays chance until somebody must decide; True if the game is over."""
+        state = self._state
+        self._joint: list[int] | None = None
+        while (player := state.current_player()) < 0:
+            if player == _CHANCE:
+                self._apply(_drawn(state.chance_outcomes(), self._random.random()))
+            elif player == _TERMINAL:
+                self._end(self.terminations)
+                return True
+            elif self._ask_all():
+                return False
+        self._select(player, state.legal_actions(player))
+        return False
+
+    def _ask_all(self) -> bool:
+        """At a simultaneous node: whether anybody has a choice; if not, the game has gone on."""
+        players = range(len(self.possible_agents))
+        self._joint = [0] * len(players)  # 0 is what OpenSpiel wants of who has no legal action
+        choices = [(player, self._state.legal_actions(player)) for player in reversed(players)]
+        self._still_to_choose = [(player, legal) for player, legal in choices if legal]
+        if not self._still_to_choose:
+            self._apply(self._joint)
+            self._joint = None
+            return False
+        self._select(*self._still_to_choose.pop())
+        return True
+
+    def _select(self, player: int, legal: list[int]) -> None:
+        self.agent_selection, self._legal = self.possible_agents[player], legal
+
+    def _end(self, flags: dict[str, bool]) -> None:
+        """All agents terminate, or are truncated; what remains are their dead steps."""
+        for agent in flags:
+            flags[agent] = True
+        self._over = True
+        self._select(0, [])
+
+    def _pay(self) -> None:
+        """What `returns()` has grown by since it was last issued."""
+        brought = [total - issued for total, issued in zip(self._state.returns(), self._issued, strict=True)]
+        self._issued = [issued + reward for issued, reward in zip(self._issued, brought, strict=True)]
+        self.rewards = dict(zip(self.agents, brought, strict=True))
+        self._paid = True
+        self._accumulate_rewards()
+
+    def _leave(self, action: int | None) -> None:
+        """The dead step of the first agent left."""
+        if action is not None:
+            raise ValueError(f"{self.metadata['name']}: the game is over, so step(None) was expected, not {action!r}")
+        agent = self.agents.pop(0)
+        for table in (self._cumulative_rewards, self.terminations, self.truncations, self.infos):
+            del table[agent]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        if self.agents:
+            self.agent_selection = self.agents[0]
+
+    def _checked(self, action: int | None, agent: str) -> int:
+        try:
+            chosen = operator.index(action)  # type: ignore[arg-type]
+        except TypeError:
+            chosen = -1
+        if chosen not in self._legal:
+            legal = ", ".join(map(str, self._legal)) or "none, which is an error of the game"
+            where = f"{self.metadata['name']}, after {self.env_steps} env steps"
+            raise ValueError(f"{where}: action {action!r} of {agent!r} is illegal; its legal actions are {legal}")
+        return chosen
+
+    def _no_game(self) -> str:
+        return f"{self.metadata['name']}: no game is running; call reset() first"
+
+
+def env(
+    game: str = "kuhn_poker",
+    parameters: Mapping[str, Any] | None = None,
+    observation: Tensor | None = None,
+    max_env_steps: int | None = None,
+    render_mode: RenderMode | None = None,
+) -> OpenSpielEnv:
+    """A game of OpenSpiel as an AECEnv; the arguments are those of OpenSpielEnv."""
+    return OpenSpielEnv(game, parameters, observation, max_env_steps, render_mode)
+
+
+def _unbounded(size: int) -> Box:
+    return Box(-np.inf, np.inf, (size,), np.float32)
+
+
+def _drawn(outcomes: Iterable[tuple[int, float]], uniform: float) -> int:
+    """The outcome of a chance node at which `uniform`, in [0, 1), falls; their probabilities add up to 1."""
+    outcome = 0
+    for candidate, probability in outcomes:
+        if probability > 0:
+            outcome = candidate
+            uniform -= probability
+            if uniform < 0:
+                break
+    return outcome  # the last one, where rounding left a little over

@@ -1,0 +1,42 @@
+"""Random legal actions for an environment that is played by hand."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.random import key
+
+_SAMPLES = 256
+
+
+class Dice:
+    """Uniformly random actions, where a mask says so only legal ones; each agent's space is copied and seeded anew.
+
+    So the environment's own spaces, and their generators, are left as they are.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._uniform = random.Random(seed).random
+        self._samples: dict[str, list[Any]] = {}
+
+    def choose(self, agent: str, space: spaces.Space[Any], mask: Any) -> Any:
+        """An action of `agent`; raises EnvironmentFailed if its mask allows none."""
+        if mask is not None and isinstance(space, spaces.Discrete):
+            legal = np.flatnonzero(mask)
+            if not len(legal):
+                raise EnvironmentFailed(f"agent {agent!r}", "its action mask allows no action")
+            return space.dtype.type(space.start + legal[int(self._uniform() * len(legal))])
+        samples = self._samples.get(agent)
+        if samples is None:
+            own = copy.deepcopy(space)
+            own.seed(key(self._seed, len(self._samples)) >> 33)
+            samples = self._samples[agent] = [own.sample() for _ in range(_SAMPLES)]
+        action = samples[int(self._uniform() * _SAMPLES)]
+        return action.copy() if isinstance(action, np.ndarray) else action  # an environment may write into it

@@ -1,0 +1,93 @@
+"""An account of what one environment issued, kept at its own `step`, by none of the code that makes rows of it."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from pettingzoo import AECEnv
+
+from marlflow.base.errors import UserCodeFailed
+
+
+@dataclass
+class Account:
+    """One episode: rewards in the order in which they were issued, and decisions, by agent; how many env steps."""
+
+    seed: int | None
+    issued: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    decisions: Counter[str] = field(default_factory=Counter)
+    env_steps: int = 0
+
+
+class Ledger:
+    """Stands at `reset` and `step` of `env` itself, so that the very environment plays that learners get.
+
+    `accounts` has the last episode that began with each seed.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._step, self._reset = env.step, env.reset
+        self.accounts: dict[int | None, Account] = {}
+        self.running = Account(None)
+        self.slowest_step_s = 0.0
+        if isinstance(env, AECEnv):
+            env.reset, env.step = self._aec_reset, self._aec_step
+        else:
+            env.reset, env.step = self._parallel_reset, self._parallel_step
+
+    def _begin(self, seed: int | None) -> None:
+        self.running = self.accounts[seed] = Account(seed)
+
+    def _aec_reset(self, seed: int | None = None, **options: Any) -> None:
+        self._begin(seed)
+        self._reset(seed=seed, **options)
+
+    def _aec_step(self, action: Any) -> None:
+        account, env = self.running, self._env
+        if action is not None:
+            account.decisions[env.agent_selection] += 1
+            account.env_steps += 1
+        began = perf_counter()
+        self._step(action)
+        self.slowest_step_s = max(self.slowest_step_s, perf_counter() - began)
+        self._issued(env.rewards)
+
+    def _parallel_reset(self, seed: int | None = None, **options: Any) -> Any:
+        self._begin(seed)
+        return self._reset(seed=seed, **options)
+
+    def _parallel_step(self, actions: Any) -> Any:
+        account = self.running
+        account.env_steps += 1
+        account.decisions.update(actions.keys())
+        began = perf_counter()
+        stepped = self._step(actions)
+        self.slowest_step_s = max(self.slowest_step_s, perf_counter() - began)
+        self._issued(stepped[1])
+        return stepped
+
+    def _issued(self, rewards: Any) -> None:
+        for agent, reward in rewards.items():
+            try:
+                self.running.issued[agent].append(float(reward))
+            except (TypeError, ValueError):
+                continue  # whoever plays refuses it, and says why
+
+
+def without_own_frames(failure: UserCodeFailed) -> str:
+    """The traceback of what an environment raised, from its first frame on, if need be without a ledger's."""
+    error = failure.__cause__
+    frame = error.__traceback__ if error is not None else None
+    start = None
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == __file__:
+            start = frame.tb_next
+        frame = frame.tb_next
+    if error is None or start is None:
+        return failure.user_traceback
+    return "".join(traceback.format_exception(type(error), error, start, chain=False))

@@ -1,0 +1,90 @@
+"""Who takes part in a trial: groups of agents that one policy could play, and who plays whom in random episodes."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium import spaces as gym
+
+from marlflow.base.spaces import Spaces
+from marlflow.env import Window
+from marlflow.experiment.trial.outcome import Masks
+from marlflow.rollout import Rule, group
+
+
+@dataclass(frozen=True)
+class Group:
+    """Agents of one name that see and do the same."""
+
+    name: str
+    agents: tuple[str, ...]
+    spaces: Spaces
+    masks: Masks
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Every declared agent is a policy of its own, so that each has an account; the undeclared share their group's."""
+
+    groups: tuple[Group, ...]
+    declared: bool
+
+    @property
+    def mapping(self) -> Mapping[str, str] | Sequence[Rule]:
+        """As a rollout worker wants it, for an account of each agent."""
+        return {agent: agent for of in self.groups for agent in of.agents} if self.declared else self.rules
+
+    @property
+    def by_group(self) -> Mapping[str, str] | Sequence[Rule]:
+        """As a rollout worker wants it, with one policy for each group."""
+        return {agent: of.name for of in self.groups for agent in of.agents} if self.declared else self.rules
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """By names, so that they hold for agents that come late."""
+        return [Rule(glob.escape(of.name) + number, of.name) for of in self.groups for number in ("", "_[0-9]*")]
+
+    @property
+    def spaces(self) -> dict[str, Spaces]:
+        """What the agents of each policy of `mapping` see and do."""
+        if not self.declared:
+            return {of.name: of.spaces for of in self.groups}
+        return {agent: of.spaces for of in self.groups for agent in of.agents}
+
+    def policy_of(self, agent: str) -> str:
+        """The policy that plays `agent`."""
+        return agent if self.declared else group(agent)
+
+    def policies(self, of: Group) -> tuple[str, ...]:
+        """The policies that play a group."""
+        return of.agents if self.declared else (of.name,)
+
+
+def seats_of(window: Window, env: Any) -> Seats:
+    """The groups of the environment `env`, on which `window` was opened."""
+    found: dict[str, list[tuple[list[str], Spaces]]] = {}
+    for agent in window.agents:
+        spaces = Spaces(window.observation_space(agent), window.action_space(agent), window.masked(agent))
+        variants = found.setdefault(group(agent), [])
+        same = next((agents for agents, of in variants if of == spaces), None)
+        if same is None:
+            variants.append(([agent], spaces))
+        else:
+            same.append(agent)
+    groups = [
+        Group(name if len(variants) == 1 else ", ".join(agents), tuple(agents), spaces, _masks(window, env, agents[0]))
+        for name, variants in found.items()
+        for agents, spaces in variants
+    ]
+    return Seats(tuple(groups), window.declared)
+
+
+def _masks(window: Window, env: Any, agent: str) -> Masks:
+    if not window.masked(agent):
+        return "none"
+    space = env.observation_space(agent)
+    inside = isinstance(space, gym.Dict) and "action_mask" in space.spaces
+    return "in the observation" if inside else "in the info"

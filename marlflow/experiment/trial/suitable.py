@@ -1,0 +1,69 @@
+"""Which of marlflow's algorithms can play a group of agents, and an untrained network for it, built once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.spaces import Spaces
+from marlflow.policy.actor import Actor
+from marlflow.policy.torso import CNN, MLP, TorsoConfig
+
+_LEARNING: tuple[Algorithm, ...] = (PPO(), DQN())
+_RANDOM = Random()
+LEARNING = tuple(algorithm.name for algorithm in _LEARNING)
+
+
+@dataclass(frozen=True)
+class Suitable:
+    """Why each algorithm cannot be used, by its name (empty for those that can), and what acts untrained.
+
+    `actor` has random weights in a `network` of that name; it is None where no algorithm that learns can be used.
+    """
+
+    reasons: Mapping[str, str]
+    actor: Actor | None
+    network: str
+
+
+def suitable(spaces: Spaces) -> Suitable:
+    """Asks every algorithm; the network of one that learns is built, for what stops it stops all of them."""
+    reasons = {algorithm.name: _problems(algorithm, spaces) for algorithm in (*_LEARNING, _RANDOM)}
+    able = [algorithm for algorithm in _LEARNING if not reasons[algorithm.name]]
+    if not reasons[_RANDOM.name]:
+        reasons[_RANDOM.name] = _unbuildable(spaces)
+    if not able:
+        return Suitable(reasons, None, "random actions")
+    models: dict[str, TorsoConfig] = {"CNN": CNN(), "MLP 64x64": MLP()} if _is_image(spaces) else {"MLP 64x64": MLP()}
+    for network, model in models.items():
+        try:
+            return Suitable(reasons, able[0].actor(spaces, model, 0), network)
+        except ConfigInvalid as error:
+            reason = "; ".join(error.problems)
+    return Suitable({**reasons, **{algorithm.name: reason for algorithm in able}}, None, "random actions")
+
+
+def _problems(algorithm: Algorithm, spaces: Spaces) -> str:
+    return "; ".join(problem.removeprefix(f"{algorithm.name} ") for problem in algorithm.problems(spaces))
+
+
+def _unbuildable(spaces: Spaces) -> str:
+    """Why there is no random actor."""
+    try:
+        _RANDOM.actor(spaces, MLP(), 0)
+    except ConfigInvalid as error:
+        return "; ".join(error.problems)
+    return ""
+
+
+def _is_image(spaces: Spaces) -> bool:
+    space = spaces.observation
+    return isinstance(space, gym.Box) and space.dtype == np.uint8 and len(space.shape) == 3

@@ -1,0 +1,100 @@
+"""Which episodes each copy plays, who plays in them, and the randomness that belongs to each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from marlflow.base.random import episode_seed, key
+from marlflow.rollout.protocol import Matchup
+
+# Keeps the seeds of evaluation apart from those of every copy.
+EVALUATION = -1
+
+
+class Episodes(Protocol):
+    """The episodes of a worker's copies, by the index of the copy in that worker."""
+
+    def next(self, index: int) -> int | None:
+        """The next episode of a copy; None leaves the copy idle."""
+        ...
+
+    def matchup(self, index: int, episode: int) -> Matchup | None:
+        """Who plays in it; None: as in every other."""
+        ...
+
+    def seed(self, index: int, episode: int) -> int:
+        """What the environment is reset with."""
+        ...
+
+    def stream(self, index: int, episode: int, slot: int) -> int:
+        """The key of the random stream of one agent's choices."""
+        ...
+
+
+class TrainingEpisodes:
+    """Copy after copy, episode after episode; where matchups are `dealt`, as far as those go."""
+
+    def __init__(self, seed: int, copies: Sequence[int], dealt: bool) -> None:
+        self._seed, self._copies, self._dealt = seed, copies, dealt
+        self._next = [0] * len(copies)
+        self._first = list(self._next)  # the episode that the first matchup is for
+        self._matchups: list[Sequence[Matchup]] = [()] * len(copies)
+
+    def deal(self, matchups: Mapping[int, Sequence[Matchup]]) -> None:
+        """Those of each copy's next episodes, in order; what was dealt before and not used is dealt anew."""
+        self._first = list(self._next)
+        self._matchups = [matchups.get(copy, ()) for copy in self._copies]
+
+    @property
+    def not_begun(self) -> dict[int, int]:
+        """For each copy, the first episode that it has not begun."""
+        return dict(zip(map(int, self._copies), self._next, strict=True))
+
+    def next(self, index: int) -> int | None:
+        """The next episode of a copy; None if there is no matchup for it."""
+        if self._dealt and self._next[index] - self._first[index] >= len(self._matchups[index]):
+            return None
+        self._next[index] += 1
+        return self._next[index] - 1
+
+    def matchup(self, index: int, episode: int) -> Matchup | None:
+        """What was dealt for the episode."""
+        return self._matchups[index][episode - self._first[index]] if self._dealt else None
+
+    def seed(self, index: int, episode: int) -> int:
+        """Of the run's seed, the copy and the episode."""
+        return episode_seed(self._seed, self._copies[index], episode)
+
+    def stream(self, index: int, episode: int, slot: int) -> int:
+        """Of the run's seed, the copy, the episode and the agent."""
+        return key(self._seed, self._copies[index], episode, slot)
+
+
+class EvaluationEpisodes:
+    """A list of episode numbers, dealt to whichever copy is free."""
+
+    def __init__(self, seed: int, episodes: Sequence[int], matchups: Sequence[Matchup] | None) -> None:
+        self._seed = seed
+        self._queue = list(reversed(episodes))
+        self._matchups = None if matchups is None else dict(zip(episodes, matchups, strict=True))
+
+    def next(self, index: int) -> int | None:
+        """The next episode, whichever copy plays it."""
+        del index
+        return self._queue.pop() if self._queue else None
+
+    def matchup(self, index: int, episode: int) -> Matchup | None:
+        """What was dealt for the episode."""
+        del index
+        return None if self._matchups is None else self._matchups[episode]
+
+    def seed(self, index: int, episode: int) -> int:
+        """Of the run's seed and the episode."""
+        del index
+        return episode_seed(self._seed, EVALUATION, episode)
+
+    def stream(self, index: int, episode: int, slot: int) -> int:
+        """Of the run's seed, the episode and the agent."""
+        del index
+        return key(self._seed, EVALUATION, episode, slot)

@@ -1,0 +1,40 @@
+"""Episodes that an environment broke: counted, and beyond a budget the end."""
+
+from __future__ import annotations
+
+from marlflow.base.errors import EnvironmentFailed, EnvironmentHung
+from marlflow.rollout.fragment import Fault
+
+
+class Broken(Exception):
+    """The environment of copy `index` (in its worker) did what it must not; `failure` says what."""
+
+    def __init__(self, index: int, failure: EnvironmentFailed) -> None:
+        super().__init__(index, failure)
+        self.index, self.failure = index, failure
+
+
+class FaultLog:
+    """A worker's faults, of which it goes on after `tolerated`; `seen` is how many there were so far."""
+
+    def __init__(self, tolerated: int = 0) -> None:
+        self._tolerated = tolerated
+        self.seen = 0
+        self._new: list[Fault] = []
+
+    def tolerate(self, failure: EnvironmentFailed) -> None:
+        """Raises `failure` if the budget is used up."""
+        self.seen += 1
+        if self.seen > self._tolerated:
+            raise failure
+
+    def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
+        """An episode was given up; `reason` is that of `failure`, or says more."""
+        kind = "env_hangs" if isinstance(failure, EnvironmentHung) else "env_errors"
+        self._new.append(Fault(kind, failure.where, reason, failure.user_traceback, rows_lost))
+
+    def take(self) -> tuple[Fault, ...]:
+        """Those since the last call."""
+        taken = tuple(self._new)
+        self._new.clear()
+        return taken

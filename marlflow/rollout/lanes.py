@@ -1,0 +1,102 @@
+"""The lanes of a worker: who plays each, in which episode it is, and how far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.env import Window
+from marlflow.rollout.episodes import Episodes
+from marlflow.rollout.player import Player
+from marlflow.rollout.protocol import Matchup
+
+# The lanes of a copy whose environment does not say who may appear in it.
+UNDECLARED_LANES = 256
+
+PolicyOf = Callable[[str], str | None]
+"""The policy of an agent, in episodes that no matchup is dealt for; None: it has none."""
+
+
+def lanes_per_copy(window: Window) -> int:
+    """How many lanes each copy of an environment has."""
+    return len(window.agents) if window.declared else UNDECLARED_LANES
+
+
+class Lanes:
+    """All lanes of `copies` copies: lane = index of the copy * stride + slot of the agent; arrays are [lanes]."""
+
+    def __init__(self, stride: int, copies: int, players: Sequence[Player], policy_of: PolicyOf) -> None:
+        count = stride * copies
+        self.stride = stride
+        self._players = {player.policy: number for number, player in enumerate(players)}
+        self._order, self._policy_of = list(players), policy_of
+        self.player_of = np.full(count, -1)
+        self.row_of = np.zeros(count, np.int64)
+        self.copy_of = np.repeat(np.arange(copies), stride)
+        self.keys = np.zeros(count, np.uint64)
+        self.t_agent = np.zeros(count, np.int64)
+        self.returns = np.zeros(count, np.float64)
+        self.episode = np.zeros(count, np.int64)
+        self.known = [0] * copies  # agents of each copy that have a player
+        self.matchups: list[Matchup] = [{}] * copies
+        self._fitting: set[tuple[str, str]] = set()
+
+    def of(self, index: int) -> slice:
+        """Those of one copy."""
+        return slice(index * self.stride, (index + 1) * self.stride)
+
+    def begin(self, index: int, episode: int, window: Window, episodes: Episodes) -> None:
+        """An episode begins in a copy, with who plays in it."""
+        lanes = self.of(index)
+        self.episode[lanes] = episode
+        self.returns[lanes] = 0.0
+        self.t_agent[lanes] = 0
+        matchup = episodes.matchup(index, episode)
+        if matchup is not None:
+            self.forget(index, matchup)
+        for player in self._order:
+            if player.memory is not None:
+                player.memory.begin(lanes)
+        for slot in range(len(window.agents)):
+            self.keys[lanes.start + slot] = episodes.stream(index, episode, slot)
+        self.welcome(index, window, episodes)
+
+    def forget(self, index: int, matchup: Matchup) -> None:
+        """Whoever played in a copy, those of `matchup` do from now on."""
+        self.matchups[index] = matchup
+        self.known[index] = 0
+
+    def welcome(self, index: int, window: Window, episodes: Episodes) -> None:
+        """Players for the agents of a copy that have none yet."""
+        first, agents = index * self.stride, window.agents
+        if len(agents) > self.stride:
+            reason = f"more than {self.stride} agents appeared; declare possible_agents"
+            raise EnvironmentFailed(window.where(), reason)
+        for slot in range(self.known[index], len(agents)):
+            lane = first + slot
+            player = self._player_for(index, window, agents[slot])
+            if agents[slot] not in self.matchups[index]:
+                self.matchups[index] = {**self.matchups[index], agents[slot]: player.policy}
+            self.player_of[lane] = self._players[player.policy]
+            self.keys[lane] = episodes.stream(index, int(self.episode[first]), slot)
+            if player.columns is not None:
+                self.row_of[lane] = player.columns.row(lane)
+        self.known[index] = len(agents)
+
+    def _player_for(self, index: int, window: Window, agent: str) -> Player:
+        policy = self.matchups[index].get(agent) or self._policy_of(agent)
+        number = None if policy is None else self._players.get(policy)
+        if number is None:
+            reason = f"it is mapped to policy {policy!r}, which plays nobody who was there at the start"
+            raise EnvironmentFailed(window.where(agent), reason)
+        player = self._order[number]
+        if (agent, player.policy) in self._fitting:
+            return player
+        found = window.observation_space(agent), window.action_space(agent)
+        if found != (player.spaces.observation, player.spaces.action):
+            reason = f"its spaces {found} are not those of its policy {policy!r}"
+            raise EnvironmentFailed(window.where(agent), reason)
+        self._fitting.add((agent, player.policy))
+        return player

@@ -1,0 +1,211 @@
+"""Who plays whom, dealt per episode on the driver: matchups go out with each collect, as data, and come back unused.
+
+A `Matchmaker` is a function of the user's. It is asked once for each training episode, in order, and what it is given
+of randomness belongs to that episode: so what is dealt depends neither on the number of workers nor on their speed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
+from marlflow.base.items import Weights
+from marlflow.base.near import meant
+from marlflow.base.random import key
+from marlflow.rollout.episodes import EVALUATION
+from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.rollout.protocol import Matchup, Request, Round, Workers
+
+# Beyond so many different matchups, equal ones are no longer one object.
+_MOST_SHARED = 4096
+# Keeps the randomness of matchups apart from that of environments and agents.
+_STREAM = int.from_bytes(b"matchup", "big")
+# The copy of the episodes that are dealt before a run, to see who would play.
+TRIAL = -2
+
+
+class EpisodeId(NamedTuple):
+    """Which episode of which copy, counted from 0; evaluation is copy -1, and a trial before the run copy -2."""
+
+    copy: int
+    episode: int
+
+
+class Matchmaker(Protocol):
+    """Deals one episode.
+
+    {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(copy=3, episode=7), ["player_0", "player_1"], rng)
+    """
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
+        """A policy for each of `agents`, which are all that the environment declares."""
+        ...
+
+
+class RandomSeats:
+    """Seats `policies` at random in each episode, all as often as each other, or once more where that cannot be.
+
+    With as many agents as policies each policy has one seat. Every policy must fit every agent. Raises ConfigInvalid
+    if there are no policies, or one stands there twice.
+
+    >>> RandomSeats(["main", "rival"])(EpisodeId(0, 0), ["player_0", "player_1"], np.random.default_rng(2))
+    {'player_0': 'rival', 'player_1': 'main'}
+    """
+
+    def __init__(self, policies: Sequence[str]) -> None:
+        if not policies:
+            raise ConfigInvalid(["policies is empty; name those that are to be seated"])
+        if twice := [name for name in dict.fromkeys(policies) if list(policies).count(name) > 1]:
+            raise ConfigInvalid([f"policies has {', '.join(map(repr, twice))} more than once; name each one once"])
+        self._policies = tuple(policies)
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
+        """As many seats for each policy as go round, the rest drawn, all in a new order."""
+        del episode
+        each, left = divmod(len(agents), len(self._policies))
+        drawn = generator.permutation(len(self._policies))[:left]
+        seats = [*self._policies * each, *(self._policies[number] for number in drawn)]
+        return {agent: seats[place] for agent, place in zip(agents, generator.permutation(len(agents)), strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """All `agents` of an environment, and the agents that each policy `fits`."""
+
+    agents: Sequence[str]
+    fits: Mapping[str, Collection[str]]
+
+    def problems(self, matchup: Any) -> Iterator[str]:
+        """Why it cannot be played."""
+        if not isinstance(matchup, Mapping):
+            yield f"it dealt {matchup!r}, not a mapping {{agent: policy}}"
+            return
+        for agent in matchup:
+            if agent not in self.agents:
+                yield f"it seated agent {agent!r}, which does not exist{meant(str(agent), self.agents, 'there are')}"
+        for agent in self.agents:
+            if agent not in matchup:
+                yield f"it seated nobody as agent {agent!r}"
+                continue
+            policy = matchup[agent]
+            if not isinstance(policy, str) or policy not in self.fits:
+                remedy = meant(str(policy), self.fits, "the policies are")
+                yield f"it seated {policy!r} as agent {agent!r}, and there is no such policy{remedy}"
+            elif agent not in self.fits[policy]:
+                fitting = ", ".join(self.fits[policy])
+                yield f"it seated policy {policy!r} as agent {agent!r}, but the policy's spaces are those of {fitting}"
+
+
+def deal_one(matchmaker: Matchmaker, seats: Seats, episode: EpisodeId, seed: int) -> dict[str, str]:
+    """The matchup of one episode of a run with `seed`; raises MatchmakerFailed if there is none that can be played."""
+    where = f"matchmaker {matchmaker_name(matchmaker)}, {_words(episode)}"
+    generator = np.random.default_rng(key(seed, *episode, _STREAM))
+    try:
+        dealt = matchmaker(episode, tuple(seats.agents), generator)
+    except Exception as error:
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _own_traceback(error)) from error
+    if problems := list(seats.problems(dealt)):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return {agent: dealt[agent] for agent in seats.agents}
+
+
+def matchmaker_name(matchmaker: object) -> str:
+    """What a matchmaker is called in messages: its function's name, or its class's."""
+    named = getattr(matchmaker, "func", matchmaker)  # of a functools.partial
+    return str(getattr(named, "__qualname__", type(named).__name__))
+
+
+def _words(episode: EpisodeId) -> str:
+    named = {EVALUATION: "evaluation", TRIAL: "trial"}
+    return f"{named.get(episode.copy, f'copy {episode.copy}')}, episode {episode.episode}"
+
+
+def _own_traceback(error: Exception) -> str:
+    """As text, from the first frame that is the matchmaker's."""
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code is deal_one.__code__:
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame, chain=False))
+
+
+class Dealer:
+    """Deals the matchups of a run's `copies`.
+
+    matchups = dealer.deal(ticks=25); receipts = ...; dealer.returned(receipts)
+    """
+
+    def __init__(self, matchmaker: Matchmaker, seats: Seats, copies: int, seed: int) -> None:
+        self._matchmaker, self._seats, self._seed = matchmaker, seats, seed
+        # Of each copy: those of its next episodes that were dealt, and the number of the first of them.
+        self._dealt: list[deque[Matchup]] = [deque() for _ in range(copies)]
+        self._first = [0] * copies
+        self._shortest = 1  # env steps
+        self._any_ended = False
+        self._shared: dict[tuple[str, ...], Matchup] = {}
+
+    def deal(self, ticks: int) -> dict[int, list[Matchup]]:
+        """For each copy the matchups of its next episodes: as many as it may begin in `ticks` env steps.
+
+        That is judged by the shortest episode so far. A copy that begins one more than that has to wait.
+        """
+        count = 1 + (ticks - 1) // self._shortest
+        for copy, dealt in enumerate(self._dealt):
+            while len(dealt) < count:
+                dealt.append(self._ask(EpisodeId(copy, self._first[copy] + len(dealt))))
+        return {copy: [*dealt][:count] for copy, dealt in enumerate(self._dealt)}
+
+    def returned(self, receipts: Sequence[Receipt]) -> None:
+        """A collect is done: what has begun is forgotten, what was not used is dealt again."""
+        for receipt in receipts:
+            for episode in receipt.episodes:
+                length = max(1, episode.env_steps)
+                self._shortest = min(self._shortest, length) if self._any_ended else length
+                self._any_ended = True
+            for copy, following in receipt.next_episodes.items():
+                while self._first[copy] < following:
+                    self._dealt[copy].popleft()
+                    self._first[copy] += 1
+
+    def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
+        """The matchups of evaluation episodes, in the order of `episodes`."""
+        return [self._ask(EpisodeId(EVALUATION, episode)) for episode in episodes]
+
+    def _ask(self, episode: EpisodeId) -> Matchup:
+        """Equal matchups are one object, which then travels once."""
+        dealt = deal_one(self._matchmaker, self._seats, episode, self._seed)
+        if len(self._shared) >= _MOST_SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(tuple(dealt.values()), dealt)
+
+
+class DealtWorkers:
+    """Workers whose every collect, of `ticks` env steps of each copy, goes with the matchups that a dealer deals."""
+
+    def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
+        self._workers, self._dealer, self._ticks = workers, dealer, ticks
+
+    def collect(self, request: Request) -> Round | Awaitable[Round]:
+        """One round. The dealer knows what came of it before anybody asks for the next."""
+        made = self._workers.collect(replace(request, matchups=self._dealer.deal(self._ticks)))
+        return self._awaited(made) if isinstance(made, Awaitable) else self._returned(made)
+
+    async def _awaited(self, made: Awaitable[Round]) -> Round:
+        return self._returned(await made)
+
+    def _returned(self, round: Round) -> Round:
+        self._dealer.returned(round.receipts)
+        return round
+
+    def evaluate(
+        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+    ) -> Sequence[EpisodeResult] | Awaitable[Sequence[EpisodeResult]]:
+        """Greedy episodes, with matchups of their own."""
+        dealt = self._dealer.deal_evaluation(episodes) if matchups is None else matchups
+        return self._workers.evaluate(episodes, weights, dealt)

@@ -1,0 +1,71 @@
+"""Notices an environment that hangs: the step that it is in is ended by an exception.
+
+One alarm, repeating for as long as a collect lasts, looks whether the environments have moved on since it looked last;
+so watching costs an env step nothing. Python code, sleeping and waiting can be interrupted this way; a computation in C
+that never comes back cannot.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+
+from marlflow.base.errors import ConfigInvalid, EnvironmentHung
+
+_OURS = str(Path(__file__).parents[1])
+_LOOKS = 4  # within one timeout
+
+
+class Overdue(BaseException):
+    """What is raised inside the environment: no `except Exception` of its own may stop it."""
+
+
+class Watchdog:
+    """Whoever steps environments counts in `begun` each step that it begins, and is `inside` while it does.
+
+    Without `timeout_s` (seconds) nothing is watched. Raises ConfigInvalid away from the main thread of a process: no
+    other can be interrupted.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        if timeout_s is not None and threading.current_thread() is not threading.main_thread():
+            raise ConfigInvalid(["env.step_timeout_s can only be kept in the main thread of a process; set it to null"])
+        self.timeout_s = timeout_s
+        self.begun = 0
+        self.inside = False
+        self._seen, self._since_s = -1, 0.0
+
+    @contextmanager
+    def on_guard(self) -> Iterator[None]:
+        """An env step or reset of the environments in here takes no longer than half as much again as it may."""
+        if self.timeout_s is None:
+            yield
+            return
+        before = signal.signal(signal.SIGALRM, self._look)
+        signal.setitimer(signal.ITIMER_REAL, self.timeout_s / _LOOKS, self.timeout_s / _LOOKS)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        now_s = perf_counter()
+        if not self.inside or self.begun != self._seen:
+            self._seen, self._since_s = self.begun, now_s
+        elif self.timeout_s is not None and now_s - self._since_s >= self.timeout_s:
+            self._seen = -1
+            raise Overdue
+
+    def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
+        """The error that `error` stands for, with the environment's own lines of the traceback."""
+        own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OURS)]
+        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(own)]) if own else ""
+        return EnvironmentHung(where, f"{doing} took longer than env.step_timeout_s ({self.timeout_s:g} s)", text)

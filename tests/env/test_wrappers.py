@@ -1,0 +1,265 @@
+"""The wrappers of the ready sets change what they say and nothing else, on environments of both kinds."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+import supersuit
+from gymnasium import spaces
+from pettingzoo.test import api_test, parallel_api_test
+from pettingzoo.utils.env import AECEnv
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env import make_environment, wrappers
+from marlflow.env.make import Wrapper, wrapped
+
+ENVIRONMENTS = {
+    "cartpole_team": ("marlflow.env.cartpole_team.parallel_env", {"max_cycles": 30}),
+    "connect_four": ("pettingzoo.classic.connect_four_v3.env", {}),
+    "rps": ("pettingzoo.classic.rps_v2.parallel_env", {}),
+    "simple_spread": ("mpe2.simple_spread_v3.parallel_env", {}),
+    "simple_speaker_listener": ("mpe2.simple_speaker_listener_v4.parallel_env", {}),
+    "simple_tag": ("mpe2.simple_tag_v3.parallel_env", {}),
+    "simple_tag in turns": ("mpe2.simple_tag_v3.env", {}),
+    "multiwalker": ("pettingzoo.sisl.multiwalker_v9.parallel_env", {"terminate_on_fall": False}),
+    "cooperative_pong": ("pettingzoo.butterfly.cooperative_pong_v6.parallel_env", {}),
+    "cooperative_pong in turns": ("pettingzoo.butterfly.cooperative_pong_v6.env", {}),
+}
+STACK = Wrapper("stack", supersuit.frame_stack_v2, {"stack_size": 4})
+PADDING = (wrappers.pad_observations, wrappers.pad_actions)
+PIXELS = (wrappers.grey, wrappers.resize, STACK)
+
+
+def made(name, *around):
+    target, arguments = ENVIRONMENTS[name]
+    return make_environment(target, arguments, around)
+
+
+def action(space, t, number):
+    """An action of the space that depends on nothing but the moment and the agent's number."""
+    random = np.random.default_rng((t, number))
+    if isinstance(space, spaces.Discrete):
+        return int(random.integers(space.n))
+    return random.uniform(space.low, space.high).astype(space.dtype)
+
+
+def steps(env, like=None, most=200):
+    """What reset and each step of one episode of a Parallel environment return; acts in the spaces of `like`."""
+    observations, infos = env.reset(seed=3)
+    shown = [(observations, {}, {}, {}, infos)]
+    agents = list(env.possible_agents)
+    for t in range(most):
+        if not env.agents:
+            break
+        actions = {agent: action((like or env).action_space(agent), t, agents.index(agent)) for agent in env.agents}
+        shown.append(env.step(actions))
+    assert not env.agents, "the episode did not end"
+    return [tuple(dict(part) for part in step) for step in shown]
+
+
+def assert_only_observations_differ(changed, raw, as_expected):
+    assert len(changed) == len(raw)
+    for (seen, *rest), (shown, *raw_rest) in zip(changed, raw, strict=True):
+        assert rest == raw_rest
+        assert seen.keys() == shown.keys()
+        for agent, observation in seen.items():
+            np.testing.assert_array_equal(observation, as_expected(agent, shown[agent]))
+
+
+def test_padded_observations_end_in_zeros():
+    raw, env = made("simple_tag"), made("simple_tag", wrappers.pad_observations)
+    assert all(env.observation_space(agent) == env.observation_space("agent_0") for agent in env.possible_agents)
+    longest = max(raw.observation_space(agent).shape[0] for agent in raw.possible_agents)
+
+    def padded(agent, shown):
+        return [*shown, *np.zeros(longest - len(shown))]
+
+    assert_only_observations_differ(steps(env, raw), steps(raw), padded)
+
+
+def test_discrete_observations_of_different_sizes_are_padded_by_values_that_do_not_come():
+    env = made("rps", *PADDING)
+    assert all(
+        env.observation_space(agent).contains(observation)
+        for observations, *_ in steps(env)
+        for agent, observation in observations.items()
+    )
+
+
+def test_an_action_that_an_agent_does_not_have_is_its_first():
+    raw, env = made("simple_speaker_listener"), made("simple_speaker_listener", wrappers.pad_actions)
+    assert [env.action_space(agent) for agent in env.possible_agents] == [spaces.Discrete(5)] * 2
+    raw.reset(seed=0), env.reset(seed=0)
+    for choice in range(5):
+        expected = raw.step({"speaker_0": choice if choice < 3 else 0, "listener_0": choice})
+        np.testing.assert_equal(env.step({"speaker_0": choice, "listener_0": choice}), expected)
+
+
+@pytest.mark.parametrize("name", ["cartpole_team", "simple_spread"])
+def test_agents_see_which_they_are_within_the_bounds_declared(name):
+    raw, env = made(name), made(name, wrappers.agent_indicator)
+    agents = list(raw.possible_agents)
+
+    def indicated(agent, shown):
+        return [*shown, *(float(agent == other) for other in agents)]
+
+    shown = steps(env)
+    assert_only_observations_differ(shown, steps(raw), indicated)
+    assert all(env.observation_space(agent).contains(seen[agent]) for seen, *_ in shown for agent in seen)
+
+
+def test_agents_may_see_their_group_alone():
+    env = made("simple_tag", wrappers.pad_observations, Wrapper("type", wrappers.agent_indicator, {"type_only": True}))
+    observations, _ = env.reset(seed=0)
+    ends = {agent: observation[-2:].tolist() for agent, observation in observations.items()}
+    assert ends == {**{f"adversary_{number}": [1, 0] for number in range(3)}, "agent_0": [0, 1]}
+
+
+def test_an_image_gets_a_channel_for_each_agent():
+    env = made("cooperative_pong", wrappers.grey, wrappers.resize, wrappers.agent_indicator)
+    observations, _ = env.reset(seed=0)
+    for number, agent in enumerate(env.possible_agents):
+        assert env.observation_space(agent).contains(observations[agent])
+        assert (observations[agent][..., 1:].min((0, 1)) == observations[agent][..., 1:].max((0, 1))).all()
+        assert np.flatnonzero(observations[agent][0, 0, 1:]).tolist() == [number]
+
+
+def test_a_discrete_observation_and_the_agent_make_one_number():
+    env = made("rps", wrappers.agent_indicator)
+    observations, _ = env.reset(seed=0)
+    assert env.observation_space("player_1") == spaces.Discrete(8)
+    assert observations == {"player_0": 3 * 2, "player_1": 3 * 2 + 1}
+
+
+@pytest.mark.parametrize("name", ["cooperative_pong", "cooperative_pong in turns"])
+def test_pixels_are_what_the_cnn_takes(name):
+    env = made(name, *PIXELS)
+    space = env.observation_space("paddle_0")
+    assert (space.shape, space.dtype) == ((84, 84, 4), np.uint8)
+    env.reset(seed=0)
+
+
+def test_pixels_are_supersuits_own():
+    theirs = made(
+        "cooperative_pong",
+        supersuit.color_reduction_v0,
+        Wrapper("resize", supersuit.resize_v1, {"x_size": 84, "y_size": 84}),
+        STACK,
+    )
+    ours = made("cooperative_pong", *PIXELS)
+    assert ours.observation_space("paddle_0") == theirs.observation_space("paddle_0")
+    for _ in range(2):
+        observations, expected = ours.reset(seed=1)[0], theirs.reset(seed=1)[0]
+        for _ in range(6):
+            np.testing.assert_equal(observations, expected)
+            observations, expected = (
+                ours.step(dict.fromkeys(observations, 1))[0],
+                theirs.step(dict.fromkeys(observations, 1))[0],
+            )
+
+
+@pytest.mark.parametrize("name", ["cartpole_team", "multiwalker"])
+def test_the_dead_see_zeros_and_end_with_the_others_as_they_ended(name):
+    raw, black = steps(made(name)), steps(made(name, wrappers.black_death))
+    assert len(raw) == len(black)
+    ended, everybody = {}, set(raw[0][0])
+    for (shown, rewards, terminations, truncations, _), (seen, got, terminated, truncated, infos) in zip(
+        raw[1:], black[1:], strict=True
+    ):
+        assert seen.keys() == got.keys() == terminated.keys() == infos.keys() == everybody
+        assert got == {agent: rewards.get(agent, 0) for agent in everybody}
+        for agent in everybody:
+            np.testing.assert_array_equal(seen[agent], shown.get(agent, np.zeros_like(seen[agent])))
+        ended |= {
+            agent: (terminations[agent], truncations[agent])
+            for agent in shown
+            if agent not in ended and (terminations[agent] or truncations[agent])
+        }
+        over = ended.keys() == everybody
+        assert {agent: (terminated[agent], truncated[agent]) for agent in everybody} == (
+            ended if over else dict.fromkeys(everybody, (False, False))
+        )
+    assert over
+    assert len(raw[-1][0]) < len(everybody), "nobody died before the others"
+
+
+def test_masks_move_from_the_observation_to_the_info_of_whoever_is_to_move():
+    raw, env = made("connect_four"), made("connect_four", wrappers.mask_in_info)
+    raw.reset(seed=0), env.reset(seed=0)
+    for t in range(42):
+        (shown, *ends, _), (seen, *same_ends, info) = raw.last(), env.last()
+        assert ends == same_ends
+        np.testing.assert_array_equal(seen, shown["observation"])
+        np.testing.assert_array_equal(info["action_mask"], shown["action_mask"])
+        if any(ends[1:]):
+            break
+        column = int(np.random.default_rng(t).choice(np.flatnonzero(shown["action_mask"])))
+        raw.step(column), env.step(column)
+    assert any(ends[1:]), "nobody won, and the board is not full"
+
+
+@pytest.mark.parametrize(
+    ("name", "around"),
+    [
+        *((name, PADDING) for name in ENVIRONMENTS if name != "connect_four"),
+        *((name, (*PADDING, wrappers.agent_indicator)) for name in ("simple_tag", "simple_tag in turns", "rps")),
+        ("cartpole_team", (wrappers.agent_indicator,)),
+        ("cartpole_team", (wrappers.black_death,)),
+        ("multiwalker", (wrappers.black_death, wrappers.agent_indicator)),
+        ("connect_four", (wrappers.mask_in_info,)),
+        ("connect_four", (wrappers.mask_in_info, wrappers.agent_indicator, *PADDING)),
+        ("cooperative_pong", PIXELS),
+        ("cooperative_pong in turns", PIXELS),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Observation numpy array is all zeros")
+def test_what_is_wrapped_passes_pettingzoos_own_test(name, around, capsys):
+    env = made(name, *around)
+    (api_test if isinstance(env, AECEnv) else parallel_api_test)(env, num_cycles=20)
+
+
+def test_wrappers_from_a_configuration_can_be_sent_to_other_processes():
+    around = [
+        Wrapper("indicator", wrappers.agent_indicator),
+        STACK,
+        Wrapper("skip", supersuit.frame_skip_v0, {"num_frames": 2}),
+    ]
+    target, arguments = ENVIRONMENTS["simple_spread"]
+    there = make_environment(target, arguments, pickle.loads(pickle.dumps(around)))  # noqa: S301  a worker's way
+    assert there.observation_space("agent_0").shape == ((18 + 3) * 4,)
+
+
+@pytest.mark.parametrize(
+    ("name", "around", "problem"),
+    [
+        (
+            "connect_four",
+            STACK,
+            r"wrapper stack of environment .*connect_four_v3.env raised .*wrappers=\[mask_in_info,",
+        ),
+        ("connect_four", wrappers.agent_indicator, r"wrapper agent_indicator of .*wrappers=\[mask_in_info,"),
+        ("connect_four", wrappers.pad_observations, r"agents see .*wrappers=\[mask_in_info,"),
+        ("connect_four", wrappers.black_death, "name its parallel_env$"),
+        ("rps", wrappers.black_death, r"'player_0' sees Discrete\(4\), not a Box$"),
+        ("cartpole_team", wrappers.grey, "not pixels$"),
+        ("cartpole_team", wrappers.mask_in_info, "not a Dict of an observation and an action_mask$"),
+        ("simple_tag", wrappers.agent_indicator, "put padding before it$"),
+        (
+            "cartpole_team",
+            supersuit.normalize_obs_v0,
+            "normalize_obs_v0 of .* raised AssertionError: .*infinite bounds",
+        ),
+    ],
+)
+def test_what_a_wrapper_does_not_take_is_said(name, around, problem):
+    with pytest.raises(ConfigInvalid) as caught:
+        made(name, around)
+    assert re.search(problem, str(caught.value))
+
+
+def test_wrappers_need_to_know_the_agents_beforehand():
+    env = made("cartpole_team")
+    del env.possible_agents
+    with pytest.raises(ConfigInvalid, match="possible_agents"):
+        wrapped(env, [wrappers.agent_indicator], "mine")

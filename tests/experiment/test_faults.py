@@ -1,0 +1,354 @@
+"""What environments do that they must not: it ends the run and is named, or costs its episode, as `faults` says."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import EnvironmentFailed, EnvironmentHung, StageFailed
+from marlflow.base.random import episode_seed
+from marlflow.cli.main import failure
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.experiment.experiment import Env, Evaluation, Experiment, Faults, Log, Rollouts
+from marlflow.experiment.ready import problems_of
+from marlflow.experiment.train import Result, train
+from marlflow.rollout.fragment import Fault
+from tests.experiment.watching import Seen
+from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
+
+SEED = 11
+AT_STEP = 4
+TIMEOUT_S = 1.0  # a step takes a ten-thousandth of it, also where it has to wait for its turn on a busy machine
+
+
+def breaks(seed: int) -> bool:
+    """Whether an episode is one of those that break."""
+    return seed % 5 == 1
+
+
+class Breaks(CartPoleTeam):
+    """In some of its episodes, at the fourth env step, does what its subclass says. Nobody falls before."""
+
+    def __init__(self) -> None:
+        super().__init__(max_cycles=8)
+        self._breaks = False
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        assert seed is not None
+        self._breaks = breaks(seed)
+        return super().reset(seed, options)
+
+    def step(self, actions: dict[str, int]) -> Any:
+        now = self._breaks and self._cycles == AT_STEP - 1
+        made = super().step(actions)
+        return self.spoil(*made) if now else made
+
+    def spoil(self, observations: Any, rewards: Any, terminations: Any, truncations: Any, infos: Any) -> Any:
+        raise NotImplementedError
+
+
+class Raises(Breaks):
+    def spoil(self, *made: Any) -> Any:
+        raise ValueError("the pole snapped")
+
+
+class RaisesInReset(Breaks):
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        made = super().reset(seed, options)
+        if self._breaks:
+            raise OSError("no such track")
+        return made
+
+    def step(self, actions: dict[str, int]) -> Any:
+        return CartPoleTeam.step(self, actions)
+
+
+class Hangs(Breaks):
+    def spoil(self, *made: Any) -> Any:
+        while True:
+            pass
+
+
+class RewardIsNaN(Breaks):
+    def spoil(self, observations: Any, rewards: Any, *others: Any) -> Any:
+        return observations, {**rewards, "cart_2": float("nan")}, *others
+
+
+class ObservationIsNaN(Breaks):
+    def spoil(self, observations: Any, *others: Any) -> Any:
+        return {**observations, "cart_1": np.full(4, np.nan, np.float32)}, *others
+
+
+class ObservationOutside(Breaks):
+    def spoil(self, observations: Any, *others: Any) -> Any:
+        return {**observations, "cart_1": np.array([1e9, 0.0, 0.0, 0.0], np.float32)}, *others
+
+
+class ObservationOfAnotherShape(Breaks):
+    def spoil(self, observations: Any, *others: Any) -> Any:
+        return {**observations, "cart_1": np.zeros(3, np.float32)}, *others
+
+
+class UnknownAgent(Breaks):
+    def spoil(self, observations: Any, rewards: Any, *others: Any) -> Any:
+        return {**observations, "ghost": observations["cart_0"]}, {**rewards, "ghost": 1.0}, *others
+
+
+class ForgetsAnObservation(Breaks):
+    def spoil(self, observations: Any, *others: Any) -> Any:
+        return {agent: seen for agent, seen in observations.items() if agent != "cart_3"}, *others
+
+
+# What is said, and of which agent.
+KINDS: dict[type[Breaks], tuple[str, str | None]] = {
+    Raises: ("step() raised ValueError: the pole snapped", None),
+    RaisesInReset: ("reset() raised OSError: no such track", None),
+    Hangs: ("step() took longer than env.step_timeout_s (1 s)", None),
+    RewardIsNaN: ("the reward is nan, not a finite number", "cart_2"),
+    ObservationIsNaN: ("the observation has a NaN at [0]", "cart_1"),
+    ObservationOutside: ("the observation has 1e+09 at [0], above its bound 4.8", "cart_1"),
+    ObservationOfAnotherShape: ("the observation has shape (3,), not (4,)", "cart_1"),
+    UnknownAgent: ("agent 'ghost' is not one of possible_agents ('cart_0', 'cart_1', 'cart_2', 'cart_3')", "ghost"),
+    ForgetsAnObservation: ("step() gave no observation for an agent that is in `agents`", "cart_3"),
+}
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+def run_of(kind: Callable[[], Breaks], budget: Faults | None = None, **changes: Any) -> Experiment:
+    timeout_s = TIMEOUT_S if kind is Hangs else None
+    given: dict[str, Any] = {
+        "env": Env(kind, copies=4, step_timeout_s=timeout_s),
+        "faults": budget or Faults(),
+        "seed": SEED,
+        # Each hang lasts as long as it may: a few are enough.
+        "env_steps": 80 if kind is Hangs else 800,
+        **changes,
+    }
+    return small_run(**given)
+
+
+def begun(copies: int, episodes: int = 100) -> dict[int, list[int]]:
+    """The seeds of each copy's episodes."""
+    return {copy: [episode_seed(SEED, copy, number) for number in range(episodes)] for copy in range(copies)}
+
+
+def raised_by(experiment: Experiment, where: Path) -> EnvironmentFailed:
+    with pytest.raises(StageFailed) as caught:
+        train(experiment, where)
+    assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
+    cause = caught.value.__cause__
+    assert isinstance(cause, EnvironmentFailed)
+    assert failure(caught.value).endswith(f"error: {cause.where}: {cause.reason}")
+    return cause
+
+
+# -- without a budget -----------------------------------------------------------------------------------------------
+
+
+@each_kind
+def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path) -> None:
+    cause = raised_by(run_of(kind), tmp_path)
+    reason, agent = KINDS[kind]
+    assert cause.reason == reason
+    found = re.fullmatch(
+        r"environment cartpole_team_v0, copy (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?", cause.where
+    )
+    assert found is not None
+    copy, seed, step, named = found.groups()
+    assert int(seed) in begun(4)[int(copy)]
+    assert breaks(int(seed))
+    assert named == agent
+    # A step that did not come to its end is not counted.
+    not_counted = kind in (Raises, Hangs)
+    assert int(step) == (0 if kind is RaisesInReset else AT_STEP - not_counted)
+    assert isinstance(cause, EnvironmentHung) == (kind is Hangs)
+    if kind in (Raises, RaisesInReset, Hangs):
+        assert __file__ in cause.user_traceback
+        assert "marlflow/rollout" not in cause.user_traceback
+
+
+def test_what_was_learned_until_then_is_kept(tmp_path: Path) -> None:
+    raised_by(run_of(Raises), tmp_path)
+    [folder] = (tmp_path / "checkpoints").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"hunters.safetensors", "prey.safetensors"}
+    last = (tmp_path / "metrics.jsonl").read_text().splitlines()[-1]
+    assert f'"env_steps": {folder.name},' in last
+
+
+# -- within a budget ------------------------------------------------------------------------------------------------
+
+
+@each_kind
+def test_within_the_budget_the_episode_is_given_up_and_counted_and_the_run_learns_on(
+    kind: type[Breaks], tmp_path: Path, seen: Seen
+) -> None:
+    which = "env_hangs" if kind is Hangs else "env_errors"
+    result = train(run_of(kind, Faults(**{which: 1_000})), tmp_path)
+    faults = [fault for receipt in seen.receipts for fault in receipt.faults]
+    counts = result.metrics["faults"]
+    assert counts[which] == len(faults) > 1
+    assert sum(counts[other] for other in ("env_errors", "env_hangs")) == len(faults)
+    check_episodes(seen, faults)
+    check_rows(result, faults)
+    if kind is not Hangs:
+        assert all(result.metrics["policies"][name]["updates"] > 0 for name in ("hunters", "prey"))
+
+
+@pytest.mark.parametrize("kind", [Raises, Hangs], ids=lambda kind: kind.__name__)
+def test_workers_of_their_own_process_give_up_the_same_episodes(
+    kind: type[Breaks], tmp_path: Path, seen: Seen, ray_session: None
+) -> None:
+    result = train(run_of(kind, Faults(1_000, 1_000), runtime="ray", env_steps=80), tmp_path)
+    faults = [fault for receipt in seen.receipts for fault in receipt.faults]
+    assert {fault.kind for fault in faults} == {"env_hangs" if kind is Hangs else "env_errors"}
+    check_episodes(seen, faults)
+    check_rows(result, faults)
+
+
+def check_episodes(seen: Seen, faults: list[Fault]) -> None:
+    """Every episode that was begun and is not running ended well or is a fault, once, as its seed says."""
+    ended = Counter((episode.copy, episode_seed(SEED, episode.copy, episode.episode)) for episode in seen.episodes)
+    words = [re.search(r"copy (\d), episode seed (\d+)", fault.where) for fault in faults]
+    given_up = Counter((int(found[1]), int(found[2])) for found in words if found is not None)
+    assert not any(breaks(seed) for _, seed in ended)
+    assert all(breaks(seed) for _, seed in given_up)
+    following: dict[int, int] = {}
+    for receipt in seen.receipts:
+        following.update(receipt.next_episodes)
+    over = Counter((copy, seed) for copy, seeds in begun(4, 400).items() for seed in seeds[: following[copy] - 1])
+    assert ended + given_up == over
+
+
+def check_rows(result: Result, faults: list[Fault]) -> None:
+    """Every decision is a row of its policy or was lost; each fault lost what it had decided since the last round."""
+    sampled = sum(policy["agent_steps_sampled"] for policy in result.metrics["policies"].values())
+    lost = result.metrics["faults"]["rows_lost"]
+    assert lost == sum(fault.rows_lost for fault in faults)
+    assert sampled + lost == result.metrics["agent_steps"]
+    assert all(fault.rows_lost <= 4 * AT_STEP for fault in faults)
+
+
+def test_the_same_seed_gives_the_same_run_faults_included(tmp_path: Path) -> None:
+    runs = [train(run_of(Raises, Faults(env_errors=1_000)), tmp_path / name).metrics for name in ("one", "again")]
+    assert without_times(runs[0]) == without_times(runs[1])
+
+
+# -- beyond a budget ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [1, 3])
+def test_beyond_the_budget_the_run_ends_and_says_how_many_were_given_up(
+    budget: int, tmp_path: Path, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "marlflow"):
+        # Rounds of few env steps, so that no worker has many faults in one.
+        experiment = run_of(Raises, Faults(env_errors=budget), rollouts=Rollouts(2, 4), env_steps=10_000)
+        cause = raised_by(experiment, tmp_path)
+    given_up = "1 episode was" if budget == 1 else f"{budget} episodes were"
+    assert cause.reason == (
+        f"step() raised ValueError: the pole snapped; {given_up} given up before, and faults.env_errors allows no more"
+    )
+    assert "the pole snapped" in cause.user_traceback
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(told) > budget  # all of the round in which there was one too many
+    assert told[budget].startswith(f"{cause.where}: step() raised ValueError: the pole snapped; ")
+    detail = [record.getMessage() for record in caplog.records if "doing" in record.getMessage()]
+    assert len(detail) == len(told)
+    assert all(__file__ in text for text in detail)
+    assert sum(len(receipt.faults) for receipt in seen.receipts) <= budget
+
+
+def test_each_kind_of_fault_has_its_own_budget(tmp_path: Path) -> None:
+    cause = raised_by(run_of(Raises, Faults(env_hangs=3), rollouts=Rollouts(2, 4)), tmp_path)
+    assert cause.reason == (
+        "step() raised ValueError: the pole snapped; "
+        "no episodes were given up before, and faults.env_errors allows no more"
+    )
+
+
+class NeverAgain(Breaks):
+    """Once it has been reset, it cannot be reset again, and no copy after it can be."""
+
+    alive = True
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if not NeverAgain.alive:
+            raise OSError("the server is gone")
+        return CartPoleTeam.reset(self, seed, options)
+
+    def step(self, actions: dict[str, int]) -> Any:
+        if self._cycles == AT_STEP:
+            NeverAgain.alive = False
+            raise OSError("connection lost")
+        return CartPoleTeam.step(self, actions)
+
+
+def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NeverAgain, "alive", True)
+    cause = raised_by(run_of(NeverAgain, Faults(env_errors=7)), tmp_path)
+    assert cause.reason == (
+        "reset() raised OSError: the server is gone; that is beyond faults (env_errors 7, env_hangs 0), "
+        "and no episodes were given up in earlier rounds"
+    )
+
+
+# -- what is said ---------------------------------------------------------------------------------------------------
+
+
+def test_the_console_tells_of_each_fault_and_of_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = run_of(
+        Raises,
+        Faults(env_errors=1_000),
+        evaluation=Evaluation(10_000, 30),
+        log=Log(400, "plain", tensorboard=False),
+        policies=policies(hunters=SMALL_PPO, prey=Random()),
+    )
+    result = train(experiment, tmp_path)
+    said = capsys.readouterr().out.splitlines()
+    count = result.metrics["faults"]["env_errors"]
+    assert sum(line.startswith("an episode was given up: env_errors ") for line in said) == count
+    assert f"an episode was given up: env_errors {count}, and faults.env_errors allows 1000" in said
+    missing = sum(breaks(episode_seed(SEED, -1, number)) for number in range(30))
+    assert missing > 0
+    assert said.count(f"{missing} of 30 evaluation episodes were given up") == 2
+    assert any("faults so far: " in line and f"env errors {count}" in line for line in said)
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+class Central(type(SMALL_DQN)):  # type: ignore[misc]  # a class of the user's, made from a shipped one
+    """Learns from the global state."""
+
+    name = "central"
+    needs_state = True
+
+
+def test_an_algorithm_that_needs_the_state_needs_an_environment_that_has_one() -> None:
+    experiment = small_run(policies=policies(hunters=Central(), prey=SMALL_DQN))
+    assert problems_of(experiment)[1] == [
+        "policy 'hunters' (central) needs the environment's state, and parallel_env has no state() with a Box for its "
+        "state_space; give it one, or use an algorithm that needs none"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"faults": Faults(env_errors=-1)}, "faults.env_errors must be at least 0, not -1"),
+        ({"faults": Faults(env_hangs=-2)}, "faults.env_hangs must be at least 0, not -2"),
+        ({"env": Env(partial(Raises), copies=4, step_timeout_s=0.0)}, "env.step_timeout_s must be more than 0 seconds"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(changes: Any, problem: str) -> None:
+    [said] = problems_of(small_run(**changes))[1]
+    assert said.startswith(problem)

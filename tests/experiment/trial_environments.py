@@ -1,0 +1,162 @@
+"""Small environments with a property that a trial should find."""
+
+import random
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import AECEnv, ParallelEnv
+
+from marlflow.env.cartpole_team import CartPoleTeam
+
+_SEEN = spaces.Box(-1, 1, (2,), np.float32)
+_MOVES = spaces.Discrete(3)
+
+
+class Knockout(AECEnv):
+    """p_0 moves first; on move 0 both are out at once, and p_1 has lost 0.1 without a single decision."""
+
+    metadata: ClassVar = {"name": "knockout"}
+    possible_agents: ClassVar = ["p_0", "p_1"]
+    render_mode = None
+
+    def observation_space(self, agent):
+        return _SEEN
+
+    def action_space(self, agent):
+        return _MOVES
+
+    def observe(self, agent):
+        return np.full(2, self.t / 10, np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.t = 0
+        self.agents = list(self.possible_agents)
+        self.agent_selection = "p_0"
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos = {agent: {} for agent in self.agents}
+
+    def step(self, action):
+        agent = self.agent_selection
+        if self.terminations[agent]:
+            self._was_dead_step(action)
+            return
+        self.t += 1
+        self._cumulative_rewards[agent] = 0.0
+        over = (agent == "p_0" and action == 0) or self.t == 4
+        self.rewards = {"p_0": 0.1, "p_1": -0.1} if over else dict.fromkeys(self.agents, 0.0)
+        if over:
+            self.terminations = dict.fromkeys(self.agents, True)
+        self._accumulate_rewards()
+        self.agent_selection = "p_1" if agent == "p_0" else "p_0"
+
+
+class Relay(ParallelEnv):
+    """Declares nobody: a new runner comes every other env step, and the first one has gone two env steps later.
+
+    Every third runner vanishes unmarked. Rewards are tenths, so that sums are rounded.
+    """
+
+    metadata: ClassVar = {"name": "relay"}
+    render_mode = None
+
+    def observation_space(self, agent):
+        return _SEEN
+
+    def action_space(self, agent):
+        return _MOVES
+
+    def _see(self):
+        return {agent: np.zeros(2, np.float32) for agent in self.agents}
+
+    def reset(self, seed=None, options=None):
+        self.random = random.Random(seed)
+        self.t = 0
+        self.agents = ["runner_0"]
+        return self._see(), {"runner_0": {}}
+
+    def step(self, actions):
+        self.t += 1
+        rewards = {agent: self.random.randrange(10) / 10 for agent in self.agents}
+        ended = dict.fromkeys(self.agents, False)
+        seen = self._see()
+        if self.t % 2 == 0:
+            out = self.agents.pop(0) if len(self.agents) > 1 else None
+            if out is not None and int(out.split("_")[1]) % 3 != 0:
+                ended[out] = True
+            self.agents.append(f"runner_{self.t // 2}")
+        if self.t == 9:
+            ended.update(dict.fromkeys(self.agents, True))
+            self.agents = []
+        seen.update(self._see())
+        flags = {agent: ended.get(agent, False) for agent in seen}
+        return seen, rewards, flags, dict.fromkeys(seen, False), {agent: {} for agent in seen}
+
+
+class Endless(CartPoleTeam):
+    """Poles that fall are put up again."""
+
+    def step(self, actions):
+        observations, rewards, _, _, infos = super().step(actions)
+        if len(self.agents) < len(self.possible_agents) or self._cycles == self.max_cycles:
+            observations, infos = self.reset()
+        no = dict.fromkeys(self.agents, False)
+        return observations, rewards, no, no, infos
+
+
+class Tires(CartPoleTeam):
+    """Breaks down in its hundredth env step."""
+
+    taken = 0
+
+    def step(self, actions):
+        self.taken += 1
+        if self.taken == 100:
+            raise RuntimeError("out of breath")
+        return super().step(actions)
+
+
+class Moody(CartPoleTeam):
+    """Starts as it likes, whatever the seed."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+        return super().reset(None, options)
+
+
+class Forked(CartPoleTeam):
+    """Each cart has pushes of its own."""
+
+    def action_space(self, agent):
+        return _TORQUE if agent == "cart_0" else super().action_space(agent)
+
+    def step(self, actions):
+        return super().step({agent: int(np.sum(action) > 0) for agent, action in actions.items()})
+
+
+_TORQUE = spaces.Box(-1, 1, (2,), np.float32)
+
+
+class Levers(CartPoleTeam):
+    """Actions in which no algorithm learns."""
+
+    def action_space(self, agent):
+        return _LEVERS
+
+    def step(self, actions):
+        return super().step({agent: int(action[0]) for agent, action in actions.items()})
+
+
+_LEVERS = spaces.MultiBinary(3)
+
+
+class Compass(CartPoleTeam):
+    """Actions of a kind that nobody can choose."""
+
+    def action_space(self, agent):
+        return _COMPASS
+
+
+_COMPASS = spaces.Dict({"turn": spaces.Discrete(3)})
