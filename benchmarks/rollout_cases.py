@@ -88,6 +88,8 @@ CASES = (
         0.55,
         "marlflow.env.cartpole_team.parallel_env",
         rules=(Rule("cart_[01]", "left"), Rule("cart_[23]", "right")),
+        copies=128,
+        ticks=64,
     ),
     Case("connect_four", 0.60, "pettingzoo.classic.connect_four_v3.env"),
     Case("leduc_holdem", 0.60, "pettingzoo.classic.leduc_holdem_v4.env"),

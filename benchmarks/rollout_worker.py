@@ -87,7 +87,8 @@ def report(case: Case, copies: int | None = None, repeats: int = 15) -> None:
     of_cpu = statistics.median(
         w.env_steps * b.cpu_s / (b.env_steps * w.cpu_s) for b, w in zip(measured.seeded, worker, strict=True)
     )
-    print(f"{case.name}: {kept:.3f} of bare env steps/s, target {case.target:.2f}: {verdict}")
+    of = f"{copies or case.copies} copies"
+    print(f"{case.name}, {of}: {kept:.3f} of bare env steps/s, target {case.target:.2f}: {verdict}")
     print(
         f"  best of each {best:.3f}, by CPU time {of_cpu:.3f}, of bare seeded once {_kept(measured.once, worker):.3f}"
     )

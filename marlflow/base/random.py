@@ -58,6 +58,12 @@ class RowRandom:
         self._base = mix(keys + mix(counters.astype(np.uint64)))
         self._draw = 0
 
+    def only(self, rows: Array) -> RowRandom:
+        """The streams of `rows` (int64 [K]), from their first draw."""
+        some = RowRandom.__new__(RowRandom)
+        some._base, some._draw = self._base[rows], 0
+        return some
+
     def __len__(self) -> int:
         return len(self._base)
 

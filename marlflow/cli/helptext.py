@@ -71,6 +71,7 @@ some values (--cfg job of train prints all):
   stop.policies.<id>.return_mean=150       or until a policy is good enough
   rollouts.num_workers=4                   processes that play the environment
   env.copies=32                            environments at once, over all workers
+  faults.env_errors=20                     episodes that the environment may break before the run ends
   policies.<id>.algorithm.learning_rate=1e-3
   log.console=plain                        plain lines instead of the live view
 

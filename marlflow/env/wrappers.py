@@ -55,6 +55,22 @@ def _image_changed(env: _Env, transform: Any, parameter: Any) -> Any:
     return seen(env, change, space_of)
 
 
+def clip_observations(env: _Env) -> Any:
+    """What agents see, within the bounds that their spaces declare: for environments that stray a little beyond."""
+
+    def space_of(agent: str) -> Any:
+        space = env.observation_space(agent)
+        if not isinstance(space, spaces.Box):
+            raise ConfigInvalid([f"agent {agent!r} sees {_short(space)}, not a Box, which alone has bounds"])
+        return space
+
+    def change(observation: Any, agent: str) -> Any:
+        space = env.observation_space(agent)
+        return np.clip(observation, space.low, space.high)
+
+    return seen(env, change, space_of)
+
+
 def pad_observations(env: _Env) -> Any:
     """All agents see one space: Box observations end in zeros, a Discrete one has values that do not come."""
     padded = _padded("see", _declared(env), env.observation_space)

@@ -16,7 +16,7 @@ from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
-from marlflow.env import Turn
+from marlflow.env import Ending, Turn
 from marlflow.policy.actor import Mode
 from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import Episodes
@@ -86,12 +86,13 @@ class Lockstep:
         cells = None
         if recorder is not None:
             cells = recorder.decided(deciding, self._env_steps[self._deciding_copy], t_agent)
+        random = RowRandom(lanes.keys[deciding], t_agent)
         actions: list[Any] = [None] * len(deciding)
         for player in self._players:
             if not player.positions:
                 continue
             where, seen, memory = player.where, player.seen, player.memory
-            generator = RowRandom(lanes.keys[player.lanes], t_agent[where])
+            generator = random if len(where) == len(deciding) else random.only(where)
             recalled = None if memory is None else memory.recall(player.lanes)
             began = perf_counter()
             acted = player.actor.act(seen["obs"], seen.get("action_mask"), recalled, self._mode, generator)
@@ -190,29 +191,32 @@ class Lockstep:
             self._give_up(*self._broken.popitem())
 
     def _end_some(self, index: int, turn: Turn) -> None:
-        """Of one copy: agents came or ended, or all of it is over."""
+        """Of one copy: others decide now, agents came or ended, or all of it is over."""
         window, lanes, first = self._windows[index], self.lanes, index * self.lanes.stride
         if len(window.agents) > lanes.known[index]:
             lanes.welcome(index, window, self._episodes)
-        if self._recorder is not None:
-            for ending in turn.ended:
-                lane = first + ending.slot
-                player = self._players[lanes.player_of[lane]]
-                try:
-                    self._recorder.ended(lane, ending, int(lanes.episode[lane]), player, self._copies.states[index])
-                except ObservationOutside as outside:
-                    raise self._wrong(lane, f"the final {outside.reason}") from outside
-        self._receive_without_row(first, turn.late_slots, turn.late_rewards)
+        for ending in turn.ended:
+            self._end(index, first + ending.slot, ending)
+        if turn.late_rewards:
+            self._receive_without_row(first, turn.late_slots, turn.late_rewards)
         if turn.over:
             self._finish(index)
             self._reset(index)
         else:
             self._lanes_of[index] = [first + slot for slot in turn.deciding]
 
+    def _end(self, index: int, lane: int, ending: Ending) -> None:
+        """Of one copy one agent's trajectory ended."""
+        if self._recorder is None:
+            return
+        player = self._players[self.lanes.player_of[lane]]
+        try:
+            self._recorder.ended(lane, ending, int(self.lanes.episode[lane]), player, self._copies.states[index])
+        except ObservationOutside as outside:
+            raise self._wrong(lane, f"the final {outside.reason}") from outside
+
     def _receive_without_row(self, first: int, slots: Sequence[int], rewards: Sequence[float]) -> None:
         """Rewards of a copy that no row can have: after an agent's end, or before its first decision."""
-        if not rewards:
-            return
         lanes = np.array([first + slot for slot in slots])
         amounts = self._amounts(rewards, lanes)
         np.add.at(self.lanes.returns, lanes, amounts)
@@ -264,8 +268,9 @@ class Lockstep:
         self.lanes.begin(index, episode, self._windows[index], self._episodes)
         # An AEC environment may have stepped an agent that was dead from the start.
         first = index * self.lanes.stride
-        self._receive_without_row(first, turn.reward_slots, turn.rewards)
-        self._receive_without_row(first, turn.late_slots, turn.late_rewards)
+        for slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
+            if rewards:
+                self._receive_without_row(first, slots, rewards)
         self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
 
     def _show(self, steady: bool) -> None:

@@ -73,12 +73,14 @@ class Player:
 
     def stack_masks(self, masks: Sequence[Array | None]) -> Array:
         """Masks as rows of the `action_mask` column, bool [N, A]; where there is none, everything is legal."""
-        width = self.spaces.num_actions
-        legal = np.ones((len(masks), width), bool)
+        shape = (self.spaces.num_actions,)
+        if all(type(mask) is np.ndarray and mask.shape == shape for mask in masks):
+            return np.array(masks).astype(bool) if masks else np.ones((0, *shape), bool)
+        legal = np.ones((len(masks), *shape), bool)
         for row, mask in enumerate(masks):
             if mask is not None:
-                if np.shape(mask) != (width,):
-                    raise ObservationOutside(row, f"action_mask has shape {np.shape(mask)}, not {(width,)}")
+                if np.shape(mask) != shape:
+                    raise ObservationOutside(row, f"action_mask has shape {np.shape(mask)}, not {shape}")
                 legal[row] = mask
         return legal
 

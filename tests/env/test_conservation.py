@@ -31,8 +31,9 @@ SHIPPED = sorted(path.stem for path in (Path(conf.__path__[0]) / "env").glob("*.
 
 @dataclass(frozen=True)
 class Played:
-    """How an environment is played: what makes its episodes short, in how many copies, collects and env steps, and
-    how many episodes must have ended."""
+    """What makes an environment's episodes short, in which copies and collects (env steps) it is played, and how many
+    episodes must have ended by then.
+    """
 
     overrides: tuple[str, ...] = ()
     copies: tuple[int, ...] = (0, 3)
@@ -50,13 +51,12 @@ PLAYED = {
     "pursuit": Played(("env.max_cycles=15", "env.n_evaders=5"), collects=(20, 1, 30)),
     "python": Played(("env._target_=marlflow.env.cartpole_team.env",), collects=(70, 1, 200, 90)),
 }
-# Where each player's gain is the others' loss; in Hanabi random players lose all they have won.
+# Where each player's gain is the others' loss.
 ZERO_SUM = {
     *("chess", "connect_four", "go", "leduc_holdem", "openspiel", "rps", "texas_holdem", "texas_holdem_no_limit"),
     "tictactoe",
 }
-
-
+# All that stands in conf/wrappers, each on an environment that it is meant for.
 WRAPPED = {
     "connect_four": ("mask_in_info", "agent_indicator"),
     "cooperative_pong": ("pixels",),
@@ -143,6 +143,7 @@ def assert_each_decision_is_a_row(outcome):
             assert [int(row["t_agent"]) for row in rows] == list(range(len(rows)))
             for row, decision in zip(rows, account.decisions, strict=False):
                 assert digest(row["obs"]) == decision.shown
+                np.testing.assert_array_equal(row["action"], decision.action)
                 assert row["t_env"] == decision.t_env
                 if decision.mask is not None:
                     assert row["action_mask"].tolist() == decision.mask
@@ -236,8 +237,8 @@ class Line:
         raise AssertionError("nothing is scheduled")
 
 
+# Random games of chess are drawn: this is the fool's mate, f3 e5 g4 Qh4.
 def test_a_won_game_of_chess_is_zero_sum():
-    """Random games of chess are drawn: this is the fool's mate, f3 e5 g4 Qh4."""
     actors = {"player_0": Line(2997, 3589), "player_1": Line(2421, 1783)}
     outcome = assert_exact(maker("chess")[0], Played(copies=(0,), collects=(5, 1, 10)), actors)
     assert_zero_sum(outcome)
@@ -253,7 +254,6 @@ def test_the_other_kind_of_the_same_environment_is_exact_too(name):
 
 @pytest.mark.parametrize("name", ["cartpole_team", "simple_tag"])
 def test_both_kinds_of_one_environment_give_the_same_rows(name):
-    """Whoever acts in turn decides as whoever acts at once: streams of choices belong to agents."""
     make, played = maker(name)
     parallel = play(make, played.copies, played.collects)
     aec = play(lambda: parallel_to_aec(make()), played.copies, [4 * ticks for ticks in played.collects])

@@ -23,7 +23,7 @@ from marlflow.experiment.ready import problems_of
 from marlflow.experiment.train import Result, train
 from marlflow.rollout.fragment import Fault
 from tests.experiment.watching import Seen
-from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
+from tests.runtime.small_runs import SMALL_PPO, policies, small_run, without_times
 
 SEED = 11
 AT_STEP = 4
@@ -324,21 +324,6 @@ def test_the_console_tells_of_each_fault_and_of_evaluation(tmp_path: Path, capsy
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------
-
-
-class Central(type(SMALL_DQN)):  # type: ignore[misc]  # a class of the user's, made from a shipped one
-    """Learns from the global state."""
-
-    name = "central"
-    needs_state = True
-
-
-def test_an_algorithm_that_needs_the_state_needs_an_environment_that_has_one() -> None:
-    experiment = small_run(policies=policies(hunters=Central(), prey=SMALL_DQN))
-    assert problems_of(experiment)[1] == [
-        "policy 'hunters' (central) needs the environment's state, and parallel_env has no state() with a Box for its "
-        "state_space; give it one, or use an algorithm that needs none"
-    ]
 
 
 @pytest.mark.parametrize(

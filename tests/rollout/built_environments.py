@@ -13,7 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
-from marlflow.base.random import key, mix
+from marlflow.base.random import key
+from tests.rollout.fingerprints import SPOILING, fingerprint, overwrite, spoiled
 from tests.rollout.scripts import (
     BOTH,
     JOIN,
@@ -29,38 +30,6 @@ from tests.rollout.scripts import (
 STATE_SPACE = spaces.Box(-1, 1, (2, 2), np.float64)
 
 
-def quantiles(number, shape):
-    """As many numbers in [0, 1) as `shape` has, made from one whole number."""
-    counter = np.arange(int(np.prod(shape)), dtype=np.uint64)
-    return ((mix(np.uint64(number) + counter) >> np.uint64(11)) * 2.0**-53).reshape(shape)
-
-
-def fingerprint(space, number):
-    """A point of `space` made from `number`."""
-    if isinstance(space, spaces.Dict):
-        return {name: fingerprint(inner, key(number, i)) for i, (name, inner) in enumerate(space.spaces.items())}
-    if isinstance(space, spaces.Tuple):
-        return tuple(fingerprint(inner, key(number, i)) for i, inner in enumerate(space.spaces))
-    at = quantiles(number, space.shape)
-    if isinstance(space, spaces.Discrete):
-        return space.dtype.type(space.start + int(at * space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        return (space.start + at * space.nvec).astype(space.dtype)
-    if isinstance(space, spaces.MultiBinary):
-        return (at < 0.5).astype(space.dtype)
-    low, high = (np.clip(bound.astype(np.float64), -(2.0**41), 2.0**41) for bound in (space.low, space.high))
-    return np.asarray(low + at * (high - low), space.dtype)
-
-
-def overwrite(old, new):
-    """Puts `new` into the arrays of `old`."""
-    if isinstance(old, np.ndarray):
-        old[...] = new
-    elif isinstance(old, dict | tuple):
-        for name in old if isinstance(old, dict) else range(len(old)):
-            overwrite(old[name], new[name])
-
-
 PAYERS = {
     "quarters": lambda number: (0.0, 0.0, 0.25, -0.5, 1.0, 2.75)[number % 6],
     "floats": lambda number: 0.0 if number % 3 == 0 else float(np.tan(number % 1571 / 1000)),
@@ -70,6 +39,8 @@ PAYERS = {
         number % 8
     ],
 }
+
+WRONG_REWARDS = {"reward is nan": np.nan, "reward is infinite": -np.inf, "reward is a word": "much"}
 
 
 class Built:
@@ -86,6 +57,7 @@ class Built:
         self.state_space = STATE_SPACE
         self.agents = []
         self._shown, self._told = [], []  # what was handed out: observations, and masks in infos
+        self.broken, self.misshown, self.misled = False, set(), set()
 
     def observation_space(self, agent):
         return self._observation_spaces[agent]
@@ -104,6 +76,14 @@ class Built:
         self.agents = [agent for agent in self.names if agent in present] or self.names[:1]
         self.known = set(self.agents)
         self.reuse(self._shown, self._told)
+
+    def breaks(self, *what):
+        """Whether one of `what` goes wrong now."""
+        wrong = self.script.breaks
+        now = wrong is not None and wrong.what in what and wrong.moves == self.moves
+        now = now and bool(self.seed) and (self.seed >> 3) % wrong.every == 0
+        self.broken = self.broken or now
+        return now
 
     def number(self, *what):
         """A number for `what` at this moment."""
@@ -130,18 +110,30 @@ class Built:
 
     def mask(self, agent, dead=False):
         kind = self.script.kind(agent)
+        self.misled.discard(agent)
         at_times = kind.masks == "info" and self.moves and self.does("masks_at_times")
         if kind.masks == "none" or (at_times and self.chance(0.4, "no mask", agent)):
             return None
         mask = fingerprint(spaces.MultiBinary(kind.mask_space().shape[0]), self.number("mask", agent))
         mask[self.number("legal", agent) % len(mask)] = 1
+        if not dead and self.chance(0.6, "illegal", agent) and self.breaks("nothing is legal"):
+            self.misled.add(agent)
+            return np.zeros_like(mask)
         return np.zeros_like(mask) if dead and self.does("blank_final_masks") else mask
 
     def see(self, agent, dead=False):
         space = self.observation_space(agent)
         observation = fingerprint(space, self.number("see", agent))
+        self.misshown.discard(agent)
         if self.script.kind(agent).masks in ("alone", "beside"):
             observation["action_mask"] = self.mask(agent, dead)
+        if self.chance(0.6, "wrong", agent):
+            if self.breaks("seeing raises"):
+                raise RuntimeError("it fogged up")
+            wrong = spoiled(space, observation, self.script.breaks.what) if self.breaks(*SPOILING) else None
+            if wrong is not None:
+                self.misshown.add(agent)
+                return wrong
         self._shown.append((space, observation))
         return observation
 
@@ -155,6 +147,9 @@ class Built:
         return info
 
     def pay(self, agent):
+        for what, wrong in WRONG_REWARDS.items():
+            if self.chance(0.6, "wrong pay", agent) and self.breaks(what):
+                return wrong
         return PAYERS[self.script.pay](self.number("pay", agent))
 
     def payments(self, agents):
@@ -191,11 +186,15 @@ class BuiltParallel(Built, ParallelEnv):
         self.begin(seed)
         self._lingering = []
         everybody = self.shuffled(self.agents)
+        if self.breaks("reset raises"):
+            raise RuntimeError("it does not begin")
         return {a: self.see(a) for a in everybody}, {a: self.info(a) for a in everybody}
 
     def step(self, actions):
         living = [agent for agent in self.agents if agent not in self._lingering]
         assert list(actions) == living
+        if self.breaks("step raises"):
+            raise RuntimeError("a wheel came off")
         self.take(actions)
         self.reuse(self._shown, self._told)
         self.moves += 1
@@ -210,6 +209,8 @@ class BuiltParallel(Built, ParallelEnv):
         terminations |= dict.fromkeys(told, False)
         truncations |= dict.fromkeys(told, False)
         observations, infos = self.show(living, stay, joined, events)
+        if not self.does("undeclared") and self.breaks("somebody is undeclared"):
+            self.agents = [*self.agents, "stranger"]
         return observations, self.payments([*living, *told]), terminations, truncations, infos
 
     def show(self, living, stay, joined, events):
@@ -233,6 +234,8 @@ class BuiltAEC(Built, AECEnv):
         self._cumulative_rewards = dict.fromkeys(self.agents, 0)
         self.infos = {agent: self.info(agent) for agent in self.agents}
         self._skip_agent_selection = None
+        if self.breaks("reset raises"):
+            raise RuntimeError("it does not begin")
         self.agent_selection = self.agents[self.number("first") % len(self.agents)]
 
     def is_dead(self, agent):
@@ -243,6 +246,8 @@ class BuiltAEC(Built, AECEnv):
         return self.see(agent, self.is_dead(agent))
 
     def step(self, action):
+        if self.breaks("step raises"):
+            raise RuntimeError("a wheel came off")
         agent = self.agent_selection
         if self.is_dead(agent):
             self.dead_step(agent, action)
@@ -252,9 +257,11 @@ class BuiltAEC(Built, AECEnv):
             self.turn()
         self.reuse(self._shown, self._told)
         for other, reward in self.rewards.items():
-            if other in self._cumulative_rewards:
+            if other in self._cumulative_rewards and not isinstance(reward, str):
                 self._cumulative_rewards[other] += reward
         self.infos = {agent: self.info(agent, self.is_dead(agent)) for agent in self.agents}
+        if not self.does("undeclared") and self.breaks("somebody is undeclared"):
+            self.agents = [*self.agents, "stranger"]
         if self.agents and self.agent_selection not in self.agents:
             self.agent_selection = self.agents[self.number("next") % len(self.agents)]
 

@@ -5,7 +5,7 @@ It says which rows there are, when each was decided and when it was complete; ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple
 
@@ -64,8 +64,16 @@ class Segment(NamedTuple):
     carried: bool
 
 
+class TooManyFaults(Exception):
+    """More than this copy alone may have."""
+
+
 class Spoiled(Exception):
     """The environment did what it must not, without raising."""
+
+
+# What a broken environment ends in: it raised, or something of it is no number, or it was looked at and found wrong.
+BREAKING = (Spoiled, RuntimeError, ValueError)
 
 
 def parts(space, value):
@@ -97,7 +105,8 @@ def as_row(space, value):
 class Reference:
     """Plays one copy, collect after collect; `matchup(episode)` says which of `policies` plays each agent."""
 
-    def __init__(self, make_env, seed, copy, policies, matchup):
+    def __init__(self, make_env, seed, copy, policies, matchup, greedy=False, tolerated=0):
+        self.greedy, self.tolerated, self.faults = greedy, tolerated, 0
         self.make_env, self.seed, self.copy, self.policies, self.matchup = make_env, seed, copy, policies, matchup
         self.trajectories, self.results, self.unattributed, self.lost, self.boundaries = [], [], [], [], [0]
         self.tick = self.env_steps = self.vanished = 0
@@ -132,8 +141,8 @@ class Reference:
                 self.parallel_step()
             else:
                 self.aec_turn()
-        except Exception:
-            if not getattr(self.env, "spoiled", False):
+        except BREAKING:
+            if not getattr(self.env, "broken", False):
                 raise
             self.give_up()
             self.begin(last)
@@ -152,8 +161,8 @@ class Reference:
             try:
                 self.reset()
                 self.playing = True
-            except Exception:
-                if not getattr(self.env, "spoiled", False):
+            except BREAKING:
+                if not getattr(self.env, "broken", False):
                     raise
                 self.give_up()
 
@@ -172,9 +181,12 @@ class Reference:
         lost = 0
         for trajectory in [t for t in self.trajectories if t.episode == self.episode]:
             kept = [row for row in trajectory.rows if row.complete and row.complete <= self.boundaries[-1]]
-            lost += len(trajectory.rows) - len(kept)
+            lost += len(trajectory.rows) - len(kept) if self.policies[trajectory.policy].recorded else 0
             trajectory.rows = kept
         self.lost[-1].append(lost)
+        self.faults += 1
+        if self.faults > self.tolerated:
+            raise TooManyFaults
         self.open()
 
     def appear(self, agents):
@@ -188,7 +200,7 @@ class Reference:
 
     def look(self, agent, observation, info):
         """What `agent` sees, copied, and with its mask beside it."""
-        if agent in getattr(self.env, "misshown", ()):
+        if agent in getattr(self.env, "misshown", ()) or agent in getattr(self.env, "misled", ()):
             raise Spoiled(agent)
         space, mask = self.env.observation_space(agent), None
         if isinstance(space, spaces.Dict) and "action_mask" in space.spaces:
@@ -201,6 +213,11 @@ class Reference:
             mask = info["action_mask"]
         state = np.array(self.env.state(), np.float32) if self.policies[self.policy_of(agent)].sees_state else None
         return Seen(as_row(space, observation), None if mask is None else np.array(mask, bool), state)
+
+    def look_at_last(self, agent, observation, info):
+        """As `look`, for an agent that ends; of one that never decided no row needs what it sees."""
+        trajectory = self.running.get(agent)
+        return self.look(agent, observation, info) if trajectory is not None and trajectory.rows else None
 
     def policy_of(self, agent):
         return self.matchup(self.episode)[agent]
@@ -230,7 +247,8 @@ class Reference:
         stream = key(self.seed, self.copy, self.episode, trajectory.slot)
         t_agent = self.decisions.get(agent, 0)
         self.decisions[agent] = t_agent + 1
-        uniform = RowRandom(np.array([stream], np.uint64), np.array([t_agent])).uniform()[0]
+        random = RowRandom(np.array([stream], np.uint64), np.array([t_agent]))
+        uniform = 0.0 if self.greedy else random.uniform()[0]
         decision = decide(space, policy.parameter, seen.obs, seen.mask, seen.memory, uniform)
         if seen.version is None:
             seen = seen._replace(version=policy.version)
@@ -283,8 +301,9 @@ class Reference:
             terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
             if terminated or truncated or agent not in self.env.agents:
                 self.vanished += not (terminated or truncated)
-                shown = agent in observations
-                self.end(agent, terminated, self.look(agent, observations[agent], infos.get(agent)) if shown else None)
+                info = infos.get(agent)
+                final = self.look_at_last(agent, observations[agent], info) if agent in observations else None
+                self.end(agent, terminated, final)
                 self.lingering.add(agent)
         self.lingering &= set(self.env.agents)
         self.settled()
@@ -316,7 +335,7 @@ class Reference:
         env = self.env
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             agent, terminated = env.agent_selection, env.terminations[env.agent_selection]
-            final = self.look(agent, env.observe(agent), env.infos.get(agent))
+            final = self.look_at_last(agent, env.observe(agent), env.infos.get(agent))
             self.aec_step(None)
             self.end(agent, terminated, final)
         self.settled()
@@ -340,8 +359,3 @@ class Reference:
             ended = not after and trajectory.final is not None
             segments.append(Segment(trajectory, done, bootstrap, ended, done[0].decided <= begin))
         return segments
-
-
-def with_parameters(policies):
-    """A copy of what is known of the policies, so that two players of one run do not share it."""
-    return {name: replace(policy) for name, policy in policies.items()}

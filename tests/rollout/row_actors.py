@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from marlflow.base.random import key
 from marlflow.policy.actor import Acted
-from tests.rollout.built_environments import fingerprint
+from tests.rollout.fingerprints import fingerprint
 
 MEMORY_SHAPE = (2,)
 
@@ -83,13 +83,14 @@ class RememberingRowActor(RowActor):
 
 @dataclass
 class Policy:
-    """What the reference knows of a policy: the weights it has now, and whether it remembers, or sees the state."""
+    """What the reference knows of a policy: the weights it has now; whether it remembers, sees the state, is recorded."""
 
     action_space: spaces.Space
     version: int = -1
     parameter: float = 0.0
     remembers: bool = False
     sees_state: bool = False
+    recorded: bool = True
 
     def actor(self):
         return (RememberingRowActor if self.remembers else RowActor)(self.action_space)

@@ -111,6 +111,21 @@ class Course:
     steps: tuple[Step, ...]
 
 
+BREAKS = (
+    *("step raises", "reset raises", "seeing raises", "reward is nan", "reward is infinite", "reward is a word"),
+    *("seen is nan", "seen is outside", "seen is misshapen", "nothing is legal", "somebody is undeclared"),
+)
+
+
+@dataclass(frozen=True)
+class Break:
+    """What goes wrong once the environment was stepped `moves` times, in one of `every` episodes."""
+
+    what: str
+    moves: int
+    every: int
+
+
 @dataclass(frozen=True)
 class Script:
     """An environment: agents of `kinds`, which of the `courses` an episode takes depends on its seed."""
@@ -120,6 +135,7 @@ class Script:
     courses: tuple[Course, ...]
     habits: frozenset[str] = frozenset()
     pay: str = "quarters"
+    breaks: Break | None = None
 
     @property
     def agents(self) -> list[str]:
@@ -156,7 +172,7 @@ def kinds(lawful: bool) -> st.SearchStrategy[Kind]:
 
 
 @st.composite
-def scripts(draw: st.DrawFn, lawful: bool = False) -> Script:
+def scripts(draw: st.DrawFn, lawful: bool = False, breaks: bool = False) -> Script:
     num_agents = draw(st.integers(1, 4))
     found = tuple(draw(st.lists(kinds(lawful), min_size=1, max_size=min(3, num_agents))))
     kind_of = tuple(draw(st.integers(0, len(found) - 1)) for _ in range(num_agents))
@@ -166,4 +182,5 @@ def scripts(draw: st.DrawFn, lawful: bool = False) -> Script:
     course = st.builds(Course, present, st.lists(step, min_size=1, max_size=9).map(tuple))
     courses = tuple(draw(st.lists(course, min_size=1, max_size=3)))
     habits = draw(st.frozensets(st.sampled_from(LAWFUL_HABITS if lawful else HABITS)))
-    return Script(found, kind_of, courses, habits, draw(st.sampled_from(PAY)))
+    wrong = st.builds(Break, st.sampled_from(BREAKS), st.integers(0, 5), st.integers(1, 4))
+    return Script(found, kind_of, courses, habits, draw(st.sampled_from(PAY)), draw(wrong) if breaks else None)
