@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
+from marlflow.base.encoder import Encoder, ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env.place import Place
 
@@ -18,38 +19,36 @@ class GlobalState:
     def __init__(self, env: Any, place: Place) -> None:
         self._env, self._place = env, place
         self._space: spaces.Box | None = None
+        self._encoder: Encoder | None = None
         self._tried = False
 
     @property
     def space(self) -> spaces.Box | None:
-        """`env.state_space` if it is a Box, else a Box around a first `env.state()`; None if there is no state.
+        """An unbounded Box of the shape and dtype of the state, float32 for all floats; None if there is no state.
 
         The environment must have been reset. Raises EnvironmentFailed if state() fails in any other way than by
         NotImplementedError, PettingZoo's word for an environment without state.
         """
         if not self._tried:
             self._space = self._find()
+            self._encoder = None if self._space is None else Encoder(self._space)
             self._tried = True
         return self._space
 
     def read(self) -> Array:
-        """The state now, [*space.shape] in the dtype of the space; the environment may reuse the array.
+        """A copy of the state now, [*space.shape] in the dtype of the space.
 
-        Raises EnvironmentFailed if there is no state, or one of another shape, another kind of number, or with a NaN.
+        Raises EnvironmentFailed if there is no state, or one of another shape, a NaN, or numbers that the dtype cannot
+        hold; bounds of `env.state_space` are not asked for.
         """
-        space = self.space
-        if space is None:
+        if self.space is None or self._encoder is None:
             raise self._place.broken("the environment has no state(), which PettingZoo leaves to it")
         state = self._called()
-        if state.shape != space.shape:
-            raise self._place.broken(f"a state of shape {space.shape} was declared, one of shape {state.shape} came")
-        if state.dtype != space.dtype:
-            if not np.can_cast(state.dtype, space.dtype, "same_kind"):
-                raise self._place.broken(f"a state of {space.dtype} was declared, one of {state.dtype} came")
-            state = state.astype(space.dtype)
-        if state.dtype.kind == "f" and np.isnan(state).any():
-            raise self._place.broken("the state has a NaN")
-        return state
+        try:
+            row: Array = self._encoder.stack([state])[0]
+        except ObservationOutside as outside:
+            raise self._place.broken(f"the {outside.reason.replace('observation', 'state', 1)}") from outside
+        return row
 
     def _find(self) -> spaces.Box | None:
         try:
@@ -59,7 +58,9 @@ class GlobalState:
                 return None
             raise
         declared = getattr(self._env, "state_space", None)
-        return declared if isinstance(declared, spaces.Box) else _around(state)
+        if isinstance(declared, spaces.Box):
+            return _around(declared.shape, np.dtype(declared.dtype))
+        return _around(state.shape, state.dtype)
 
     def _called(self) -> Array:
         try:
@@ -71,11 +72,11 @@ class GlobalState:
         return state
 
 
-def _around(state: Array) -> spaces.Box:
-    """A Box that any state like this one lies in."""
-    if state.dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, state.shape, state.dtype.type)
-    if state.dtype.kind == "b":
-        return spaces.Box(0, 1, state.shape, np.uint8)
-    bounds = np.iinfo(state.dtype)
-    return spaces.Box(bounds.min, bounds.max, state.shape, state.dtype.type)
+def _around(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
+    """A Box that any state of this kind lies in."""
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, np.float32)
+    if dtype.kind == "b":
+        return spaces.Box(0, 1, shape, np.uint8)
+    bounds = np.iinfo(dtype)
+    return spaces.Box(bounds.min, bounds.max, shape, dtype.type)

@@ -7,6 +7,7 @@ from typing import Any
 
 from marlflow.env.opened import Opened
 from marlflow.env.place import Place
+from marlflow.env.roster import MASK
 from marlflow.env.turn import Ending, Turn
 
 
@@ -66,7 +67,7 @@ class ParallelWindow(Opened):
             turn.observations = [*map(observations.__getitem__, live)]
         except KeyError as missing:
             raise place.broken(_NOTHING, missing.args[0]) from missing
-        if self._any_masked:
+        if self._any_masked or _has_mask(infos):
             self._split(infos)
         turn.reward_slots = turn.deciding
         turn.ended = _NOBODY
@@ -106,7 +107,7 @@ class ParallelWindow(Opened):
             turn.observations = [*map(observations.__getitem__, self._live)]
         except KeyError as missing:
             raise self._place.broken(_NOTHING, missing.args[0]) from missing
-        if self._any_masked or joined or self._place.env_steps == 1:
+        if self._any_masked or joined or _has_mask(infos):
             self._split(infos)
         for agent in joined:
             if agent not in self._lingering:
@@ -136,6 +137,10 @@ class ParallelWindow(Opened):
         seen = [split(slot, observation, infos.get(agent)) for slot, observation, agent in shown]
         turn.observations = [observation for observation, _ in seen]
         turn.masks = [mask for _, mask in seen] if self._any_masked else []
+
+
+def _has_mask(infos: Mapping[str, Any]) -> bool:
+    return any(MASK in info for info in infos.values() if info)
 
 
 _NOBODY: list[Ending] = []

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from marlflow.base.batch import Array
 from marlflow.env.place import Place
 
-_OBSERVATION, _MASK = "observation", "action_mask"
+_OBSERVATION, MASK = "observation", "action_mask"
 
 
 class Roster:
@@ -44,12 +44,12 @@ class Roster:
 
     def _add(self, agent: str) -> int:
         observation = self._env.observation_space(agent)
-        wrapped = isinstance(observation, spaces.Dict) and _MASK in observation.spaces
-        inner = wrapped and set(observation.spaces) == {_OBSERVATION, _MASK}
+        wrapped = isinstance(observation, spaces.Dict) and MASK in observation.spaces
+        inner = wrapped and set(observation.spaces) == {_OBSERVATION, MASK}
         if inner:
             observation = observation[_OBSERVATION]
         elif wrapped:
-            observation = spaces.Dict({key: space for key, space in observation.spaces.items() if key != _MASK})
+            observation = spaces.Dict({key: space for key, space in observation.spaces.items() if key != MASK})
         self.slots[agent] = len(self.agents)
         self.agents.append(agent)
         self.observation_spaces.append(observation)
@@ -61,7 +61,7 @@ class Roster:
 
     def find_info_masks(self, infos: Mapping[str, Any]) -> None:
         """If anybody has a mask in the first `infos`, everybody with Discrete actions may come with one."""
-        self._info_masks = any(_MASK in (infos.get(agent) or ()) for agent in self.slots)
+        self._info_masks = any(MASK in (infos.get(agent) or ()) for agent in self.slots)
         for slot, space in enumerate(self.action_spaces):
             self.masked[slot] = self._wrapped[slot] or (self._info_masks and isinstance(space, spaces.Discrete))
 
@@ -69,11 +69,11 @@ class Roster:
         """The observation without its mask, and the mask."""
         if self._wrapped[slot]:
             try:
-                return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[_MASK]
+                return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[MASK]
             except (KeyError, TypeError, IndexError) as error:
-                reason = f"the observation has no {_MASK!r} beside it, as its space declares"
+                reason = f"the observation has no {MASK!r} beside it, as its space declares"
                 raise self._place.broken(reason, self.agents[slot]) from error
-        mask = info.get(_MASK) if info else None
+        mask = info.get(MASK) if info else None
         if mask is not None and not self.masked[slot]:
             agent = self.agents[slot]
             raise self._place.broken("info['action_mask'] came, but reset() gave nobody one", agent)

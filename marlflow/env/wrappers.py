@@ -132,6 +132,9 @@ def black_death(env: _Env) -> Any:
     for agent in _declared(env):
         if not isinstance(env.observation_space(agent), spaces.Box):
             raise ConfigInvalid([f"agent {agent!r} sees {_short(env.observation_space(agent))}, not a Box"])
+        space = env.observation_space(agent)
+        if not (np.all(space.low <= 0) and np.all(space.high >= 0)):
+            raise ConfigInvalid([f"agent {agent!r} can never see zeros: they are outside {_short(space)}'s bounds"])
     return BlackDeath(env)
 
 

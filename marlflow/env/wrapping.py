@@ -166,6 +166,7 @@ class BlackDeath(BaseParallelWrapper):
 
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
         """Steps those who live; all end together."""
+        before = list(self.env.agents)
         observations, rewards, terminations, truncations, infos = self.env.step(
             {agent: actions[agent] for agent in self._living}
         )
@@ -173,6 +174,8 @@ class BlackDeath(BaseParallelWrapper):
             ends = bool(terminations.get(agent)), bool(truncations.get(agent))
             if any(ends) or agent not in self.env.agents:
                 self._ended[agent] = ends if any(ends) else (False, True)
+        if back := [agent for agent in self.env.agents if agent in self._ended and agent not in before]:
+            raise RuntimeError(f"agent {back[0]!r} came back after its end, which black_death cannot show")
         self._living = [agent for agent in self.env.agents if agent not in self._ended]
         self.agents += [agent for agent in self._living if agent not in self.agents]
         present, over = list(self.agents), not self._living

@@ -5,20 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import TypeVar
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.items import Weights
 from marlflow.experiment.experiment import Faults
-from marlflow.rollout.fragment import EpisodeResult, Fault
+from marlflow.rollout.fragment import Evaluated, Fault
 from marlflow.rollout.protocol import Matchup, Request, Round, Workers
 
 log = logging.getLogger("marlflow")
+
+_Made = TypeVar("_Made", Round, Evaluated)
 
 
 class BudgetedWorkers:
     """Workers whose environments may break as many episodes as `budget` says; `tell` shows a message.
 
-    The next one raises EnvironmentFailed: it is that fault's, and says how many were given up before.
+    The next one raises EnvironmentFailed: it is that fault's, and says how many were given up before. Whoever has the
+    round calls `account`, once it is counted: so the run's last figures are complete.
     """
 
     def __init__(self, workers: Workers, budget: Faults, tell: Callable[[str], None]) -> None:
@@ -27,22 +31,31 @@ class BudgetedWorkers:
         self._spent = dict.fromkeys(self._allowed, 0)
 
     def collect(self, request: Request) -> Round | Awaitable[Round]:
-        """One round."""
+        """One round; its faults are for `account`."""
         try:
             made = self._workers.collect(request)
         except EnvironmentFailed as failure:
             raise self._last_straw(failure) from failure.__cause__
-        return self._awaited(made) if isinstance(made, Awaitable) else self._accounted(made)
+        return self._awaited(made) if isinstance(made, Awaitable) else made
 
-    async def _awaited(self, made: Awaitable[Round]) -> Round:
+    def evaluate(
+        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+    ) -> Evaluated | Awaitable[Evaluated]:
+        """Greedy episodes; their faults are for `account`."""
         try:
-            round = await made
+            made = self._workers.evaluate(episodes, weights, matchups)
         except EnvironmentFailed as failure:
             raise self._last_straw(failure) from failure.__cause__
-        return self._accounted(round)
+        return self._awaited(made) if isinstance(made, Awaitable) else made
 
-    def _accounted(self, round: Round) -> Round:
-        faults = [fault for receipt in round.receipts for fault in receipt.faults]
+    async def _awaited(self, made: Awaitable[_Made]) -> _Made:
+        try:
+            return await made
+        except EnvironmentFailed as failure:
+            raise self._last_straw(failure) from failure.__cause__
+
+    def account(self, faults: Sequence[Fault]) -> None:
+        """What a round or an evaluation lost; raises EnvironmentFailed beyond the budget."""
         for fault in faults:
             self._said(fault)
         for fault in faults:
@@ -51,7 +64,6 @@ class BudgetedWorkers:
                 before = f"{_episodes(allowed)} given up before"
                 reason = f"{fault.reason}; {before}, and faults.{fault.kind} allows no more"
                 raise EnvironmentFailed(fault.where, reason, fault.user_traceback)
-        return round
 
     def _said(self, fault: Fault) -> None:
         kind, allowed = fault.kind, self._allowed[fault.kind]
@@ -69,25 +81,6 @@ class BudgetedWorkers:
         before = f"{_episodes(sum(self._spent.values()))} given up in earlier rounds"
         reason = f"{failure.reason}; that is beyond faults ({allows}), and {before}"
         return EnvironmentFailed(failure.where, reason, failure.user_traceback)
-
-    def evaluate(
-        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
-    ) -> Sequence[EpisodeResult] | Awaitable[Sequence[EpisodeResult]]:
-        """Greedy episodes, without those that an environment broke."""
-        results = self._workers.evaluate(episodes, weights, matchups)
-        if isinstance(results, Awaitable):
-            return self._awaited_results(results, len(episodes))
-        return self._evaluated(results, len(episodes))
-
-    async def _awaited_results(
-        self, results: Awaitable[Sequence[EpisodeResult]], asked: int
-    ) -> Sequence[EpisodeResult]:
-        return self._evaluated(await results, asked)
-
-    def _evaluated(self, results: Sequence[EpisodeResult], asked: int) -> Sequence[EpisodeResult]:
-        if len(results) < asked:
-            self._tell(f"{asked - len(results)} of {asked} evaluation episodes were given up")
-        return results
 
 
 def _episodes(count: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from marlflow.base.items import Update, Weights
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 RETURN_WINDOW_EPISODES = 100
 
@@ -83,9 +83,7 @@ class Tally:
             self.env_steps += receipt.env_steps
             self.agent_steps += receipt.agent_steps
             self.faults["agents_vanished"] += receipt.agents_vanished
-            for fault in receipt.faults:
-                self.faults[fault.kind] += 1
-                self.faults["rows_lost"] += fault.rows_lost
+            self._faulted(receipt.faults)
             self.rollouts["env_s"] += receipt.env_s
             self.rollouts["policy_s"] += receipt.policy_s
             self.rollouts["bookkeeping_s"] += receipt.bookkeeping_s
@@ -98,6 +96,11 @@ class Tally:
         for episode in sorted(ended, key=lambda episode: (episode.tick, episode.copy)):
             self._finished(episode)
 
+    def _faulted(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            self.faults[fault.kind] += 1
+            self.faults["rows_lost"] += fault.rows_lost
+
     def _finished(self, episode: EpisodeResult) -> None:
         self.episodes += 1
         for agent, total in episode.returns.items():
@@ -106,10 +109,11 @@ class Tally:
             self.policies[name].returns.append(mean)
             self.policies[name].episodes += 1
 
-    def evaluated(self, results: Sequence[EpisodeResult]) -> None:
+    def evaluated(self, results: Evaluated) -> None:
         """Greedy episodes were played."""
+        self._faulted(results.faults)
         played: dict[str, list[float]] = {}
-        for episode in results:
+        for episode in results.episodes:
             for name, mean in self._by_policy(episode).items():
                 played.setdefault(name, []).append(mean)
         for name, means in played.items():

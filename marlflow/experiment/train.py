@@ -6,7 +6,7 @@ import copy
 import json
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from marlflow.observe.curves import draw_learning_curves
 from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
 from marlflow.observe.sinks import JsonlSink, Sink, TensorBoardSink
 from marlflow.observe.trace import Trace
-from marlflow.rollout.fragment import EpisodeResult
+from marlflow.rollout.fragment import Evaluated
 from marlflow.rollout.matchups import Dealer, DealtWorkers
 from marlflow.rollout.protocol import Request, Round, Workers
 from marlflow.runtime.protocol import Parts, Runtime
@@ -91,7 +91,8 @@ class _Run:
     """A run under way."""
 
     def __init__(self, made: Ready, run_dir: Path, parts: Parts, shown: RunConsole) -> None:
-        self._parts = parts = replace(parts, workers=_directed(made, parts.workers, shown))
+        self._workers = _directed(made, parts.workers, shown)
+        self._parts = parts = replace(parts, workers=self._workers)
         self._experiment, self._spec, self._run_dir = made.experiment, made.spec, run_dir
         self.interrupt = Interrupt(made.experiment.stop.grace_s, shown.notice)
         self._tally = Tally(tuple(made.spec.policies), made.agents)
@@ -128,13 +129,13 @@ class _Run:
         """What the policies came to, greedily: a plan of one stage and one item."""
         left = [range(self._experiment.evaluation.episodes)]
 
-        def evaluate() -> Sequence[EpisodeResult] | Awaitable[Sequence[EpisodeResult]]:
+        def evaluate() -> Evaluated | Awaitable[Evaluated]:
             if not left:
                 raise StopIteration
-            return self._parts.workers.evaluate(left.pop(), self._published())
+            return self._workers.evaluate(left.pop(), self._published())
 
         plan = Plan("evaluation", source(evaluate, name="Evaluate"))
-        Executor(plan, lambda _, results: self._tally.evaluated(results)).run_sync()
+        Executor(plan, lambda _, results: self._evaluated(results, time.perf_counter())).run_sync()
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
@@ -157,27 +158,27 @@ class _Run:
         began_s = time.perf_counter()
         self._training_s = began_s - self._began_s - self._evaluating_s
         self._tally.collected(round.receipts)
+        self._workers.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._end_policies()
         evaluation = self._experiment.evaluation
         if evaluation.episodes and self._tally.env_steps >= self._due_evaluation:
             self._due_evaluation += evaluation.every_env_steps
-            results = self._parts.workers.evaluate(range(evaluation.episodes), self._published())
+            results = self._workers.evaluate(range(evaluation.episodes), self._published())
             if isinstance(results, Awaitable):
                 return self._after_evaluation(round, results, began_s)
             self._evaluated(results, began_s)
         self._report_if_due()
         return round
 
-    async def _after_evaluation(
-        self, round: Round, results: Awaitable[Sequence[EpisodeResult]], began_s: float
-    ) -> Round:
+    async def _after_evaluation(self, round: Round, results: Awaitable[Evaluated], began_s: float) -> Round:
         self._evaluated(await results, began_s)
         self._report_if_due()
         return round
 
-    def _evaluated(self, results: Sequence[EpisodeResult], began_s: float) -> None:
+    def _evaluated(self, results: Evaluated, began_s: float) -> None:
         self._tally.evaluated(results)
         self._evaluating_s += time.perf_counter() - began_s
+        self._workers.account(results.faults)
 
     def _reported(self, plan: str, item: Any) -> None:
         if isinstance(item, Update):
@@ -275,7 +276,7 @@ class _Run:
             sink.close()
 
 
-def _directed(made: Ready, workers: Workers, shown: RunConsole) -> Workers:
+def _directed(made: Ready, workers: Workers, shown: RunConsole) -> BudgetedWorkers:
     """The workers with what the driver does for them: it deals matchups, and watches over faults."""
     experiment, matchmaker = made.experiment, made.experiment.mapping
     if callable(matchmaker):

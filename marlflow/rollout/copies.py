@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.env import Turn, Window
+from marlflow.env import Turn, Window, open_window
 from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.watchdog import Overdue, Watchdog
 
+_T = TypeVar("_T")
+
 
 class Copies:
-    """`numbers` are the copies', over all workers; `open_copy(number)` opens the window on one.
+    """`numbers` are the copies', over all workers; `make_env` makes the environment of one.
 
     `states` has each copy's global state, if somebody `sees_state`.
     """
@@ -21,14 +23,15 @@ class Copies:
     def __init__(
         self,
         numbers: Sequence[int],
-        open_copy: Callable[[int], Window],
+        make_env: Callable[[], Any],
         watchdog: Watchdog,
         faults: FaultLog,
         sees_state: bool = False,
     ) -> None:
-        self.numbers, self._open = [int(number) for number in numbers], open_copy
-        self.windows = [open_copy(number) for number in self.numbers]
+        self.numbers, self._make_env = [int(number) for number in numbers], make_env
         self.watchdog, self.faults, self._sees_state = watchdog, faults, sees_state
+        with watchdog.on_guard():
+            self.windows = [self._opened(number) for number in self.numbers]
         self.states: list[Array | None] = [None] * len(self.numbers)
         self._vanished_before = 0
 
@@ -55,34 +58,52 @@ class Copies:
 
     def reset(self, index: int, seed: int) -> Turn:
         """Begins an episode in a copy; raises EnvironmentFailed."""
-        window, watchdog = self.windows[index], self.watchdog
+        window = self.windows[index]
+
+        def begun() -> Turn:
+            turn = window.reset(seed)
+            if self._sees_state:
+                self.states[index] = window.state()
+            return turn
+
+        return self._watched(begun, "reset()", window.where)
+
+    def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
+        """A fresh copy instead of one whose episode broke by `failure`, which is counted.
+
+        Raises EnvironmentFailed if too many fresh ones cannot be opened.
+        """
+        broken, number = self.windows[index], self.numbers[index]
+        self._vanished_before += broken.vanished
+        reason = failure.reason
+        try:
+            self._watched(broken.close, "close()", broken.where)
+        except Exception as error:  # noqa: BLE001  a broken environment may be beyond closing: said beside the fault
+            reason = f"{reason} (and closing it raised {type(error).__name__}: {error})"
+        self.faults.add(failure, reason, rows_lost)
+        while True:
+            try:
+                self.windows[index] = self._opened(number)
+                return
+            except EnvironmentFailed as again:
+                self.faults.tolerate(again)
+                self.faults.add(again, again.reason, 0)
+
+    def _opened(self, number: int) -> Window:
+        env = self._make_env()  # which may load for longer than a step may take
+        return self._watched(lambda: open_window(env, number), "reset()", lambda: f"copy {number}, at its opening")
+
+    def _watched(self, call: Callable[[], _T], doing: str, where: Callable[[], str]) -> _T:
+        watchdog = self.watchdog
         watchdog.begun += 1
         try:
             try:
                 watchdog.inside = True
-                turn = window.reset(seed)
-                if self._sees_state:
-                    self.states[index] = window.state()
+                return call()
             finally:
                 watchdog.inside = False
         except Overdue as overdue:
-            raise watchdog.hung(window.where(), "reset()", overdue) from None
-        return turn
-
-    def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
-        """A fresh copy instead of one whose episode broke by `failure`; its faults are counted.
-
-        Raises EnvironmentFailed if that cannot be opened either.
-        """
-        broken = self.windows[index]
-        self._vanished_before += broken.vanished
-        reason = failure.reason
-        try:
-            broken.close()
-        except Exception as error:  # noqa: BLE001  a broken environment may be beyond closing: said beside the fault
-            reason = f"{reason} (and closing it raised {type(error).__name__}: {error})"
-        self.faults.add(failure, reason, rows_lost)
-        self.windows[index] = self._open(self.numbers[index])
+            raise watchdog.hung(where(), doing, overdue) from None
 
     def close(self) -> None:
         """Closes all of them."""

@@ -27,7 +27,7 @@ class Episodes(Protocol):
         """What the environment is reset with."""
         ...
 
-    def stream(self, index: int, episode: int, slot: int) -> int:
+    def stream(self, index: int, episode: int, agent: int) -> int:
         """The key of the random stream of one agent's choices."""
         ...
 
@@ -66,9 +66,9 @@ class TrainingEpisodes:
         """Of the run's seed, the copy and the episode."""
         return episode_seed(self._seed, self._copies[index], episode)
 
-    def stream(self, index: int, episode: int, slot: int) -> int:
+    def stream(self, index: int, episode: int, agent: int) -> int:
         """Of the run's seed, the copy, the episode and the agent."""
-        return key(self._seed, self._copies[index], episode, slot)
+        return key(self._seed, self._copies[index], episode, agent)
 
 
 class EvaluationEpisodes:
@@ -94,7 +94,7 @@ class EvaluationEpisodes:
         del index
         return episode_seed(self._seed, EVALUATION, episode)
 
-    def stream(self, index: int, episode: int, slot: int) -> int:
+    def stream(self, index: int, episode: int, agent: int) -> int:
         """Of the run's seed, the episode and the agent."""
         del index
-        return key(self._seed, EVALUATION, episode, slot)
+        return key(self._seed, EVALUATION, episode, agent)

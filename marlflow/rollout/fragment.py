@@ -37,6 +37,14 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What came of greedy episodes: those played to their end, in the order asked for, and those given up."""
+
+    episodes: tuple[EpisodeResult, ...]
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyReceipt:
     """What one collect made for one policy: agent steps, carried ones among them, reward that belongs to no row."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.random import key
 from marlflow.env import Window
 from marlflow.rollout.episodes import Episodes
 from marlflow.rollout.player import Player
@@ -14,6 +15,9 @@ from marlflow.rollout.protocol import Matchup
 
 # The lanes of a copy whose environment does not say who may appear in it.
 UNDECLARED_LANES = 256
+
+NO_EPISODE = -1
+"""The episode of lanes whose last one is over, until the next begins."""
 
 PolicyOf = Callable[[str], str | None]
 """The policy of an agent, in episodes that no matchup is dealt for; None: it has none."""
@@ -59,8 +63,8 @@ class Lanes:
         for player in self._order:
             if player.memory is not None:
                 player.memory.begin(lanes)
-        for slot in range(len(window.agents)):
-            self.keys[lanes.start + slot] = episodes.stream(index, episode, slot)
+        for slot in range(self.known[index]):
+            self.keys[lanes.start + slot] = episodes.stream(index, episode, _who(window, slot))
         self.welcome(index, window, episodes)
 
     def forget(self, index: int, matchup: Matchup) -> None:
@@ -80,7 +84,7 @@ class Lanes:
             if agents[slot] not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agents[slot]: player.policy}
             self.player_of[lane] = self._players[player.policy]
-            self.keys[lane] = episodes.stream(index, int(self.episode[first]), slot)
+            self.keys[lane] = episodes.stream(index, int(self.episode[first]), _who(window, slot))
             if player.columns is not None:
                 self.row_of[lane] = player.columns.row(lane)
         self.known[index] = len(agents)
@@ -100,3 +104,8 @@ class Lanes:
             raise EnvironmentFailed(window.where(agent), reason)
         self._fitting.add((agent, player.policy))
         return player
+
+
+def _who(window: Window, slot: int) -> int:
+    """What tells an agent's random stream from others': its slot, or where slots are given as agents come, its name."""
+    return slot if window.declared else key(*window.agents[slot].encode())

@@ -22,7 +22,7 @@ from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import Episodes
 from marlflow.rollout.faults import Broken
 from marlflow.rollout.fragment import EpisodeResult
-from marlflow.rollout.lanes import Lanes
+from marlflow.rollout.lanes import NO_EPISODE, Lanes
 from marlflow.rollout.player import Player
 from marlflow.rollout.recorder import Recorder
 
@@ -233,6 +233,7 @@ class Lockstep:
         self.results.append(EpisodeResult(copy, episode, window.env_steps, by_agent, self.ticks, matchup))
         if self._recorder is not None:
             self._recorder.over(lanes)
+        self.lanes.episode[lanes] = NO_EPISODE  # whatever breaks from here on, its rows stay
 
     def _give_up(self, index: int, failure: EnvironmentFailed) -> None:
         """Forgets the episode of a copy that broke, and begins the next with a fresh environment."""

@@ -20,7 +20,7 @@ from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.random import key
 from marlflow.rollout.episodes import EVALUATION
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.rollout.fragment import Evaluated, Receipt
 from marlflow.rollout.protocol import Matchup, Request, Round, Workers
 
 # Beyond so many different matchups, equal ones are no longer one object.
@@ -205,7 +205,7 @@ class DealtWorkers:
 
     def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
-    ) -> Sequence[EpisodeResult] | Awaitable[Sequence[EpisodeResult]]:
+    ) -> Evaluated | Awaitable[Evaluated]:
         """Greedy episodes, with matchups of their own."""
         dealt = self._dealer.deal_evaluation(episodes) if matchups is None else matchups
         return self._workers.evaluate(episodes, weights, dealt)

@@ -43,11 +43,15 @@ class Player:
         self.sees_state = state is not None
         self._encoder = spaces.encoder()
         self._discrete = _numbers(spaces.action)
+        self._ends: tuple[Array, Array, gym_spaces.Box] | None = None
+        if isinstance(spaces.action, gym_spaces.Box) and spaces.action.dtype == np.float64:
+            # In float32, in which policies choose, the ends of the space may lie outside of it.
+            self._ends = spaces.action.low.astype(np.float32), spaces.action.high.astype(np.float32), spaces.action
         columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"obs": (spaces.obs_shape, spaces.obs_dtype)}
         if spaces.masked:
             columns["action_mask"] = ((spaces.num_actions,), np.dtype(bool))
         if state is not None:
-            columns["state"] = (state.shape, np.dtype(np.float32) if state.dtype == np.float64 else state.dtype)
+            columns["state"] = (state.shape, np.dtype(state.dtype))
         self.seen: dict[str, Array] = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in columns.items()}
         self.columns = Columns(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
         self.memory: Memory | None = None
@@ -95,6 +99,9 @@ class Player:
         space = self.spaces.action
         if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
             action = action + space.start
+        if self._ends is not None:
+            low, high, box = self._ends
+            return list(np.where(action == low, box.low, np.where(action == high, box.high, action)))
         return list(action.astype(space.dtype, copy=False))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from marlflow.base.items import Fragment, Weights
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.rollout.fragment import Evaluated, Receipt
 
 Matchup: TypeAlias = Mapping[str, str]
 """Who plays whom in one episode: agent to policy."""
@@ -50,7 +50,7 @@ class Workers(Protocol):
     """All rollout workers of a run.
 
     round = await workers.collect(Request(round=0, weights={...}, schedules={...}))
-    results = await workers.evaluate(range(10), weights)
+    evaluated = await workers.evaluate(range(10), weights)
     """
 
     def collect(self, request: Request) -> Round | Awaitable[Round]:
@@ -59,7 +59,7 @@ class Workers(Protocol):
 
     def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
-    ) -> Sequence[EpisodeResult] | Awaitable[Sequence[EpisodeResult]]:
+    ) -> Evaluated | Awaitable[Evaluated]:
         """Greedy episodes by number, each with a seed of its own; no rows, and no training state is touched.
 
         `matchups` has one for each of `episodes`; None: the workers' own mapping.

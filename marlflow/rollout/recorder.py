@@ -104,8 +104,9 @@ class Recorder:
             return
         carried = start == 0 and bool(self._carried[lane])
         place = (player.columns.row(lane), start, cell + 1)
-        one = np.array([lane])
-        memory = None if player.memory is None else player.memory.of_segments(one, np.zeros(1, bool))
+        # Where there is no final observation the last one stands for it, with the memory that it was looked at with.
+        one, last_is_seen = np.array([lane]), np.array([ending.observation is None])
+        memory = None if player.memory is None else player.memory.of_segments(one, last_is_seen)
         ended = _Ended((*place, ending.terminated, ending.truncated, carried, episode), lane, bootstrap, memory)
         self._ended.setdefault(player.policy, []).append(ended)
 

@@ -29,13 +29,10 @@ class Overdue(BaseException):
 class Watchdog:
     """Whoever steps environments counts in `begun` each step that it begins, and is `inside` while it does.
 
-    Without `timeout_s` (seconds) nothing is watched. Raises ConfigInvalid away from the main thread of a process: no
-    other can be interrupted.
+    Without `timeout_s` (seconds) nothing is watched.
     """
 
     def __init__(self, timeout_s: float | None) -> None:
-        if timeout_s is not None and threading.current_thread() is not threading.main_thread():
-            raise ConfigInvalid(["env.step_timeout_s can only be kept in the main thread of a process; set it to null"])
         self.timeout_s = timeout_s
         self.begun = 0
         self.inside = False
@@ -43,10 +40,15 @@ class Watchdog:
 
     @contextmanager
     def on_guard(self) -> Iterator[None]:
-        """An env step or reset of the environments in here takes no longer than half as much again as it may."""
+        """An env step or reset of the environments in here takes no longer than half as much again as it may.
+
+        Raises ConfigInvalid away from the main thread of a process: no other can be interrupted.
+        """
         if self.timeout_s is None:
             yield
             return
+        if threading.current_thread() is not threading.main_thread():
+            raise ConfigInvalid(["env.step_timeout_s can only be kept in the main thread of a process; set it to null"])
         before = signal.signal(signal.SIGALRM, self._look)
         signal.setitimer(signal.ITIMER_REAL, self.timeout_s / _LOOKS, self.timeout_s / _LOOKS)
         try:

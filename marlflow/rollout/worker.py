@@ -15,12 +15,12 @@ from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
-from marlflow.env import Window, open_window
+from marlflow.env import Window
 from marlflow.policy.actor import Actor, WeightedActor
 from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
 from marlflow.rollout.faults import FaultLog
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.rollout.fragment import Evaluated, Receipt
 from marlflow.rollout.lanes import Lanes, PolicyOf, lanes_per_copy
 from marlflow.rollout.lockstep import Lockstep
 from marlflow.rollout.mapping import ByRules, Rule
@@ -86,13 +86,7 @@ class RolloutWorker:
         return tuple(self._players)
 
     def _make_copies(self, numbers: Sequence[int]) -> Copies:
-        return Copies(
-            numbers,
-            lambda number: open_window(self._make_env(), number, None),
-            self._watchdog,
-            self._faults,
-            bool(self._with_state),
-        )
+        return Copies(numbers, self._make_env, self._watchdog, self._faults, bool(self._with_state))
 
     def _make_players(self, recorded: Collection[str], copies: int) -> dict[str, Player]:
         state = self._copies.windows[0].state_space() if self._with_state else None
@@ -184,11 +178,11 @@ class RolloutWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
-    ) -> list[EpisodeResult]:
+    ) -> Evaluated:
         """Greedy episodes, by number, in environments of their own; training goes on afterwards as if nothing were.
 
         The seed of an episode depends on the run's seed and its number alone. `matchups` has one for each of them.
-        Results are in the order of `episodes`, without those that an environment broke.
+        Results are in the order of `episodes`, without those that an environment broke, which are faults.
         """
         training = self._snapshot(weights or {})
         count = min(len(episodes), _EVALUATION_COPIES)
@@ -207,7 +201,8 @@ class RolloutWorker:
                 lockstep.tick()
         self._load(training)
         place = {episode: number for number, episode in enumerate(episodes)}
-        return sorted(lockstep.results, key=lambda result: place[result.episode])
+        results = sorted(lockstep.results, key=lambda result: place[result.episode])
+        return Evaluated(tuple(results), self._faults.take())
 
     def _close_evaluation(self) -> None:
         if self._evaluation is not None:

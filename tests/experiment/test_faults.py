@@ -22,7 +22,7 @@ from marlflow.experiment.experiment import Env, Evaluation, Experiment, Faults, 
 from marlflow.experiment.ready import problems_of
 from marlflow.experiment.train import Result, train
 from marlflow.rollout.fragment import Fault
-from tests.experiment.watching import Seen
+from tests.experiment.watching import Seen, reports
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run, without_times
 
 SEED = 11
@@ -141,10 +141,10 @@ def begun(copies: int, episodes: int = 100) -> dict[int, list[int]]:
     return {copy: [episode_seed(SEED, copy, number) for number in range(episodes)] for copy in range(copies)}
 
 
-def raised_by(experiment: Experiment, where: Path) -> EnvironmentFailed:
+def raised_by(experiment: Experiment, where: Path, stage: str = "Collect") -> EnvironmentFailed:
     with pytest.raises(StageFailed) as caught:
         train(experiment, where)
-    assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
+    assert (caught.value.plan, caught.value.stage) == ("rollouts", stage)
     cause = caught.value.__cause__
     assert isinstance(cause, EnvironmentFailed)
     assert failure(caught.value).endswith(f"error: {cause.where}: {cause.reason}")
@@ -252,7 +252,7 @@ def test_beyond_the_budget_the_run_ends_and_says_how_many_were_given_up(
     with caplog.at_level(logging.INFO, "marlflow"):
         # Rounds of few env steps, so that no worker has many faults in one.
         experiment = run_of(Raises, Faults(env_errors=budget), rollouts=Rollouts(2, 4), env_steps=10_000)
-        cause = raised_by(experiment, tmp_path)
+        cause = raised_by(experiment, tmp_path, stage="Count")
     given_up = "1 episode was" if budget == 1 else f"{budget} episodes were"
     assert cause.reason == (
         f"step() raised ValueError: the pole snapped; {given_up} given up before, and faults.env_errors allows no more"
@@ -264,11 +264,12 @@ def test_beyond_the_budget_the_run_ends_and_says_how_many_were_given_up(
     detail = [record.getMessage() for record in caplog.records if "doing" in record.getMessage()]
     assert len(detail) == len(told)
     assert all(__file__ in text for text in detail)
-    assert sum(len(receipt.faults) for receipt in seen.receipts) <= budget
+    assert sum(len(receipt.faults) for receipt in seen.receipts) == len(told)
+    assert reports(tmp_path)[-1]["faults"]["env_errors"] == len(told)
 
 
 def test_each_kind_of_fault_has_its_own_budget(tmp_path: Path) -> None:
-    cause = raised_by(run_of(Raises, Faults(env_hangs=3), rollouts=Rollouts(2, 4)), tmp_path)
+    cause = raised_by(run_of(Raises, Faults(env_hangs=3), rollouts=Rollouts(2, 4)), tmp_path, stage="Count")
     assert cause.reason == (
         "step() raised ValueError: the pole snapped; "
         "no episodes were given up before, and faults.env_errors allows no more"
@@ -304,7 +305,9 @@ def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, mo
 # -- what is said ---------------------------------------------------------------------------------------------------
 
 
-def test_the_console_tells_of_each_fault_and_of_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_fault_is_told_and_counted_those_of_evaluations_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: Seen
+) -> None:
     experiment = run_of(
         Raises,
         Faults(env_errors=1_000),
@@ -319,7 +322,7 @@ def test_the_console_tells_of_each_fault_and_of_evaluation(tmp_path: Path, capsy
     assert f"an episode was given up: env_errors {count}, and faults.env_errors allows 1000" in said
     missing = sum(breaks(episode_seed(SEED, -1, number)) for number in range(30))
     assert missing > 0
-    assert said.count(f"{missing} of 30 evaluation episodes were given up") == 2
+    assert count == sum(len(receipt.faults) for receipt in seen.receipts) + 2 * missing
     assert any("faults so far: " in line and f"env errors {count}" in line for line in said)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from marlflow.base.items import Update
 from marlflow.experiment.tally import Tally
-from marlflow.rollout.fragment import EpisodeResult, Fault, Receipt
+from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 PREY = {"fox": "prey"}
 
@@ -70,7 +70,8 @@ def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
         "fox": [1.0, 2.0, 3.0],
         "hen": [10.0, 20.0, 30.0],
     }
-    tally.evaluated([EpisodeResult(0, 0, 1, {"fox": 5.0, "hen": 6.0}, 0, {"fox": "blue", "hen": "red"})])
+    one = EpisodeResult(0, 0, 1, {"fox": 5.0, "hen": 6.0}, 0, {"fox": "blue", "hen": "red"})
+    tally.evaluated(Evaluated((one,)))
     assert (tally.policies["red"].eval_return_mean, tally.policies["blue"].eval_return_mean) == (6.0, 5.0)
 
 

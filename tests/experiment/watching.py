@@ -11,7 +11,7 @@ import pytest
 
 from marlflow.base.items import Update
 from marlflow.experiment.tally import PolicyTally, Tally
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.rollout.fragment import EpisodeResult, Evaluated, Receipt
 
 POLICY_KEYS = {
     "return_mean",
@@ -46,8 +46,8 @@ class Seen:
             self.receipts += receipts
             collected(tally, receipts)
 
-        def see_evaluated(tally: Tally, results: Sequence[EpisodeResult]) -> None:
-            self.evaluations.append(results)
+        def see_evaluated(tally: Tally, results: Evaluated) -> None:
+            self.evaluations.append(results.episodes)
             evaluated(tally, results)
 
         def see_updated(tally: PolicyTally, update: Update) -> None:

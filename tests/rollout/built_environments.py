@@ -164,10 +164,9 @@ class Built:
 
     def events(self, living):
         """What happens to each of the `living` at the next step, and who joins."""
-        step = self.course.steps[self.t]
-        events = dict(zip(self.names, step.events, strict=True))
+        events = dict(zip(self.names, self.course.events(self.t), strict=True))
         self.t += 1
-        if self.t == len(self.course.steps) or (self.does("fickle") and self.past % 7 == 0):
+        if self.t == self.course.steps or (self.does("fickle") and self.past % 7 == 0):
             ends = {agent: TERMINATE if self.chance(0.5, "end", agent) else TRUNCATE for agent in living}
             return {agent: ends[agent] if events[agent] in (STAY, JOIN) else events[agent] for agent in living}, []
         absent = [agent for agent in self.names if agent not in self.agents and events[agent] == JOIN]
@@ -274,7 +273,7 @@ class BuiltAEC(Built, AECEnv):
 
     def turn(self):
         self.moves += 1
-        step = self.course.steps[self.t]
+        turn = self.course.turn(self.t)
         events, joined = self.events([agent for agent in self.agents if not self.is_dead(agent)])
         self.add(joined)
         for agent, event in events.items():
@@ -285,7 +284,7 @@ class BuiltAEC(Built, AECEnv):
                 self.truncations[agent] = event in (TRUNCATE, BOTH)
         self.rewards = self.payments(self.agents)
         if self.agents:
-            self.agent_selection = self.agents[step.turn % len(self.agents)]
+            self.agent_selection = self.agents[turn % len(self.agents)]
             if self.does("deads_first"):
                 self._deads_step_first()
 

@@ -5,63 +5,15 @@ It says which rows there are, when each was decided and when it was complete; ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import isfinite
-from typing import NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from marlflow.base.random import RowRandom, episode_seed, key
+from tests.rollout.reference_rows import Row, Seen, Segment, Trajectory, as_row
 from tests.rollout.row_actors import MEMORY_SHAPE, decide
-
-
-class Seen(NamedTuple):
-    """What a decision is made from, or would be; `version` computed the memory."""
-
-    obs: np.ndarray
-    mask: np.ndarray | None
-    state: np.ndarray | None = None
-    memory: np.ndarray | None = None
-    version: int | None = None
-
-
-@dataclass(eq=False)
-class Row:
-    seen: Seen
-    action: np.ndarray
-    logp: np.float32
-    version: int
-    t_env: int
-    t_agent: int
-    decided: int  # the tick
-    complete: int | None = None  # after that tick
-    reward: float = 0.0
-
-
-@dataclass(eq=False)
-class Trajectory:
-    """One agent in one episode, from when it is first asked to its end."""
-
-    slot: int
-    episode: int
-    policy: str
-    rows: list[Row] = field(default_factory=list)
-    terminated: bool = False
-    truncated: bool = False
-    final: Seen | None = None
-    pending: Seen | None = None  # what it sees when it is asked, before it has decided
-
-
-class Segment(NamedTuple):
-    """The rows of a trajectory that are in one fragment."""
-
-    trajectory: Trajectory
-    rows: list[Row]
-    bootstrap: Seen
-    ended: bool
-    carried: bool
 
 
 class TooManyFaults(Exception):
@@ -74,32 +26,6 @@ class Spoiled(Exception):
 
 # What a broken environment ends in: it raised, or something of it is no number, or it was looked at and found wrong.
 BREAKING = (Spoiled, RuntimeError, ValueError)
-
-
-def parts(space, value):
-    """The leaves of an observation as (array, whether it is a Box), one-hot where they are numbers."""
-    if isinstance(space, spaces.Dict):
-        return [part for name, inner in space.spaces.items() for part in parts(inner, value[name])]
-    if isinstance(space, spaces.Tuple):
-        return [part for inner, one in zip(space.spaces, value, strict=True) for part in parts(inner, one)]
-    if isinstance(space, spaces.Discrete):
-        return [(np.eye(int(space.n), dtype=np.uint8)[int(value) - int(space.start)], False)]
-    if isinstance(space, spaces.MultiDiscrete):
-        hot = [np.eye(n, dtype=np.uint8)[at] for n, at in zip(space.nvec, np.array(value) - space.start, strict=True)]
-        return [(np.concatenate(hot), False)]
-    if isinstance(space, spaces.MultiBinary):
-        return [(np.array(value, np.uint8), False)]
-    return [(np.array(value, np.float32 if space.dtype.kind == "f" else space.dtype), True)]
-
-
-def as_row(space, value):
-    """An observation as a row of the `obs` column: as it is, one float32 vector, or bytes where there are pixels."""
-    found = parts(space, value)
-    if isinstance(space, spaces.Box):
-        return found[0][0]
-    if any(is_box and array.dtype == np.uint8 for array, is_box in found):
-        return np.frombuffer(b"".join(array.tobytes() for array, _ in found), np.uint8)
-    return np.concatenate([array.reshape(-1).astype(np.float32) for array, _ in found])
 
 
 class Reference:
@@ -215,9 +141,10 @@ class Reference:
         return Seen(as_row(space, observation), None if mask is None else np.array(mask, bool), state)
 
     def look_at_last(self, agent, observation, info):
-        """As `look`, for an agent that ends; of one that never decided no row needs what it sees."""
+        """As `look`, for an agent that ends; without rows that anybody wants, nobody asks what it sees."""
         trajectory = self.running.get(agent)
-        return self.look(agent, observation, info) if trajectory is not None and trajectory.rows else None
+        wanted = trajectory is not None and trajectory.rows and self.policies[trajectory.policy].recorded
+        return self.look(agent, observation, info) if wanted else None
 
     def policy_of(self, agent):
         return self.matchup(self.episode)[agent]
@@ -352,10 +279,7 @@ class Reference:
             if trajectory.policy != policy or not done:
                 continue
             after = trajectory.rows[trajectory.rows.index(done[-1]) + 1 :]
-            if after:
-                bootstrap = after[0].seen
-            else:
-                bootstrap = trajectory.final or trajectory.pending
+            bootstrap = after[0].seen if after else trajectory.final or trajectory.pending
             ended = not after and trajectory.final is not None
             segments.append(Segment(trajectory, done, bootstrap, ended, done[0].decided <= begin))
         return segments

@@ -83,7 +83,7 @@ class RememberingRowActor(RowActor):
 
 @dataclass
 class Policy:
-    """What the reference knows of a policy: the weights it has now; whether it remembers, sees the state, is recorded."""
+    """What the reference knows of a policy: its weights now; whether it remembers, sees the state, and is recorded."""
 
     action_space: spaces.Space
     version: int = -1

@@ -58,8 +58,25 @@ def seats(mapping, action_spaces):
 collects = st.lists(
     st.builds(Collect, st.integers(1, 9), st.tuples(st.booleans(), st.booleans()), st.integers(0, 4)),
     min_size=1,
-    max_size=5,
+    max_size=8,
 )
+
+
+def worker_of(make_env, seats, copies, spaces=None, tolerated=0):
+    """A worker whose policies have never been published."""
+    for policy in seats.policies.values():
+        policy.version, policy.parameter = -1, 0.0
+    return RolloutWorker(
+        make_env,
+        copies,
+        None if seats.dealt else seats.matchup(0, 0),
+        {name: policy.actor() for name, policy in seats.policies.items()},
+        SEED,
+        spaces=spaces if seats.dealt else None,
+        recorded=[name for name, policy in seats.policies.items() if policy.recorded],
+        with_state=[name for name, policy in seats.policies.items() if policy.sees_state],
+        tolerated_faults=tolerated,
+    )
 
 
 class Side:
@@ -68,19 +85,7 @@ class Side:
     def __init__(self, make_env, seats, copies, spaces=None, tolerated=0):
         self.make_env, self.seats, self.number, self.tolerated = make_env, seats, 0, tolerated
         self.policies = seats.policies
-        for policy in self.policies.values():
-            policy.version, policy.parameter = -1, 0.0
-        self.worker = RolloutWorker(
-            make_env,
-            copies,
-            None if seats.dealt else seats.matchup(0, 0),
-            {name: policy.actor() for name, policy in self.policies.items()},
-            SEED,
-            spaces=spaces if seats.dealt else None,
-            recorded=[name for name, policy in self.policies.items() if policy.recorded],
-            with_state=[name for name, policy in self.policies.items() if policy.sees_state],
-            tolerated_faults=tolerated,
-        )
+        self.worker = worker_of(make_env, seats, copies, spaces, tolerated)
         self.references = [self.reference(copy) for copy in copies]
         self.next_episodes = dict.fromkeys(copies, 0)
 
@@ -122,6 +127,7 @@ class Side:
         for policy, batch in batches.items():
             self.compare(policy, batch, receipt.policies[policy])
         self.compare_episodes(receipt)
+        self.receipt, self.batches = receipt, batches
         self.number += 1
         return True
 
@@ -153,7 +159,11 @@ class Side:
             for one, segment in zip(found[lane], segments, strict=True):
                 compare_segment(batch, *one, segment, self.policies[policy])
         carried = int(batch.segments["carried"].sum())
-        assert (receipt.rows, receipt.rows_carried, receipt.version) == (batch.rows, carried, self.policies[policy].version)
+        assert (receipt.rows, receipt.rows_carried, receipt.version) == (
+            batch.rows,
+            carried,
+            self.policies[policy].version,
+        )
         stride = (batch.segments["lane"] - batch.segments["agent"]) // np.maximum(batch.segments["copy"], 1)
         assert len(set(stride[batch.segments["copy"] > 0].tolist())) <= 1
         if not any(reference.lost[-1] for reference in self.references):
@@ -242,7 +252,7 @@ def assert_same(make_env, seats, collects, copies=(0, 1, 2), evaluate=True, **ar
 
 @st.composite
 def built_seats(draw, script, plain=False):
-    """Who plays in a built environment; unless `plain`, dealt per episode or not, remembering, seeing, recorded or not."""
+    """Who plays in a built environment; unless `plain`, dealt or not, with memory and state or not, recorded or not."""
     dealt = not plain and draw(st.booleans())
     able = script.candidates() if dealt else {agent: [policy] for agent, policy in script.mapping().items()}
     policies = {name: Policy(script.kind(agent).action_space()) for agent, names in able.items() for name in names}

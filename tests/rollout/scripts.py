@@ -45,7 +45,7 @@ ACTIONS = {
 
 STAY, TERMINATE, TRUNCATE, BOTH = "stay", "terminate", "truncate", "both"
 VANISH, VANISH_SEEN, LINGER, JOIN = "vanish", "vanish_seen", "linger", "join"
-EVENTS = (STAY, TERMINATE, TRUNCATE, BOTH, VANISH, VANISH_SEEN, LINGER, JOIN)
+EVENTS = (TERMINATE, TRUNCATE, BOTH, VANISH, VANISH_SEEN, LINGER, JOIN)
 
 # What an environment may do besides; with lawful habits it passes PettingZoo's own API tests.
 LAWFUL_HABITS = (
@@ -96,19 +96,25 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What happens to each agent at one env step, and whose turn it is afterwards."""
-
-    events: tuple[str, ...]
-    turn: int = 0
-
-
-@dataclass(frozen=True)
 class Course:
-    """One episode: who is there at its start, and its steps; after the last, everybody ends."""
+    """One episode: who is there at its start, what happens to whom at which of its `steps`; the last ends everybody.
+
+    `turns` are added to the number of the step, over and over, to say whose turn it is (of an AEC environment).
+    """
 
     present: tuple[bool, ...]
-    steps: tuple[Step, ...]
+    steps: int
+    happenings: tuple[tuple[int, int, str], ...] = ()  # (step, agent, event)
+    turns: tuple[int, ...] = (0,)
+
+    def events(self, t: int) -> list[str]:
+        """What happens to each agent at step `t`."""
+        at = {agent: event for step, agent, event in self.happenings if step % self.steps == t}
+        return [at.get(agent, STAY) for agent in range(len(self.present))]
+
+    def turn(self, t: int) -> int:
+        """Whose turn it is after step `t`."""
+        return t + self.turns[t % len(self.turns)]
 
 
 BREAKS = (
@@ -176,10 +182,15 @@ def scripts(draw: st.DrawFn, lawful: bool = False, breaks: bool = False) -> Scri
     num_agents = draw(st.integers(1, 4))
     found = tuple(draw(st.lists(kinds(lawful), min_size=1, max_size=min(3, num_agents))))
     kind_of = tuple(draw(st.integers(0, len(found) - 1)) for _ in range(num_agents))
-    events = st.sampled_from([STAY, STAY, TERMINATE, TRUNCATE, BOTH, JOIN] if lawful else [STAY, *EVENTS])
-    step = st.builds(Step, st.tuples(*[events] * num_agents), st.integers(0, 3))
-    present = st.tuples(*[st.booleans()] * num_agents)
-    course = st.builds(Course, present, st.lists(step, min_size=1, max_size=9).map(tuple))
+    events = st.sampled_from((TERMINATE, TRUNCATE, BOTH, JOIN) if lawful else EVENTS)
+    happening = st.tuples(st.integers(0, 19), st.integers(0, num_agents - 1), events)
+    course = st.builds(
+        Course,
+        st.tuples(*[st.sampled_from([True, True, True, False])] * num_agents),
+        st.integers(1, 20),
+        st.lists(happening, max_size=8).map(tuple),
+        st.lists(st.integers(0, 3), min_size=1, max_size=5).map(tuple),
+    )
     courses = tuple(draw(st.lists(course, min_size=1, max_size=3)))
     habits = draw(st.frozensets(st.sampled_from(LAWFUL_HABITS if lawful else HABITS)))
     wrong = st.builds(Break, st.sampled_from(BREAKS), st.integers(0, 5), st.integers(1, 4))

@@ -90,7 +90,7 @@ def test_evaluation_is_greedy_and_leaves_training_as_it_was():
     alone, disturbed = (team(actor) for actor in actors)
     results = disturbed.evaluate([3, 5], {"all": Weights(9, np.ones(1, np.float32))})
     assert {mode for _, mode in actors[1].asked} == {"greedy"}
-    assert [result.episode for result in results] == [3, 5]
+    assert [result.episode for result in results.episodes] == [3, 5]
     expected, found = alone.collect(30), disturbed.collect(30)
     for name, column in expected[1]["all"].columns.items():
         np.testing.assert_array_equal(found[1]["all"].columns[name], column)
@@ -103,8 +103,8 @@ def test_an_evaluation_episode_depends_on_its_number_alone():
         team(Constant()),
         RolloutWorker(cartpole_team.parallel_env, [7], EVERYBODY, {"all": Constant()}, seed=1),
     )
-    many = {result.episode: result.returns for result in worker.evaluate(range(40))}
-    (one,) = other.evaluate([23])
+    many = {result.episode: result.returns for result in worker.evaluate(range(40)).episodes}
+    (one,) = other.evaluate([23]).episodes
     assert one.returns == many[23]
     assert len({tuple(returns.values()) for returns in many.values()}) > 1
 

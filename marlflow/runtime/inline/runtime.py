@@ -8,7 +8,7 @@ import torch
 
 from marlflow.base.items import Weights
 from marlflow.learn.learner import LearnerState, TorchLearner
-from marlflow.rollout.fragment import EpisodeResult
+from marlflow.rollout.fragment import Evaluated
 from marlflow.rollout.protocol import Matchup, Request, Round
 from marlflow.rollout.worker import RolloutWorker
 from marlflow.runtime.inline.place import InlinePlace
@@ -34,7 +34,7 @@ class InlineWorkers:
 
     def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
-    ) -> Sequence[EpisodeResult]:
+    ) -> Evaluated:
         """Greedy episodes, all on the first worker."""
         return self._workers[0].evaluate(episodes, weights, matchups)
 

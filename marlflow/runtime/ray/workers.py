@@ -12,7 +12,7 @@ import torch
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Weights
-from marlflow.rollout.fragment import EpisodeResult
+from marlflow.rollout.fragment import Evaluated
 from marlflow.rollout.protocol import Matchup, Request, Round
 from marlflow.runtime.ray.handles import as_exception
 from marlflow.runtime.ray.host import Raised, raised
@@ -95,7 +95,7 @@ class RayWorkers:
 
     async def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
-    ) -> Sequence[EpisodeResult]:
+    ) -> Evaluated:
         """Greedy episodes, dealt out to all workers."""
         versions = {name: new.version for name, new in weights.items()}
         flats = [new.flat for new in weights.values()]
@@ -105,8 +105,9 @@ class RayWorkers:
             dealt = None if matchups is None else list(matchups[number :: len(self._actors)])
             if share:
                 calls.append(actor.evaluate.remote(share, dealt, versions, *flats))
-        results = [result for part in await _all(calls) for result in part]
-        return sorted(results, key=lambda result: result.episode)
+        parts: list[Evaluated] = await _all(calls)
+        results = sorted((result for part in parts for result in part.episodes), key=lambda result: result.episode)
+        return Evaluated(tuple(results), tuple(fault for part in parts for fault in part.faults))
 
     def _unsent(self, number: int, weights: Mapping[str, Weights]) -> tuple[dict[str, int], list[Any]]:
         known = self._sent[number]
