@@ -166,11 +166,14 @@ class Lockstep:
             amounts = np.empty(0)
         if amounts.shape == (len(rewards),) and np.isfinite(amounts).all():
             return amounts
-        for reward, lane in zip(rewards, lanes.tolist(), strict=True):
-            number = np.asarray(reward)
-            if number.shape != () or number.dtype.kind not in "biuf" or not np.isfinite(number):
-                raise self._wrong(lane, f"the reward is {reward!r}, not a finite number")
-        raise AssertionError("every single reward is a number, but not all of them together")
+        return np.array([self._amount(reward, lane) for reward, lane in zip(rewards, lanes.tolist(), strict=True)])
+
+    def _amount(self, reward: Any, lane: int) -> float:
+        """One reward; PettingZoo's tests also let an array of one number pass."""
+        number = np.asarray(reward)
+        if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
+            raise self._wrong(lane, f"the reward is {reward!r}, not a finite number")
+        return float(number.item())
 
     def _wrong(self, lane: int, reason: str) -> Broken:
         index, slot = divmod(lane, self.lanes.stride)
@@ -187,8 +190,8 @@ class Lockstep:
                 self._breaks(index, broken.failure)
             except EnvironmentFailed as failure:
                 self._breaks(index, failure)
-        while self._broken:
-            self._give_up(*self._broken.popitem())
+        for index in sorted(self._broken):
+            self._give_up(index, self._broken.pop(index))
 
     def _end_some(self, index: int, turn: Turn) -> None:
         """Of one copy: others decide now, agents came or ended, or all of it is over."""

@@ -30,14 +30,23 @@ from tests.rollout.scripts import (
 STATE_SPACE = spaces.Box(-1, 1, (2, 2), np.float64)
 
 
+MIXED = (0, 1, True, -0.1, np.float32(0.1), np.float64(1e9), np.int64(-2), np.bool_(True), np.array([0.5]))
 PAYERS = {
     "quarters": lambda number: (0.0, 0.0, 0.25, -0.5, 1.0, 2.75)[number % 6],
     "floats": lambda number: 0.0 if number % 3 == 0 else float(np.tan(number % 1571 / 1000)),
     "whole": lambda number: number % 7 - 3,
     "single": lambda number: np.float32(number % 1000 / 997),
-    "mixed": lambda number: (0, 1, True, -0.1, np.float32(0.1), np.float64(1e9), np.int64(-2), np.bool_(True))[
-        number % 8
-    ],
+    "mixed": lambda number: (
+        0,
+        1,
+        True,
+        -0.1,
+        np.float32(0.1),
+        np.float64(1e9),
+        np.int64(-2),
+        np.bool_(True),
+        np.array([0.5]),
+    )[number % 8],
 }
 
 WRONG_REWARDS = {"reward is nan": np.nan, "reward is infinite": -np.inf, "reward is a word": "much"}
@@ -205,12 +214,17 @@ class BuiltParallel(Built, ParallelEnv):
         self._lingering = [agent for agent in living if events[agent] == LINGER]
         self.agents = self.shuffled([*stay, *joined, *self._lingering])
         told = [] if self.does("terse") else joined
-        terminations |= dict.fromkeys(told, False)
-        truncations |= dict.fromkeys(told, False)
+        terminations = self.flags(terminations | dict.fromkeys(told, False))
+        truncations = self.flags(truncations | dict.fromkeys(told, False))
         observations, infos = self.show(living, stay, joined, events)
         if not self.does("undeclared") and self.breaks("somebody is undeclared"):
             self.agents = [*self.agents, "stranger"]
         return observations, self.payments([*living, *told]), terminations, truncations, infos
+
+    def flags(self, marks):
+        if self.does("terse"):
+            return {agent: mark for agent, mark in marks.items() if mark}
+        return {agent: np.bool_(mark) for agent, mark in marks.items()} if self.does("numpy_flags") else marks
 
     def show(self, living, stay, joined, events):
         ended = [agent for agent in living if agent not in stay and events[agent] != VANISH]

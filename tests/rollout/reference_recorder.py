@@ -143,8 +143,9 @@ class Reference:
     def look_at_last(self, agent, observation, info):
         """As `look`, for an agent that ends; without rows that anybody wants, nobody asks what it sees."""
         trajectory = self.running.get(agent)
-        wanted = trajectory is not None and trajectory.rows and self.policies[trajectory.policy].recorded
-        return self.look(agent, observation, info) if wanted else None
+        if self.greedy or trajectory is None or not trajectory.rows or not self.policies[trajectory.policy].recorded:
+            return None
+        return self.look(agent, observation, info)
 
     def policy_of(self, agent):
         return self.matchup(self.episode)[agent]
@@ -171,7 +172,8 @@ class Reference:
         trajectory, space = self.running[agent], self.env.action_space(agent)
         seen, trajectory.pending = trajectory.pending, None
         policy = self.policies[trajectory.policy]
-        stream = key(self.seed, self.copy, self.episode, trajectory.slot)
+        who = trajectory.slot if self.declared else key(*agent.encode())  # slots are given as agents come
+        stream = key(self.seed, self.copy, self.episode, who)
         t_agent = self.decisions.get(agent, 0)
         self.decisions[agent] = t_agent + 1
         random = RowRandom(np.array([stream], np.uint64), np.array([t_agent]))
