@@ -33,8 +33,13 @@ def run_check_env(words: list[str]) -> int:
     else:
         show(trial, Console(highlight=False))
         if trial.ready:
-            print(f"next: marlflow train {shlex.join(found.overrides)}")
+            print(f"next: marlflow train {shlex.join([*found.overrides, *_model(trial)])}")
     return 0 if trial.ready else 1
+
+
+def _model(trial: Trial) -> list[str]:
+    """What pixels need; the default is for numbers."""
+    return ["model@default_policy.model=cnn"] if trial.speed is not None and "CNN" in trial.speed.networks else []
 
 
 def _with_env(words: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +60,8 @@ def make_environment(
     try:
         env = factory(**arguments)
     except TypeError as error:
-        raise ConfigInvalid([f"environment {target} does not take {_written(arguments)}: {error}"]) from error
+        refused = f"does not take {_written(arguments)}" if arguments else "cannot be made without arguments"
+        raise ConfigInvalid([f"environment {target} {refused}: {error}"]) from error
     return wrapped(env, wrappers, target)
 
 
@@ -100,8 +102,10 @@ def _masks_first(env: Any, said: str) -> str:
 def import_factory(target: str) -> Callable[..., Any]:
     """The callable at `package.module.name`; raises ConfigInvalid, naming what is near or what to install."""
     module_path, _, name = target.rpartition(".")
-    if not module_path:
-        raise ConfigInvalid([f"environment {target!r} is not an import path: write package.module.function"])
+    if not all(part.isidentifier() for part in target.split(".")) or not module_path:
+        raise ConfigInvalid(
+            [f"environment {target!r} is not an import path: write package.module.function, from the folder it is in"]
+        )
     _hush(target)
     try:
         module = importlib.import_module(module_path)
@@ -111,7 +115,8 @@ def import_factory(target: str) -> Callable[..., Any]:
     if factory is None:
         raise ConfigInvalid([f"module {module_path} has no {name!r}{_near(name, _callables(module))}"])
     if not callable(factory):
-        raise ConfigInvalid([f"{target} is a {type(factory).__name__}: give its function, e.g. {target}.parallel_env"])
+        instead = f"give its function, e.g. {target}.parallel_env" if inspect.ismodule(factory) else "give a function"
+        raise ConfigInvalid([f"{target} is of type {type(factory).__name__}: {instead}"])
     return factory  # type: ignore[no-any-return]
 
 

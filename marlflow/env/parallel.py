@@ -46,9 +46,12 @@ class ParallelWindow(Opened):
         """One env step with the actions of the agents in the last turn's `deciding`."""
         live, env, turn, place = self._live, self._env, self._turn, self._place
         try:
-            observations, rewards, terminations, truncations, infos = env.step(dict(zip(live, actions, strict=True)))
+            stepped = env.step(dict(zip(live, actions, strict=True)))
         except Exception as error:
             raise place.raised(error, "step()") from error
+        if not isinstance(stepped, tuple) or len(stepped) != 5:
+            raise place.broken(f"step() returned {_counted(stepped)}; {_FIVE}")
+        observations, rewards, terminations, truncations, infos = stepped
         place.env_steps += 1
         if (
             True in terminations.values()
@@ -143,5 +146,10 @@ def _has_mask(infos: Mapping[str, Any]) -> bool:
     return any(MASK in info for info in infos.values() if info)
 
 
+def _counted(stepped: Any) -> str:
+    return f"{len(stepped)} things" if isinstance(stepped, tuple) else f"a {type(stepped).__name__}"
+
+
+_FIVE = "a ParallelEnv returns 5: observations, rewards, terminations, truncations and infos, a dict by agent each"
 _NOBODY: list[Ending] = []
 _NOTHING = "step() gave no observation for an agent that is in `agents`"

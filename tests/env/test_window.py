@@ -307,3 +307,15 @@ def test_a_selected_agent_that_is_not_there_is_an_error():
 def test_only_pettingzoo_environments_are_opened():
     with pytest.raises(TypeError, match="expected a PettingZoo AECEnv or ParallelEnv, got int"):
         open_window(3)
+
+
+def test_a_step_that_returns_what_an_older_interface_did_is_named():
+    class Older(Scripted):
+        def step(self, actions):
+            observations, rewards, terminations, _, infos = super().step(actions)
+            return observations, rewards, terminations, infos
+
+    window = open_window(Older([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})] * 2))
+    window.reset(0)
+    with pytest.raises(EnvironmentFailed, match=r"step\(\) returned 4 things; a ParallelEnv returns 5: observations"):
+        window.act([0, 0])

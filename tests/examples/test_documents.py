@@ -29,7 +29,11 @@ def commands(document: Path) -> list[str]:
 
 README = REPOSITORY / "README.md"
 OWN_FILES = "--config-dir"
-COMMANDS = [line for document in (README, TUTORIAL) for line in commands(document) if OWN_FILES not in line]
+ENVIRONMENTS = REPOSITORY / "docs" / "environments.md"
+OWN_MODULE = "my_module"
+LINES = [line for document in (README, TUTORIAL, ENVIRONMENTS) for line in commands(document)]
+COMMANDS = [line for line in LINES if OWN_FILES not in line and OWN_MODULE not in line]
+OF_OWN_MODULE = [line for line in LINES if OWN_MODULE in line]
 OWN_COMMANDS = [line for line in commands(README) if OWN_FILES in line]
 
 
@@ -41,6 +45,19 @@ def test_the_documents_have_commands() -> None:
 def test_every_command_is_a_plan_that_can_run(line: str) -> None:
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
+
+
+@pytest.mark.parametrize("line", OF_OWN_MODULE)
+def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(line: str, tmp_path: Path) -> None:
+    matchmaker = next(block for block in blocks(README, "python") if block.startswith("def swapped"))
+    team = (
+        "from marlflow.env.cartpole_team import CartPoleTeam\n\ndef make_env(size=4):\n    return CartPoleTeam(size)\n"
+    )
+    (tmp_path / "my_module.py").write_text(f"{team}\n{matchmaker}")
+    _, _, *words = shlex.split(line)
+    assert "ppo" in said_in(
+        tmp_path, "-c", "import sys; from marlflow.cli.main import main; sys.exit(main(sys.argv[1:]))", "plan", *words
+    )
 
 
 @pytest.mark.parametrize("line", OWN_COMMANDS)

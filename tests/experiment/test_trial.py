@@ -184,3 +184,18 @@ def test_unattributed_reward_that_was_never_issued_is_found(balanced: tuple[Play
     policy = next(policy for _, policy in played.rewards)
     played.unattributed[policy].append(0.5)
     assert "unattributed" in str(unbalanced(played, played.ledger, seats, SEED))
+
+
+class NeverReturns(CartPoleTeam):
+    def step(self, actions: dict[str, int]) -> Any:
+        while self._cycles == 3:
+            pass
+        return super().step(actions)
+
+
+def test_a_step_that_does_not_return_fails_pettingzoos_test_too() -> None:
+    trial = check_environment(Env(NeverReturns, step_timeout_s=0.2), episodes=3)
+    assert not trial.ready
+    [first, *_] = trial.tests
+    assert (first.verdict, first.why) == ("failed", "a step or reset took longer than env.step_timeout_s")
+    assert any("step() took longer than env.step_timeout_s (0.2 s)" in str(problem) for problem in trial.problems)

@@ -14,6 +14,7 @@ import pettingzoo
 
 from marlflow.experiment.environment import their_frames
 from marlflow.experiment.trial.outcome import Kind, Masks, TestOutcome
+from marlflow.rollout.watchdog import Overdue, Watchdog
 
 # Env steps (of an AEC environment: times agents) that each test takes at most; PettingZoo's own default is 1,000.
 _CYCLES = 250
@@ -28,10 +29,17 @@ _OF_MASKED = (
 )
 
 
-def run_tests(make_env: Callable[[], Any], kind: Kind, masks: Masks, notes: list[str]) -> tuple[TestOutcome, ...]:
-    """API test and seed test, each on fresh environments; adds to `notes` what PettingZoo warns of."""
+def run_tests(
+    make_env: Callable[[], Any], kind: Kind, masks: Masks, notes: list[str], step_timeout_s: float | None = None
+) -> tuple[TestOutcome, ...]:
+    """API test and seed test, each on fresh environments; adds to `notes` what PettingZoo warns of.
+
+    A test in which a step or reset takes longer than `step_timeout_s` seconds has failed.
+    """
     warned: list[str] = []
-    outcomes = _run(make_env, kind, masks, warned)
+    watchdog = Watchdog(step_timeout_s)
+    with watchdog.on_guard():
+        outcomes = _run(lambda: _watched(make_env(), watchdog), kind, masks, warned)
     notes += [note for note in warned if masks != "in the observation" or note not in _OF_MASKED]
     return outcomes
 
@@ -62,6 +70,8 @@ def _outcome(name: str, test: Callable[[], None], notes: list[str]) -> TestOutco
     try:
         with _quiet(notes):
             test()
+    except Overdue as overdue:
+        return TestOutcome(name, "failed", "a step or reset took longer than env.step_timeout_s", _where(overdue))
     except Exception as error:  # noqa: BLE001  (whatever it is, it is what the test found)
         return TestOutcome(name, "failed", _said(error), _where(error))
     return TestOutcome(name, "passed")
@@ -100,7 +110,26 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _where(error: Exception) -> str:
+def _watched(env: Any, watchdog: Watchdog) -> Any:
+    """The environment, whose steps and resets are watched."""
+
+    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            watchdog.begun += 1
+            watchdog.inside = True
+            try:
+                return method(*given, **named)
+            finally:
+                watchdog.inside = False
+
+        return call
+
+    if watchdog.timeout_s is not None:
+        env.step, env.reset = watched(env.step), watched(env.reset)
+    return env
+
+
+def _where(error: BaseException) -> str:
     """The innermost line that is the environment's own, `file:line`; empty where the test itself found it."""
     frames = [frame for frame in their_frames(error) if not frame.filename.startswith(_PETTINGZOO)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
