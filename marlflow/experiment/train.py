@@ -61,6 +61,10 @@ def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
         stack.callback(shown.close)
         stack.callback(runtime.close)
         shown.notice(f"starting {_processes(made)}")
+        round_env_steps, asked = made.spec.ticks * made.spec.copies, experiment.stop.env_steps
+        if asked is not None and asked < round_env_steps:
+            least = f"a round is {round_env_steps:,} env steps, and the least that a run takes"
+            shown.notice(f"{least}; lower rollouts.fragment_env_steps for stop.env_steps={asked:,}")
         run = _Run(made, where, runtime.start(made.spec), shown)
         stack.enter_context(run.interrupt.listening())
         stack.callback(run.close)

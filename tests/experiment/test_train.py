@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid, PlanInvalid
-from marlflow.experiment.experiment import Evaluation, Log, Policy, Rollouts
+from marlflow.experiment.experiment import Evaluation, Log, Policy, Rollouts, Stop
 from marlflow.experiment.train import Result, train
 from marlflow.rollout.stages import Concat
 from marlflow.runtime.spec import Placement
@@ -270,3 +270,11 @@ def signals_are_as_before() -> Iterator[None]:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_run_of_less_than_a_round_is_told_how_long_it_will_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(small_run(stop=Stop(env_steps=5), log=Log(console="plain", tensorboard=False)), tmp_path)
+    text = capsys.readouterr().out
+    assert "and the least that a run takes; lower rollouts.fragment_env_steps for stop.env_steps=5" in text
