@@ -20,7 +20,7 @@ from marlflow.policy.actor import Actor, WeightedActor
 from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
 from marlflow.rollout.faults import FaultLog
-from marlflow.rollout.fragment import Evaluated, Receipt
+from marlflow.rollout.fragment import Evaluated, PolicyReceipt, Receipt
 from marlflow.rollout.lanes import Lanes, PolicyOf, lanes_per_copy
 from marlflow.rollout.lockstep import Lockstep
 from marlflow.rollout.mapping import ByRules, Rule
@@ -131,20 +131,25 @@ class RolloutWorker:
                     break
                 lockstep.tick()
         cuts = self._recorder.cut(self._order, lockstep.lanes.episode)
-        receipt = Receipt(
+        receipts = {policy: cut for policy, (cut, _) in cuts.items()}
+        receipt = self._receipt(receipts, self._copies.vanished - vanished, began)
+        return receipt, {policy: self._named(batch) for policy, (_, batch) in cuts.items()}
+
+    def _receipt(self, policies: Mapping[str, PolicyReceipt], agents_vanished: int, began_s: float) -> Receipt:
+        lockstep = self._lockstep
+        return Receipt(
             worker=self._worker,
             env_steps=lockstep.env_steps,
             agent_steps=lockstep.agent_steps,
             episodes=tuple(lockstep.results),
-            policies={policy: cut for policy, (cut, _) in cuts.items()},
-            agents_vanished=self._copies.vanished - vanished,
+            policies=policies,
+            agents_vanished=agents_vanished,
             env_s=lockstep.env_s,
             policy_s=lockstep.policy_s,
-            bookkeeping_s=perf_counter() - began - lockstep.env_s - lockstep.policy_s,
+            bookkeeping_s=perf_counter() - began_s - lockstep.env_s - lockstep.policy_s,
             next_episodes=self._episodes.not_begun,
             faults=self._faults.take(),
         )
-        return receipt, {policy: self._named(batch) for policy, (_, batch) in cuts.items()}
 
     def _widen(self, capacity: int) -> None:
         self._recorder.widen(capacity)
