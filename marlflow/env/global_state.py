@@ -51,6 +51,8 @@ class GlobalState:
         return row
 
     def _find(self) -> spaces.Box | None:
+        if not callable(getattr(self._env, "state", None)):  # some keep a state of their own under this name
+            return None
         try:
             state = self._called()
         except EnvironmentFailed as failure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -15,6 +14,7 @@ from typing import Any
 from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import meant
 
 # Which of marlflow's extras brings the environments of which module.
 _EXTRAS = {
@@ -113,7 +113,7 @@ def import_factory(target: str) -> Callable[..., Any]:
         raise ConfigInvalid([_cannot_import(target, module_path, error)]) from error
     factory = getattr(module, name, None)
     if factory is None:
-        raise ConfigInvalid([f"module {module_path} has no {name!r}{_near(name, _callables(module))}"])
+        raise ConfigInvalid([f"module {module_path} has no {name!r}{meant(name, sorted(_callables(module)))}"])
     if not callable(factory):
         instead = f"give its function, e.g. {target}.parallel_env" if inspect.ismodule(factory) else "give a function"
         raise ConfigInvalid([f"{target} is of type {type(factory).__name__}: {instead}"])
@@ -128,7 +128,7 @@ def _cannot_import(target: str, module_path: str, error: ImportError) -> str:
             return f"{text}; pip install 'marlflow[{extra}]'"
     parent, _, name = module_path.rpartition(".")
     if parent and _exists(parent):
-        return text + _near(name, _submodules(parent))
+        return text + meant(name, sorted(_submodules(parent)))
     return f"{text}; is its package installed, and is the name right?"
 
 
@@ -155,11 +155,6 @@ def _submodules(package: str) -> list[str]:
 
 def _callables(module: Any) -> list[str]:
     return [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))]
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(sorted(known)) or 'nothing'}"
 
 
 def _written(arguments: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ class Copies:
 
     def act(self, index: int, actions: Sequence[Any]) -> Turn:
         """One env step of a copy; raises EnvironmentFailed."""
+        # Written out, for this is done for every env step; `_watched` is for what is rare.
         window, watchdog = self.windows[index], self.watchdog
         watchdog.begun += 1
         try:

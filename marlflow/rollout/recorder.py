@@ -139,10 +139,14 @@ class Recorder:
                 continue
             mine = np.flatnonzero(self._player_of[lanes] == number) + lanes.start
             lost += int((self._cell[mine] - self._start[mine] + self._open[mine]).sum())
-            ended = self._ended.pop(player.policy, [])
-            dropped = [one for one in ended if lanes.start <= one.lane < lanes.stop and one.values[-1] == episode]
-            lost += sum(one.values[2] - one.values[1] for one in dropped)
-            self._ended[player.policy] = [one for one in ended if one not in dropped]
+            ended, kept = self._ended.pop(player.policy, []), []
+            for one in ended:
+                _, start, stop, *_, of_episode = one.values
+                if lanes.start <= one.lane < lanes.stop and of_episode == episode:
+                    lost += stop - start
+                else:
+                    kept.append(one)
+            self._ended[player.policy] = kept
         self._cell[lanes] += self._open[lanes]
         self._start[lanes] = self._cell[lanes]
         self._open[lanes] = False

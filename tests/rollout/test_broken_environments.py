@@ -183,3 +183,28 @@ def test_box_actions_of_float64_stay_in_their_space():
     receipt, batches = RolloutWorker(Narrow, [0], EVERYBODY, actors, seed=0).collect(30)
     assert receipt.env_steps == 30
     assert set(batches["all"]["action"].ravel().tolist()) == {float(np.float32(-0.1)), float(np.float32(0.1))}
+
+
+def test_of_a_broken_episode_no_agents_rows_are_handed_over_not_even_of_one_that_had_ended():
+    class Pair(Counter):
+        possible_agents: ClassVar = ["a", "b"]
+        began: ClassVar = []
+
+        def reset(self, seed=None, options=None):
+            self.began.append(seed)
+            return super().reset(seed, options)
+
+        def step(self, actions):
+            if self.t == 1 and len(self.began) == 2:  # the first episode: the window's own reset came before
+                raise RuntimeError("b took the ball along")
+            seen, rewards, terminations, truncations, infos = super().step(actions)
+            if self.t == 1:
+                terminations["b"] = True
+                self.agents = ["a"]
+            return seen, rewards, terminations, truncations, infos
+
+    receipt, batches = worker(Pair, tolerated_faults=1).collect(8)
+    [fault] = receipt.faults
+    assert fault.rows_lost == 3  # two of a, of which one was open, and one of b, whose trajectory had ended
+    assert (batches["all"].segments["episode"] > 0).all()
+    assert batches["all"].rows + fault.rows_lost == receipt.agent_steps

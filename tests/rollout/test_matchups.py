@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
+from marlflow.base.spaces import Spaces
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.policy.scripted import RandomActor
+from marlflow.rollout import RolloutWorker
 from marlflow.rollout.fragment import EpisodeResult, Receipt
 from marlflow.rollout.matchups import Dealer, DealtWorkers, EpisodeId, RandomSeats, Seats, deal_one
 from marlflow.rollout.protocol import Request, Round
@@ -269,3 +274,31 @@ def test_the_dealer_knows_what_came_of_a_collect_that_is_awaited() -> None:
 
     asyncio.run(some())
     assert workers.begun == [deal_one(matchmaker, SEATS, EpisodeId(0, episode), 9) for episode in range(6)]
+
+
+def test_reward_after_an_agents_end_is_counted_for_who_played_it_in_that_episode() -> None:
+    class Tip(CartPoleTeam):
+        """Two env steps; in the second `cart_1`, which ended in the first, still receives 5."""
+
+        def step(self, actions: dict[str, int]) -> Any:
+            seen, rewards, terminations, truncations, infos = super().step(actions)
+            if self._cycles == 1:
+                terminations["cart_1"], self.agents = True, ["cart_0"]
+            else:
+                rewards["cart_1"] = 5.0
+            return seen, rewards, terminations, truncations, infos
+
+    actors = {name: RandomActor(Discrete(2)) for name in ("x", "y")}
+    space = CartPoleTeam(2).observation_space("cart_0")
+    worker = RolloutWorker(
+        lambda: Tip(2, max_cycles=2),
+        [0],
+        None,
+        actors,
+        seed=0,
+        spaces=dict.fromkeys(actors, Spaces(space, Discrete(2))),
+    )
+    seated = {"cart_0": "x", "cart_1": "y"}, {"cart_0": "y", "cart_1": "x"}
+    receipt, _ = worker.collect(3, matchups={0: [*seated, seated[0]]})
+    assert [episode.matchup for episode in receipt.episodes] == [seated[0]]
+    assert {name: made.reward_unattributed for name, made in receipt.policies.items()} == {"x": 0.0, "y": 5.0}

@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from pettingzoo import AECEnv
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
+from marlflow.env import Window
 from marlflow.experiment.environment import environment_maker, environment_name, opened
 from marlflow.experiment.experiment import Env
 from marlflow.experiment.trial.api import as_note, run_tests
@@ -55,7 +55,7 @@ def check_environment(
             with opened(make_first, env) as window:
                 findings.kind = _kind(made[0])
                 findings.agents = tuple(window.agents)
-                findings.state = _state(made[0], findings)
+                findings.state = _state(window, findings)
                 seats = seats_of(window, made[0])
         except ConfigInvalid as error:
             if not isinstance(error.__cause__, EnvironmentFailed):
@@ -109,15 +109,11 @@ def _kind(env: Any) -> Kind:
     return "AEC" if isinstance(env, AECEnv) else "Parallel"
 
 
-def _state(env: Any, findings: Findings) -> str | None:
+def _state(window: Window, findings: Findings) -> str | None:
     """What `env.state()` gives in words; None if the environment has none."""
-    if not callable(getattr(env, "state", None)):  # some keep a state of their own under this name
-        return None
     try:
-        state = np.asarray(env.state())
-    except (NotImplementedError, AttributeError):
+        space = window.state_space()
+    except EnvironmentFailed as failure:  # only joint critics need it; the rest can go on
+        findings.notes.append(f"env.{failure.reason}")
         return None
-    except Exception as error:  # noqa: BLE001  (only joint critics need it; the rest can go on)
-        findings.notes.append(f"env.state() raised {type(error).__name__}: {error}")
-        return None
-    return f"{state.dtype} {state.shape}"
+    return None if space is None else f"{space.dtype} {space.shape}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from gymnasium import spaces as gym
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
 from marlflow.experiment.trial.outcome import Masks
-from marlflow.rollout import Rule, group
+from marlflow.rollout.mapping import ByGroup, group
 
 
 @dataclass(frozen=True)
@@ -33,19 +32,19 @@ class Seats:
     declared: bool
 
     @property
-    def mapping(self) -> Mapping[str, str] | Sequence[Rule]:
+    def mapping(self) -> Mapping[str, str] | ByGroup:
         """As a rollout worker wants it, for an account of each agent."""
-        return {agent: agent for of in self.groups for agent in of.agents} if self.declared else self.rules
+        return {agent: agent for of in self.groups for agent in of.agents} if self.declared else self._late
 
     @property
-    def by_group(self) -> Mapping[str, str] | Sequence[Rule]:
+    def by_group(self) -> Mapping[str, str] | ByGroup:
         """As a rollout worker wants it, with one policy for each group."""
-        return {agent: of.name for of in self.groups for agent in of.agents} if self.declared else self.rules
+        return {agent: of.name for of in self.groups for agent in of.agents} if self.declared else self._late
 
     @property
-    def rules(self) -> Sequence[Rule]:
-        """By names, so that they hold for agents that come late."""
-        return [Rule(glob.escape(of.name) + number, of.name) for of in self.groups for number in ("", "_[0-9]*")]
+    def _late(self) -> ByGroup:
+        """By names, so that it holds for agents that come late."""
+        return ByGroup(tuple(of.name for of in self.groups))
 
     @property
     def spaces(self) -> dict[str, Spaces]:
