@@ -108,6 +108,8 @@ class Cell:
     pending: deque[tuple[Edge, Any]] = field(default_factory=deque)
     exhausted: bool = False
     ended: bool = False
+    lost: int = 0
+    """Items that went down with the process that they were at."""
     next_inbox: int = 0
 
     @property

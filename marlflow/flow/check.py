@@ -16,7 +16,8 @@ from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, o
 def problems(plan: AnyPlan) -> list[str]:
     """One sentence for each thing that is wrong with the plan; none if it can run."""
     plans, stages, owner = plans_of(plan), all_stages(plan), owners(plan)
-    found = [*_names(plans, stages, owner), *_neighbours(stages, owner), *_places(stages, owner)]
+    found = [f"plan {one.name!r}: {problem}" for one in plans for problem in one.unmet]
+    found += [*_names(plans, stages, owner), *_neighbours(stages, owner), *_places(stages, owner)]
     found += [*_capacities(stages, owner), *_uses(plan, stages, owner), *_learners(stages, owner)]
     found += pace_problems(plans, stages, owner)
     if isinstance(plan, Together):

@@ -27,6 +27,10 @@ class Network:
     edges: list[Edge] = field(default_factory=list)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
 
+    def ledgers_of(self, plan: str) -> list[Ledger]:
+        """Those of a plan's own pace and of its merges."""
+        return [ledger for name, ledger in self.ledgers.items() if name == plan or name.startswith(f"{plan}/")]
+
 
 def compile_plan(plan: AnyPlan) -> Network:
     """The plan's cells, wired."""

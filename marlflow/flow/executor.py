@@ -17,8 +17,11 @@ from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
 from marlflow.flow.firing import Firing, condition
 from marlflow.flow.flow import Kind
-from marlflow.flow.meters import Condition, Hook, Meter
+from marlflow.flow.metering import stage_figures
+from marlflow.flow.meters import Condition, Hook
 from marlflow.flow.plan import AnyPlan, Together
+from marlflow.flow.rest import Rest
+from marlflow.flow.state import Keep, load_network_state, network_state
 
 SETTLE_S = 60.0
 """How long what is in flight may take to land when a stage has failed, before the failure is raised all the same."""
@@ -31,7 +34,8 @@ class Executor:
 
     `on_output(plan's name, item)` is called with each item that leaves a plan by its output. Raises PlanInvalid before
     anything starts, StageFailed when an operator raises, Stalled when nothing can move; what a hook or `on_output`
-    raises comes out as it is.
+    raises comes out as it is. `between_rounds` may bring the plan to rest before a round of the shared stream (see
+    Rest).
     """
 
     def __init__(
@@ -39,10 +43,13 @@ class Executor:
         plan: AnyPlan,
         on_output: Callable[[str, Any], None] | None = None,
         hooks: Sequence[Hook] = (),
+        between_rounds: Callable[[], Callable[[], None] | None] | None = None,
     ) -> None:
         plan.check()
         self._network = compile_plan(plan)
         self._firing = Firing(on_output or _ignore, hooks)
+        self._rest = Rest(between_rounds)
+        self._metered_before: dict[str, dict[str, Any]] = {}
         self._plans = (plan.name, *(one.name for one in plan.plans)) if isinstance(plan, Together) else (plan.name,)
         self._stopping: set[str] = set()
         self._has_begun = False
@@ -54,7 +61,8 @@ class Executor:
         # A round is begun when nothing else can move, so that what was made is used first; unless there are sources
         # that nothing holds: they can always move.
         others = [cell for cell in self._network.cells if cell.kind is Kind.SOURCE and cell not in self._shared]
-        self._last_in_line = [cell for cell in self._shared if cell.kind is Kind.SOURCE] if _all_held(others) else []
+        all_held = all(cell.gates for cell in others)
+        self._last_in_line = [cell for cell in self._shared if cell.kind is Kind.SOURCE] if all_held else []
         # From the ends to the sources; those for whom the next round waits before the others.
         self._order = list(reversed(self._network.cells))
         self._order.sort(key=lambda cell: cell.stages[0].plan not in waiting)
@@ -87,6 +95,8 @@ class Executor:
             elif firing.in_flight:
                 self._look()
                 await firing.landed.wait()
+            elif self._rest.is_wanted:
+                self._rest.reached()
             elif all(cell.ended for cell in self._order):
                 return
             else:
@@ -144,15 +154,7 @@ class Executor:
     def meters(self) -> dict[str, dict[str, Any]]:
         """Every stage's figures by `plan/stage`, up to now. Buffers have items and drops, and no times."""
         self._look()
-        found: dict[str, dict[str, Any]] = {}
-        for cell in self._network.cells:
-            if not cell.is_plumbing:
-                for position, stage in enumerate(cell.stages):
-                    found[str(stage)] = _metered(cell, position).snapshot()
-        for edge in self._network.edges:
-            if edge.stage is not None:
-                found[str(edge.stage)] = Meter(items=edge.passed, dropped=edge.dropped).snapshot()
-        return found
+        return stage_figures(self._network, self._metered_before)
 
     def held(self) -> dict[str, int]:
         """Items on the way, by the stage they wait for: for bounds and conservation. A plan's ends are `(side)`."""
@@ -162,15 +164,25 @@ class Executor:
             found[stage] = found.get(stage, 0) + cell.held()
         return found
 
-    def ledger_state(self) -> dict[str, Any]:
-        """Where every pace stands, by its plan, or by plan/stage for a merge's; plain data."""
-        return {name: dict(ledger.state()) for name, ledger in self._network.ledgers.items()}
+    def state(self, keep: Keep) -> dict[str, Any]:
+        """Paces, items on their way (what `keep` makes of each) and meters, as plain data; for when all is at rest."""
+        return {**network_state(self._network, keep), "meters": self.meters()}
 
-    def load_ledger_state(self, state: Mapping[str, Any]) -> None:
-        """Every pace goes on where `ledger_state` found it; call it before `run`."""
-        for name, ledger in self._network.ledgers.items():
-            ledger.load_state(state[name])
+    def load_state(self, state: Mapping[str, Any], give_back: Keep) -> None:
+        """Goes on where `state` was taken; call it before `run`. Raises CheckpointUnusable for another plan's."""
+        load_network_state(self._network, state, give_back)
+        self._metered_before = {stage: dict(figures) for stage, figures in state["meters"].items()}
         self._ending = True  # sides that had left are over from the start
+
+    def starts_again(self, plan: str) -> None:
+        """What a plan has stored is gone: `starts` of its paces applies anew, turns that were earned stay earned."""
+        for ledger in self._network.ledgers_of(plan):
+            ledger.starts_again()
+
+    def rejoin(self, plan: str) -> None:
+        """A plan that had ended when its state was taken takes part again; to be called after `load_state`."""
+        for ledger in self._network.ledgers_of(plan):
+            ledger.rejoin()
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -222,6 +234,8 @@ class Executor:
             return False
         if self._ending and (cell.is_abandoned or self._is_over(cell)):
             return False
+        if not self._may_begin_now(cell):
+            return False
         self._firing.call(cell, [None] * (count if cell.call is not None else 1))
         return True
 
@@ -255,6 +269,15 @@ class Executor:
             return all(cell.held() == 0 for cell in cells)
         waiting = sum(cell.held() - cell.in_flight for cell in cells)
         return waiting == 0 and sum(cell.in_flight for cell in cells) <= 1
+
+    def _may_begin_now(self, source: Cell) -> bool:
+        """Whether no rest is wanted that a source could come to now. Of nested paces, the outermost has to rest."""
+        if source in self._shared:
+            if not self._rest.permits_round():
+                return False
+            self._rest.has_begun()
+            return True
+        return not (self._rest.is_wanted and (not source.gates or source.gates[-1].may_stop()))
 
     # -- ending -------------------------------------------------------------------------------------------------
 
@@ -320,23 +343,5 @@ class Executor:
         return " and ".join(f"plan {name!r} to come to rest" for name in tired) or "the round before to be taken up"
 
 
-def _all_held(sources: Sequence[Cell]) -> bool:
-    return all(cell.gates for cell in sources)
-
-
 def _ignore(plan: str, item: Any) -> None:
     """Nobody asked for what leaves the plans."""
-
-
-def _metered(cell: Cell, position: int) -> Meter:
-    """A stage's meter with its times. Of several in one call, the first waits for room, and the others for input."""
-    meter, clock = cell.meters[position], cell.clock
-    busy_s, starved_s, blocked_s, _ = clock.spent_s
-    if cell.call is not None:
-        busy_s = meter.busy_s
-        elsewhere_s = max(0.0, clock.called_s - busy_s)
-        starved_s += elsewhere_s if position > 0 else 0.0
-        blocked_s += elsewhere_s if position == 0 else 0.0
-    last = position == len(cell.stages) - 1
-    dropped = sum(edge.dropped for edge in cell.outs.values() if edge.stage is None) if last else 0
-    return Meter(meter.items, meter.rows, dropped, busy_s, starved_s, blocked_s)

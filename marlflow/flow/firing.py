@@ -128,9 +128,11 @@ class Firing:
             return
         outcome: Outcome = result
         outputs = len(outcome.outputs)
-        if cell.kind is Kind.SOURCE and outputs < turns:
+        cell.lost += outcome.lost
+        missing = turns - outputs - outcome.lost
+        if cell.kind is Kind.SOURCE and missing > 0:
             cell.exhausted = self.exhausted = True
-        elif outputs != turns:
+        elif missing:
             self._raised(cell, ValueError(f"its place returned {outputs} outputs for {turns} items"))
             return
         for item in outcome.outputs:

@@ -51,6 +51,8 @@ class Flow(Generic[T]):
     pace: Pace | None = None
     sides: tuple[str, ...] = ()
     shown: str = ""
+    gives: Any = None
+    """The type of its items, where a stage moved ahead of it has made them more than its operator says."""
 
     def then(self, operator: Callable[[T], U | Awaitable[U]], name: str | None = None) -> Flow[U]:
         """One item out for each item in."""

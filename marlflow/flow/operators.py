@@ -12,7 +12,13 @@ A source ends its flow by raising StopIteration or, where Python forbids that (i
 
 What else an operator may declare: `place` (a Place, where it runs), `name`, `routes` (of a split: the type of what it
 routes), `at_most_one` (of a gather: it never gives several items for one), `updates` (the learner that it changes),
-`publishes` (it hands out weights), `max_staleness` (how many versions old its rows may be).
+`publishes` (it hands out weights), `max_staleness` (how many versions old its rows may be), `held` (of a gather: a list
+of the items that it keeps between calls, which is kept with the plan's state and put back).
+
+What decides whether it may run elsewhere (see relocate): `by_segment` (it needs of its learner or replay no more than
+values and a version: True if it may be given any part of the segments, to the same end; False if whole batches),
+`passes_segments` (it gives segments as they came, all or some, so that others may run ahead of it), `stays` (why it is
+not to be moved).
 """
 
 from __future__ import annotations
@@ -52,10 +58,14 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a place returns of one call: an output for each item, and the times of each operator, in order."""
+    """What a place returns of one call: an output for each item, and the times of each operator, in order.
+
+    `lost` items went down with the process that they were at: they are counted as dropped, and use no turn of a pace.
+    """
 
     outputs: Sequence[Any]
     times: Sequence[StageTimes]
+    lost: int = 0
 
 
 class Place(Protocol):
@@ -63,7 +73,7 @@ class Place(Protocol):
 
     Neighbouring stages of one place become one call: `prepare` is told the operators once, before the first item;
     what it returns runs them, in order, on each item of a list (`None` for each turn of a source). Fewer outputs than
-    turns say that the source has ended. An operator's own exception comes as OperatorRaised.
+    turns, and none lost, say that the source has ended. An operator's own exception comes as OperatorRaised.
     """
 
     @property

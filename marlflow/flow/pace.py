@@ -40,6 +40,15 @@ class Ledger(Protocol):
     def may_stop(self, side: str, idle: bool) -> bool:
         """Whether a source may end because the run is to stop; `idle`: all sides are, and none is fed by others."""
 
+    def starts_again(self) -> None:
+        """What a leading side had stored is gone: as many rows as at first have to come before they earn turns again.
+
+        Turns that were earned and not yet taken stay earned.
+        """
+
+    def rejoin(self) -> None:
+        """Sides that had left take part again."""
+
     def state(self) -> Mapping[str, Any]:
         """All it knows, as plain data."""
 
@@ -126,7 +135,7 @@ class _ItemLedger:
     """
 
     def __init__(self, shares: list[tuple[str, int]]) -> None:
-        self._shares = shares
+        self._shares, self._all = shares, tuple(shares)
         self._current = 0
         self._left = shares[0][1]
         self._begun = False
@@ -163,6 +172,14 @@ class _ItemLedger:
     def may_stop(self, side: str, idle: bool) -> bool:
         return idle and not self._begun
 
+    def starts_again(self) -> None:
+        return
+
+    def rejoin(self) -> None:
+        if len(self._shares) < len(self._all):
+            self._shares = list(self._all)
+            self._current, self._left, self._begun = 0, self._all[0][1], False
+
     def state(self) -> Mapping[str, Any]:
         return {
             "shares": [list(share) for share in self._shares],
@@ -192,6 +209,8 @@ class _RowLedger:
         self._leader, self._share = leader, share
         self._followers = _ItemLedger(followers)
         self._leader_left = False
+        self._to_start = share.starts  # rows that have to come before any earns a turn
+        self._counted = 0
         self.rows = 0
 
     def permits(self, side: str) -> int:
@@ -207,6 +226,9 @@ class _RowLedger:
     def took(self, side: str, rows: int) -> None:
         if side == self._leader:
             self.rows += rows
+            for_start = min(rows, self._to_start)
+            self._to_start -= for_start
+            self._counted += rows - for_start
         else:
             self._followers.took(side, rows)
 
@@ -224,14 +246,32 @@ class _RowLedger:
     def may_stop(self, side: str, idle: bool) -> bool:
         return side == self._leader  # then it leaves, and the others are over when they have spent what it earned
 
+    def starts_again(self) -> None:
+        self._to_start = max(1, self._share.starts)
+
+    def rejoin(self) -> None:
+        self._leader_left = False
+        self._followers.rejoin()
+
     def state(self) -> Mapping[str, Any]:
-        return {"rows": self.rows, "leader_left": self._leader_left, "followers": self._followers.state()}
+        earned, rest = divmod(self._counted, self._share.per)
+        return {
+            "rows": self.rows,
+            "to_start": self._to_start,
+            "owed": earned - self._followers.turns,
+            "rest": rest,
+            "leader_left": self._leader_left,
+            "followers": self._followers.state(),
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.rows, self._leader_left = state["rows"], state["leader_left"]
         self._followers.load_state(state["followers"])
+        self._to_start, per = state["to_start"], self._share.per
+        # With another `per` than before, what was earned and not yet taken stays earned.
+        self._counted = (state["owed"] + self._followers.turns) * per + min(state["rest"], per - 1)
 
     def _due(self) -> int:
-        if not self._followers.sides:  # nobody is left to spend what the leader earns
+        if not self._followers.sides or self._to_start:  # nobody is left to spend what the leader earns, or may yet
             return 0
-        return max(0, self.rows - self._share.starts) // self._share.per - self._followers.turns
+        return self._counted // self._share.per - self._followers.turns

@@ -25,6 +25,8 @@ class Plan:
     """True for on-policy plans: in lockstep, the next round begins when this plan has come to rest."""
     title: str = ""
     """What the plan does, where `name` says for whom: the algorithm's name."""
+    unmet: tuple[str, ...] = ()
+    """What could not be made of it as it was wished: `check()` tells."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "also", MappingProxyType(dict(self.also)))
@@ -178,6 +180,8 @@ def consumers(stages: list[Flow[Any]]) -> dict[int, list[Flow[Any]]]:
 
 def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
     """The stages that make the items of a flow, through forks, queues and merges, each with the type it gives."""
+    if flow.gives is not None:
+        return [(flow, flow.gives)]
     if flow.kind in (Kind.SOURCE, Kind.THEN):
         return [(flow, emits(flow.operator))]
     if flow.kind is Kind.GATHER:

@@ -212,12 +212,14 @@ def test_a_pace_goes_on_where_it_was() -> None:
     first, drawn = plan()
     executor = Executor(first)
     executor.run_sync()
-    state = executor.ledger_state()
-    state["dqn"]["leader_left"] = False
-    state["dqn"]["followers"] = {**state["dqn"]["followers"], "shares": [["output", 1]]}
+    state = executor.state(lambda item: item)
+    pace = state["paces"]["dqn"]
+    pace["leader_left"] = False
+    pace["followers"] = {**pace["followers"], "shares": [["output", 1]]}
+    state["exhausted"] = []
     second, drawn_then = plan()
     executor = Executor(second)
-    executor.load_ledger_state(state)
+    executor.load_state(state, lambda item: item)
     executor.run_sync()
     assert drawn.made == (21 - 5) // 4
     assert drawn.made + drawn_then.made == (42 - 5) // 4

@@ -1,0 +1,40 @@
+"""What the meters of a plan at work say, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marlflow.flow.cells import Cell
+from marlflow.flow.compile import Network
+from marlflow.flow.meters import Meter
+
+
+def stage_figures(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Every stage's figures by `plan/stage`, on top of those that it had `before`. Buffers have no times."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in network.cells:
+        if not cell.is_plumbing:
+            for position, stage in enumerate(cell.stages):
+                found[str(stage)] = _metered(cell, position).snapshot()
+    for edge in network.edges:
+        if edge.stage is not None:
+            found[str(edge.stage)] = Meter(items=edge.passed, dropped=edge.dropped).snapshot()
+    for name, figures in before.items():
+        now = found.get(name, dict.fromkeys(figures, 0))
+        found[name] = {figure: now[figure] + value for figure, value in figures.items()}
+    return found
+
+
+def _metered(cell: Cell, position: int) -> Meter:
+    """A stage's meter with its times. Of several in one call, the first waits for room, and the others for input."""
+    meter, clock = cell.meters[position], cell.clock
+    busy_s, starved_s, blocked_s, _ = clock.spent_s
+    if cell.call is not None:
+        busy_s = meter.busy_s
+        elsewhere_s = max(0.0, clock.called_s - busy_s)
+        starved_s += elsewhere_s if position > 0 else 0.0
+        blocked_s += elsewhere_s if position == 0 else 0.0
+    last = position == len(cell.stages) - 1
+    dropped = cell.lost + sum(edge.dropped for edge in cell.outs.values() if edge.stage is None) if last else 0
+    return Meter(meter.items, meter.rows, dropped, busy_s, starved_s, blocked_s)

@@ -1,0 +1,90 @@
+"""What a plan at work would have to remember to go on: where its paces stand, what waits where, what its meters say.
+
+Everything is named by its stages, so that a plan whose neighbours share other places than before takes it up as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.flow.cells import Cell, Edge
+from marlflow.flow.compile import Network
+
+Keep = Callable[[Any], Any]
+"""What stands for an item in the state, or gives it back."""
+
+
+def network_state(network: Network, keep: Keep) -> dict[str, Any]:
+    """Of a plan with nothing in flight; plain data, but for what `keep` makes of each item on its way."""
+    edges, cells = dict(_edges(network)), dict(_cells(network))
+    names = {id(edge): name for name, edge in edges.items()}
+    return {
+        "paces": {name: dict(ledger.state()) for name, ledger in network.ledgers.items()},
+        "waiting": {name: [keep(item) for item in edge.items] for name, edge in edges.items() if edge.items},
+        "undelivered": {
+            name: [[names[id(edge)], keep(item)] for edge, item in cell.pending]
+            for name, cell in cells.items()
+            if cell.pending
+        },
+        "held": {name: [keep(item) for item in held] for name, held in _held(network).items() if held},
+        "next_inbox": {name: cell.next_inbox for name, cell in cells.items() if cell.next_inbox},
+        "exhausted": [name for name, cell in cells.items() if cell.exhausted],
+    }
+
+
+def load_network_state(network: Network, state: Mapping[str, Any], give_back: Keep) -> None:
+    """Takes up what `network_state` said; raises CheckpointUnusable where that was of another plan."""
+    edges, cells, held = dict(_edges(network)), dict(_cells(network)), _held(network)
+    _check(state, edges=edges, cells=cells, held=held, paces=network.ledgers)
+    for name, pace in state["paces"].items():
+        network.ledgers[name].load_state(pace)
+    for name, items in state["waiting"].items():
+        edges[name].items.extend(give_back(item) for item in items)
+    for name, undelivered in state["undelivered"].items():
+        cells[name].pending.extend((edges[edge], give_back(item)) for edge, item in undelivered)
+    for name, items in state["held"].items():
+        held[name][:] = [give_back(item) for item in items]
+    for name, number in state["next_inbox"].items():
+        cells[name].next_inbox = number
+    for name in state["exhausted"]:
+        cells[name].exhausted = True
+
+
+def _check(state: Mapping[str, Any], **here: Mapping[str, Any]) -> None:
+    """Whatever was kept needs its place here; a pace stands for its plan even where nothing waits."""
+    places = {"waiting": "edges", "undelivered": "cells", "held": "held", "next_inbox": "cells", "exhausted": "cells"}
+    gone = {name for what, where in places.items() for name in state[what] if name not in here[where]}
+    gone |= set(state["paces"]) ^ set(here["paces"])
+    if gone:
+        raise CheckpointUnusable([f"it is of another plan: {', '.join(sorted(gone))} is not in both"])
+
+
+def _edges(network: Network) -> Iterator[tuple[str, Edge]]:
+    """Each edge by the stage that it comes from and the branch."""
+    seen: Counter[str] = Counter()
+    for cell in network.cells:
+        for branch, edge in cell.outs.items():
+            name = str(cell.stages[-1]) if branch is None else f"{cell.stages[-1]}[{branch}]"
+            seen[name] += 1
+            yield (name if seen[name] == 1 else f"{name} ({seen[name]})"), edge
+
+
+def _cells(network: Network) -> Iterator[tuple[str, Cell]]:
+    """Each cell by its first stage."""
+    seen: Counter[str] = Counter()
+    for cell in network.cells:
+        name = str(cell.stages[0])
+        seen[name] += 1
+        yield (name if seen[name] == 1 else f"{name} ({seen[name]})"), cell
+
+
+def _held(network: Network) -> dict[str, list[Any]]:
+    return {
+        str(stage): operator.held
+        for cell in network.cells
+        for stage, operator in zip(cell.stages, cell.operators, strict=False)
+        if isinstance(getattr(operator, "held", None), list)
+    }

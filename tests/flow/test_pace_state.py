@@ -1,0 +1,64 @@
+"""What a pace in agent steps does when what was stored is gone, when its ratio changes, and when sides come back."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marlflow.flow import AgentSteps, InTurn
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 5), st.integers(0, 15), st.integers(0, 11))
+def test_a_lost_replay_keeps_its_credit_and_starts_again(rows: list[int], per: int, starts: int, at: int) -> None:
+    ledger = InTurn(store=AgentSteps(per, starts), output=1).ledger()
+    counted, to_start, taken = 0, starts, 0
+    for number, amount in enumerate(rows):
+        if number == at:
+            ledger.starts_again()
+            to_start = max(1, starts)  # what is gone cannot be drawn from
+        ledger.took("store", amount)
+        for _ in range(amount):
+            to_start, counted = (to_start - 1, counted) if to_start else (0, counted + 1)
+        while number % 2 and ledger.permits("output"):
+            ledger.took("output", 0)
+            taken += 1
+        expected = 0 if to_start else counted // per - taken
+        assert ledger.permits("output") == expected
+        assert (ledger.permits("store") > 0) == (expected == 0)
+
+
+@given(st.integers(0, 200), st.integers(0, 20), st.integers(1, 9), st.integers(1, 9), st.integers(0, 60), st.booleans())
+def test_another_ratio_counts_from_where_it_begins(
+    rows: int, starts: int, per: int, then_per: int, more: int, takes: bool
+) -> None:
+    ledger = InTurn(store=AgentSteps(per, starts), output=1).ledger()
+    ledger.took("store", rows)
+    owed = ledger.permits("output")
+    if takes:
+        for _ in range(owed):
+            ledger.took("output", 0)
+        owed = 0
+    rest = max(0, rows - starts) % per
+    then = InTurn(store=AgentSteps(then_per, starts), output=1).ledger()
+    then.load_state(ledger.state())
+    assert then.permits("output") == owed
+    then.took("store", more)
+    counted = max(0, more - max(0, starts - rows))
+    assert then.permits("output") == owed + (min(rest, then_per - 1) + counted) // then_per
+
+
+def test_sides_that_had_left_take_part_again_from_where_they_were() -> None:
+    ledger = InTurn(store=AgentSteps(4, 3), output=1).ledger()
+    ledger.took("store", 13)
+    for _ in range(ledger.permits("output")):
+        ledger.took("output", 0)
+    for side in ("store", "output"):
+        ledger.leave(side)
+    other = InTurn(store=AgentSteps(4, 3), output=1).ledger()
+    other.load_state(ledger.state())
+    assert other.is_over("output")
+    other.rejoin()
+    assert not other.is_over("store")
+    assert not other.is_over("output")
+    other.took("store", 2)
+    assert other.permits("output") == 1
