@@ -95,8 +95,8 @@ class Transitions:
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
-        "Fragment": "a replay (experience.then(Insert(replay)), and source(Draw(replay, ...)))",
-        "Batch": "a replay (experience.then(Insert(replay)), and source(Draw(replay, ...)))",
+        "Fragment": "a replay (NStep(replay, ...), Insert(replay), and source(Draw(replay, ...)))",
+        "Batch": "a replay (NStep(replay, ...), Insert(replay), and source(Draw(replay, ...)))",
     }
 
     obs: Array

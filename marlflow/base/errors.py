@@ -3,14 +3,17 @@
 MarlflowError
 ├── InvalidInput            bad input, found before anything starts; holds every problem found
 │   ├── ConfigInvalid       a configuration that cannot run
-│   └── PlanInvalid         a plan that cannot run
+│   ├── PlanInvalid         a plan that cannot run
+│   └── CheckpointUnusable  a run cannot go on from what is kept of it
 ├── StageFailed             an operator raised; names the stage and the plan
 ├── Stalled                 nothing is in flight and no stage can move
 ├── UserCodeFailed          code of the user's raised, or gave what it must not
 │   ├── EnvironmentFailed   an environment raised, or broke PettingZoo's contract
 │   │   └── EnvironmentHung a step or reset took longer than it may
 │   └── MatchmakerFailed    a matchmaker raised, or dealt a matchup that cannot be played
-└── ActorLost               a process of the run died
+├── ActorLost               a process of the run died
+├── CheckpointFailed        a checkpoint could not be written
+└── BudgetExceeded          more faults of one kind than `faults.*` allows
 """
 
 from collections.abc import Sequence
@@ -32,7 +35,7 @@ class InvalidInput(MarlflowError):
         if not problems:
             raise ValueError("an InvalidInput needs at least one problem")
         self.problems = tuple(problems)
-        super().__init__(*self.problems)
+        super().__init__(self.problems)  # so that it is the same on the other side of a process's border
 
     def __str__(self) -> str:
         if len(self.problems) == 1:
@@ -51,6 +54,12 @@ class PlanInvalid(InvalidInput):
     """A plan that cannot run."""
 
     subject = "plan"
+
+
+class CheckpointUnusable(InvalidInput):
+    """A run cannot go on from what is kept of it: nothing is whole, or it is of another run; lists the differences."""
+
+    subject = "checkpoint"
 
 
 class StageFailed(MarlflowError):
@@ -106,3 +115,11 @@ class MatchmakerFailed(UserCodeFailed):
 
 class ActorLost(MarlflowError):
     """A process of the run died; says which, and what is known of the cause."""
+
+
+class CheckpointFailed(MarlflowError):
+    """A checkpoint could not be written; says why, and which one is the last that is whole."""
+
+
+class BudgetExceeded(MarlflowError):
+    """More faults of one kind than `faults.*` allows; says what happened how often."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,9 @@ class Fragment:
     """The rows of one policy from one collect of one worker, as the driver sees them.
 
     `payloads` holds the batch, or an unopened reference to it; `closes_round` says that it is its round's last. In a
-    joint stream `policy` is the stream's name, and `keys` says whose each payload is.
+    joint stream `policy` is the stream's name, and `keys` says whose each payload is. `finished` says of each
+    stage of the policy's plan that runs on the workers when it began and ended (seconds since the epoch) and how many
+    rows came out.
     """
 
     policy: str
@@ -49,6 +51,7 @@ class Fragment:
     rows_carried: int
     payloads: tuple[Any, ...]
     keys: tuple[str, ...] = ()
+    finished: tuple[Sequence[Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +82,8 @@ class Update:
     updates_skipped: int = 0
     priorities: Array | None = None
     row_ids: Array | None = None
+
+
+def as_it_is(value: Any) -> Any:
+    """The value: what opens or packs payloads where they are no references."""
+    return value

@@ -8,6 +8,8 @@ operations for all lanes, and there is no generator state to keep in a checkpoin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from marlflow.base.batch import Array
@@ -63,6 +65,15 @@ class RowRandom:
         some = RowRandom.__new__(RowRandom)
         some._base, some._draw = self._base[rows], 0
         return some
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowRandom]) -> RowRandom:
+        """The streams of all `parts`, which stand at the same draw."""
+        if len({part._draw for part in parts}) != 1:
+            raise ValueError("only streams that stand at the same draw can be joined")
+        joined = cls.__new__(cls)
+        joined._base, joined._draw = np.concatenate([part._base for part in parts]), parts[0]._draw
+        return joined
 
     def __len__(self) -> int:
         return len(self._base)

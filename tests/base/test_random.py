@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
+import pytest
 
 from marlflow.base.random import RowRandom
 
@@ -14,3 +17,15 @@ def test_whole_numbers_are_uniform_and_a_row_keeps_its_own() -> None:
     np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 20_000, 0.2, atol=0.015)
     alone = RowRandom(keys[7:8], np.zeros(1)).integers(5)
     assert alone == drawn[7:8]
+
+
+def test_streams_that_were_parted_are_joined_again() -> None:
+    keys, counters = np.arange(9, dtype=np.uint64), np.arange(9)
+    whole = RowRandom(keys, counters)
+    parts = [RowRandom(keys[rows], counters[rows]) for rows in (slice(0, 4), slice(4, 4), slice(4, 9))]
+    joined = pickle.loads(pickle.dumps(RowRandom.joined(parts)))  # noqa: S301  our own
+    assert len(joined) == 9
+    for _ in range(3):
+        np.testing.assert_array_equal(joined.uniform(), whole.uniform())
+    with pytest.raises(ValueError, match="the same draw"):
+        RowRandom.joined([joined, parts[0]])
