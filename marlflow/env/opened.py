@@ -41,6 +41,15 @@ class Opened:
         """Env steps (of an AEC environment: turns of living agents) in this episode."""
         return self._place.env_steps
 
+    def seat(self, agents: Sequence[str]) -> None:
+        """Gives `agents` the first slots, in their order; before a reset."""
+        if list(agents) == self._roster.agents:
+            return
+        try:
+            self._roster.seat(agents)
+        except Exception as error:
+            raise self._place.raised(error, "observation_space() or action_space()") from error
+
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """What `agent` observes, without the action mask."""
         return self._roster.observation_spaces[self._roster.slot(agent)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,22 @@ class Roster:
         self._wrapped.append(wrapped)
         self._inner.append(inner)
         return self.slots[agent]
+
+    def seat(self, agents: Sequence[str]) -> None:
+        """Gives `agents` the first slots, in their order; for environments that declare nobody."""
+        others = [agent for agent in self.agents if agent not in agents]
+        for known in (
+            self.agents,
+            self.observation_spaces,
+            self.action_spaces,
+            self.masked,
+            self._wrapped,
+            self._inner,
+        ):
+            known.clear()
+        self.slots.clear()
+        for agent in (*agents, *others):
+            self._add(agent)
 
     def find_info_masks(self, infos: Mapping[str, Any]) -> None:
         """If anybody has a mask in the first `infos`, everybody with Discrete actions may come with one."""

@@ -90,6 +90,13 @@ class Window(Protocol):
         """How many agents vanished unmarked since the window was opened."""
         ...
 
+    def seat(self, agents: Sequence[str]) -> None:
+        """Gives `agents` the first slots, in their order, in an environment that declares nobody; before a reset.
+
+        Raises EnvironmentFailed if the environment has no spaces for one of them.
+        """
+        ...
+
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """What `agent` observes, without the action mask."""
         ...

@@ -110,6 +110,11 @@ class Columns:
         for column in self.data.values():
             column[row, 0] = column[row, cell]
 
+    def reopen(self, row: Array, columns: Mapping[str, Array]) -> None:
+        """Puts open rows, of all columns, back to the front."""
+        for name, column in self.data.items():
+            column[row, 0] = columns[name]
+
     def cut(self, segments: Segments) -> dict[str, Array]:
         """The rows of `segments`, one after the other."""
         at = ranges(segments.row * self.capacity + segments.start, segments.stop - segments.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from marlflow.base.batch import Array
@@ -33,6 +34,7 @@ class Copies:
         with watchdog.on_guard():
             self.windows = [self._opened(number) for number in self.numbers]
         self.states: list[Array | None] = [None] * len(self.numbers)
+        self.seeds = [0] * len(self.numbers)  # what each copy was reset with last
         self._vanished_before = 0
 
     @property
@@ -59,6 +61,7 @@ class Copies:
 
     def reset(self, index: int, seed: int) -> Turn:
         """Begins an episode in a copy; raises EnvironmentFailed."""
+        self.seeds[index] = seed
         window = self.windows[index]
 
         def begun() -> Turn:
@@ -89,6 +92,14 @@ class Copies:
             except EnvironmentFailed as again:
                 self.faults.tolerate(again)
                 self.faults.add(again, again.reason, 0)
+
+    def reopen(self, index: int) -> None:
+        """A fresh copy instead of one whose environment failed where that is no fault of this run."""
+        broken = self.windows[index]
+        self._vanished_before += broken.vanished
+        with suppress(Exception):  # it may be beyond closing
+            self._watched(broken.close, "close()", broken.where)
+        self.windows[index] = self._opened(self.numbers[index])
 
     def _opened(self, number: int) -> Window:
         env = self._make_env()  # which may load for longer than a step may take

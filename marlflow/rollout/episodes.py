@@ -46,6 +46,11 @@ class TrainingEpisodes:
         self._first = list(self._next)
         self._matchups = [matchups.get(copy, ()) for copy in self._copies]
 
+    def go_on(self, following: Mapping[int, int]) -> None:
+        """Each copy's next episode is that of this number; copies that are not in `following` stay where they are."""
+        self._next = [following.get(copy, now) for copy, now in zip(self._copies, self._next, strict=True)]
+        self._first = list(self._next)
+
     @property
     def not_begun(self) -> dict[int, int]:
         """For each copy, the first episode that it has not begun."""

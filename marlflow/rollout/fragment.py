@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from marlflow.flow import StageTimes
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
@@ -24,9 +26,11 @@ class EpisodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An episode that an environment broke: `rows_lost` agent steps of it, not yet delivered, are in no fragment.
+    """Something broke and was replaced: `rows_lost` agent steps, not yet delivered or trained on, went with it.
 
-    `kind` is `env_errors` (it raised, or broke its contract) or `env_hangs`; the rest is as in EnvironmentFailed.
+    `kind` is `env_errors` (an environment raised, or broke its contract), `env_hangs`, or of a process that died
+    `workers_lost`, `learners_lost`, `replays_lost`. Of an environment the rest is as in EnvironmentFailed; of a process
+    `where` names it, `reason` says what is known of its end, and `user_traceback` is empty.
     """
 
     kind: str
@@ -46,12 +50,16 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReceipt:
-    """What one collect made for one policy: agent steps, carried ones among them, reward that belongs to no row."""
+    """What one collect made for one policy: agent steps, carried ones among them, reward that belongs to no row.
+
+    `finished` says when each stage of its plan ran that runs on the workers.
+    """
 
     rows: int
     rows_carried: int
     reward_unattributed: float
     version: int
+    finished: tuple[StageTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

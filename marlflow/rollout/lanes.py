@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import key
 from marlflow.env import Window
@@ -51,13 +52,12 @@ class Lanes:
         """Those of one copy."""
         return slice(index * self.stride, (index + 1) * self.stride)
 
-    def begin(self, index: int, episode: int, window: Window, episodes: Episodes) -> None:
-        """An episode begins in a copy, with who plays in it."""
+    def begin(self, index: int, episode: int, matchup: Matchup | None, window: Window, episodes: Episodes) -> None:
+        """An episode begins in a copy, with who plays in it; without a `matchup` as in the last one."""
         lanes = self.of(index)
         self.episode[lanes] = episode
         self.returns[lanes] = 0.0
         self.t_agent[lanes] = 0
-        matchup = episodes.matchup(index, episode)
         if matchup is not None:
             self.forget(index, matchup)
         for player in self._order:
@@ -66,6 +66,16 @@ class Lanes:
         for slot in range(self.known[index]):
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _who(window, slot))
         self.welcome(index, window, episodes)
+
+    def known_in(self, copies: Iterable[int]) -> Array:
+        """The lanes of `copies` that have a player, in order."""
+        found = [np.arange(self.known[index]) + index * self.stride for index in copies]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def abandon(self, index: int) -> None:
+        """The episode of a copy is of no account."""
+        self.forget(index, {})
+        self.episode[self.of(index)] = NO_EPISODE
 
     def forget(self, index: int, matchup: Matchup) -> None:
         """Whoever played in a copy, those of `matchup` do from now on."""

@@ -6,7 +6,7 @@ agent is only done when somebody ends or comes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -22,9 +22,11 @@ from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import Episodes
 from marlflow.rollout.faults import Broken
 from marlflow.rollout.fragment import EpisodeResult
+from marlflow.rollout.history import History
 from marlflow.rollout.lanes import NO_EPISODE, Lanes
 from marlflow.rollout.player import Player
 from marlflow.rollout.recorder import Recorder
+from marlflow.rollout.rewards import WrongReward, amounts
 
 
 class Lockstep:
@@ -38,10 +40,11 @@ class Lockstep:
         episodes: Episodes,
         mode: Mode,
         recorder: Recorder | None,
+        history: History | None = None,
     ) -> None:
         self._copies, self._windows = copies, copies.windows
         self._players, self.lanes = players, lanes
-        self._episodes, self._mode, self._recorder = episodes, mode, recorder
+        self._episodes, self._mode, self._recorder, self._history = episodes, mode, recorder, history
         self._masked = any(player.spaces.masked for player in players)
         self._env_steps = np.zeros(len(self._windows), np.int64)
         self._turns: list[Turn] = [_IDLE] * len(self._windows)
@@ -61,6 +64,25 @@ class Lockstep:
     def idle(self) -> bool:
         """Whether no copy has an episode to play."""
         return not len(self._deciding)
+
+    @property
+    def running(self) -> dict[int, int]:
+        """The copies that are in an episode, and how many env steps it has so far."""
+        windows = self._windows
+        return {index: windows[index].env_steps for index, turn in enumerate(self._turns) if turn is not _IDLE}
+
+    @property
+    def deciding(self) -> Array:
+        """The lanes that wait for a decision, [N]."""
+        return self._deciding
+
+    def take_up(self, turns: Mapping[int, Turn]) -> None:
+        """Goes on, in the copies of `turns`, with episodes that have come so far elsewhere."""
+        for index, turn in turns.items():
+            first = index * self.lanes.stride
+            self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
+            self._env_steps[index] = self._windows[index].env_steps
+        self._show(steady=False)
 
     def begin(self) -> None:
         """Copies that have no episode begin their next, if there is one."""
@@ -86,6 +108,8 @@ class Lockstep:
         cells = None
         if recorder is not None:
             cells = recorder.decided(deciding, self._env_steps[self._deciding_copy], t_agent)
+        if self._history is not None:
+            self._history.saw(deciding, self._players)
         random = RowRandom(lanes.keys[deciding], t_agent)
         actions: list[Any] = [None] * len(deciding)
         for player in self._players:
@@ -104,6 +128,8 @@ class Lockstep:
                 player.columns.write(player.rows, cells[where], seen, acted.action, acted.behaviour_logp)
             for position, choice in zip(player.positions, player.choices(acted.action), strict=True):
                 actions[position] = choice
+            if self._history is not None:
+                self._history.took(player, acted.action)
         t_agent += 1
         lanes.t_agent[deciding] = t_agent
         return actions
@@ -150,30 +176,20 @@ class Lockstep:
                 return steady
             into = self._deciding if steady else np.array(lanes)
             try:
-                amounts = self._amounts(rewards, into)
+                received = self._amounts(rewards, into)
             except Broken as broken:
                 steady = self._breaks(broken.index, broken.failure)
                 continue
-            np.add.at(self.lanes.returns, into, amounts)
+            np.add.at(self.lanes.returns, into, received)
             if self._recorder is not None:
-                self._recorder.received(into, amounts)
+                self._recorder.received(into, received)
             return steady
 
     def _amounts(self, rewards: Sequence[float], lanes: Array) -> Array:
         try:
-            amounts = np.array(rewards, np.float64)
-        except (TypeError, ValueError):
-            amounts = np.empty(0)
-        if amounts.shape == (len(rewards),) and np.isfinite(amounts).all():
-            return amounts
-        return np.array([self._amount(reward, lane) for reward, lane in zip(rewards, lanes.tolist(), strict=True)])
-
-    def _amount(self, reward: Any, lane: int) -> float:
-        """One reward; PettingZoo's tests also let an array of one number pass."""
-        number = np.asarray(reward)
-        if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
-            raise self._wrong(lane, f"the reward is {reward!r}, not a finite number")
-        return float(number.item())
+            return amounts(rewards)
+        except WrongReward as wrong:
+            raise self._wrong(int(lanes[wrong.position]), wrong.reason) from None
 
     def _wrong(self, lane: int, reason: str) -> Broken:
         index, slot = divmod(lane, self.lanes.stride)
@@ -221,10 +237,10 @@ class Lockstep:
     def _receive_without_row(self, first: int, slots: Sequence[int], rewards: Sequence[float]) -> None:
         """Rewards of a copy that no row can have: after an agent's end, or before its first decision."""
         lanes = np.array([first + slot for slot in slots])
-        amounts = self._amounts(rewards, lanes)
-        np.add.at(self.lanes.returns, lanes, amounts)
+        received = self._amounts(rewards, lanes)
+        np.add.at(self.lanes.returns, lanes, received)
         if self._recorder is not None:
-            self._recorder.received_late(lanes, amounts)
+            self._recorder.received_late(lanes, received)
 
     def _finish(self, index: int) -> None:
         window, lanes = self._windows[index], self.lanes.of(index)
@@ -269,7 +285,10 @@ class Lockstep:
     def _begin(self, index: int, episode: int) -> None:
         turn = self._copies.reset(index, self._episodes.seed(index, episode))
         self._env_steps[index] = 0
-        self.lanes.begin(index, episode, self._windows[index], self._episodes)
+        matchup = self._episodes.matchup(index, episode)
+        self.lanes.begin(index, episode, matchup, self._windows[index], self._episodes)
+        if self._history is not None:
+            self._history.begins(index)
         # An AEC environment may have stepped an agent that was dead from the start.
         first = index * self.lanes.stride
         for slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):

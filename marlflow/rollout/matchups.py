@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, MatchmakerFailed
 from marlflow.base.items import Weights
+from marlflow.base.kept import Tree
 from marlflow.base.near import meant
 from marlflow.base.random import key
 from marlflow.rollout.episodes import EVALUATION
@@ -42,10 +43,25 @@ class Matchmaker(Protocol):
     """Deals one episode.
 
     {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(copy=3, episode=7), ["player_0", "player_1"], rng)
+
+    One that remembers something from episode to episode has `state` and `load_state` too, as in KeptMatchmaker.
     """
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
         """A policy for each of `agents`, which are all that the environment declares."""
+        ...
+
+
+@runtime_checkable
+class KeptMatchmaker(Matchmaker, Protocol):
+    """A matchmaker with a state of its own, which is kept in checkpoints."""
+
+    def state(self) -> Tree:
+        """All that it remembers, as base.kept writes it."""
+        ...
+
+    def load_state(self, tree: Tree) -> None:
+        """Goes on from what `state` gave."""
         ...
 
 
@@ -177,9 +193,36 @@ class Dealer:
         """The matchups of evaluation episodes, in the order of `episodes`."""
         return [self._ask(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
+    def state(self) -> Tree:
+        """What was dealt and not used, what is known of lengths, and the matchmaker's own state if it has any."""
+        return {
+            "first": list(self._first),
+            "dealt": [[list(matchup.values()) for matchup in dealt] for dealt in self._dealt],
+            "shortest": self._shortest,
+            "any_ended": self._any_ended,
+            "matchmaker": self._matchmaker.state() if isinstance(self._matchmaker, KeptMatchmaker) else None,
+        }
+
+    def load_state(self, tree: Tree) -> None:
+        """Goes on from what `state` gave; copies that it knows nothing of begin with episode 0.
+
+        Raises CheckpointUnusable if something was dealt that cannot be played.
+        """
+        kept = [[dict(zip(self._seats.agents, names, strict=False)) for names in dealt] for dealt in tree["dealt"]]
+        if problems := [text for dealt in kept for matchup in dealt for text in self._seats.problems(matchup)]:
+            raise CheckpointUnusable([f"of the matchups that were dealt: {text}" for text in dict.fromkeys(problems)])
+        for copy, (first, dealt) in enumerate(zip(tree["first"], kept, strict=True)):
+            if copy < len(self._first):
+                self._first[copy], self._dealt[copy] = first, deque(map(self._one, dealt))
+        self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
+        if tree["matchmaker"] is not None and isinstance(self._matchmaker, KeptMatchmaker):
+            self._matchmaker.load_state(tree["matchmaker"])
+
     def _ask(self, episode: EpisodeId) -> Matchup:
+        return self._one(deal_one(self._matchmaker, self._seats, episode, self._seed))
+
+    def _one(self, dealt: dict[str, str]) -> Matchup:
         """Equal matchups are one object, which then travels once."""
-        dealt = deal_one(self._matchmaker, self._seats, episode, self._seed)
         if len(self._shared) >= _MOST_SHARED:
             self._shared.clear()
         return self._shared.setdefault(tuple(dealt.values()), dealt)

@@ -6,6 +6,7 @@ its bootstrap observation is to be looked at.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +35,10 @@ class Memory:
 
     def begin(self, lanes: slice) -> None:
         """An episode begins in `lanes`."""
-        self._now[lanes] = 0.0
-        self._made_by[lanes] = -1
+        for column in (self._now, self._before, self._first):
+            column[lanes] = 0.0
+        for made_by in (self._made_by, self._before_made_by, self._first_made_by):
+            made_by[lanes] = -1
 
     def recall(self, lanes: Array) -> Array:
         """What `lanes` remember, [N, *shape]."""
@@ -56,6 +59,25 @@ class Memory:
         last = self._now[lanes]
         last[open_rows] = self._before[lanes[open_rows]]
         return SegmentMemory(self._first[lanes], self._first_made_by[lanes], last)
+
+    def state(self, lanes: Array) -> dict[str, Array]:
+        """All that is kept of `lanes`, [N, ...] each."""
+        return {name: column[lanes] for name, column in self._columns().items()}
+
+    def load_state(self, lanes: Array, columns: Mapping[str, Array]) -> None:
+        """What `state` gave, for the lanes that are now theirs."""
+        for name, column in self._columns().items():
+            column[lanes] = columns[name]
+
+    def _columns(self) -> dict[str, Array]:
+        return {
+            "now": self._now,
+            "made_by": self._made_by,
+            "before": self._before,
+            "before_made_by": self._before_made_by,
+            "first": self._first,
+            "first_made_by": self._first_made_by,
+        }
 
     def carried(self, lanes: Array) -> None:
         """The open rows of `lanes` begin the next segments."""

@@ -6,7 +6,7 @@ is asked again or has ended. What arrives while no row is open belongs to none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -184,8 +184,10 @@ class Recorder:
         running = self._running(number, player, columns, episodes)
         ended = self._ended.pop(player.policy, [])
         segments = Segments.concat([_stacked(ended, running), running]) if ended else running
-        segments = segments.take(np.lexsort((segments.start, segments.row)))
         lanes = columns.lanes[segments.row]
+        # Of lanes, not of rows: which lane a policy played first must not show in the order.
+        order = np.lexsort((segments.start, lanes))
+        segments, lanes = segments.take(order), lanes[order]
         length = segments.stop - segments.start
         rows = columns.cut(segments)
         at = ranges(lanes * self._reward.shape[1] + segments.start, length)
@@ -232,10 +234,9 @@ class Recorder:
         for number, player in enumerate(players):
             columns = player.columns
             if columns is None:
+                self._carried_version[self._open & (self._player_of == number)] = -1  # nobody asks for it
                 continue
-            lanes = columns.lanes
-            row = np.flatnonzero(self._open[lanes] & (self._player_of[lanes] == number))
-            lanes = lanes[row]
+            row, lanes = self._open_of(number, columns)
             cell = self._cell[lanes]
             columns.carry(row, cell)
             if player.memory is not None:
@@ -248,6 +249,35 @@ class Recorder:
         self._carried = self._open.copy()
         self._cell[:] = 0
         self._start[:] = 0
+
+    def open_rows(self) -> dict[str, Array]:
+        """The rows that are open after a `cut`, without what the players' columns have of them; by `lane`."""
+        lanes = np.flatnonzero(self._open)
+        return {
+            "lane": lanes,
+            "gained": self._gained[lanes],
+            "t_env": self._t_env[lanes, 0],
+            "t_agent": self._t_agent[lanes, 0],
+            "version": self._carried_version[lanes],
+        }
+
+    def seen_in_open_rows(self, number: int, columns: Columns) -> dict[str, Array]:
+        """What the columns of player `number` have of its open rows; by `lane`."""
+        row, lanes = self._open_of(number, columns)
+        row, lanes = row[np.argsort(lanes)], np.sort(lanes)
+        return {"lane": lanes, **{name: column[row, 0] for name, column in columns.data.items()}}
+
+    def reopen(self, rows: Mapping[str, Array]) -> None:
+        """Opens rows as they were, before anything else is recorded."""
+        lanes = rows["lane"]
+        self._open[lanes] = self._carried[lanes] = True
+        self._gained[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
+        self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
+
+    def _open_of(self, number: int, columns: Columns) -> tuple[Array, Array]:
+        """The rows of the columns that are open, and their lanes."""
+        row = np.flatnonzero(self._open[columns.lanes] & (self._player_of[columns.lanes] == number))
+        return row, columns.lanes[row]
 
 
 _BOOTSTRAPS = {"obs": "bootstrap_obs", "action_mask": "bootstrap_mask", "state": "bootstrap_state"}

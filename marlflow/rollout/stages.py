@@ -84,6 +84,7 @@ class Concat:
     held: list[Fragment] = field(default_factory=list, repr=False)
     accepts: ClassVar[Any] = Fragment
     at_most_one: ClassVar[bool] = True
+    passes_segments: ClassVar[bool] = True
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
         """Keeps the fragment; the batch, if it is complete: packed, until a place opens it for the next stage."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, cast
 
@@ -14,19 +15,24 @@ import numpy as np
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
+from marlflow.base.kept import Tree
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
 from marlflow.policy.actor import Actor, WeightedActor
 from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
 from marlflow.rollout.faults import FaultLog
+from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.fragment import Evaluated, PolicyReceipt, Receipt
+from marlflow.rollout.history import History
+from marlflow.rollout.kept import TakenUp
 from marlflow.rollout.lanes import Lanes, PolicyOf, lanes_per_copy
 from marlflow.rollout.lockstep import Lockstep
 from marlflow.rollout.mapping import ByRules, Rule
 from marlflow.rollout.player import Player
 from marlflow.rollout.protocol import Matchup
 from marlflow.rollout.recorder import Recorder
+from marlflow.rollout.state import Parts
 from marlflow.rollout.watchdog import Watchdog
 
 _EVALUATION_COPIES = 16
@@ -41,9 +47,14 @@ class RolloutWorker:
     episode results remain. `with_state` are the policies whose rows have the environment's global state.
 
     After `tolerated_faults` episodes that an environment broke, the next raises EnvironmentFailed; a step or reset
-    that takes more than `step_timeout_s` seconds is such a fault. What the worker makes depends on `seed` and the
-    copies' numbers, not on `worker`, its own. Raises ConfigInvalid with every agent that has no policy, policy that has
-    no actor, and agent whose spaces are not its policy's.
+    that takes more than `step_timeout_s` seconds is such a fault; one that nothing can interrupt ends the process after
+    `end_process_after_s` seconds (None: never). What the worker makes depends on `seed` and the copies' numbers, not on
+    `worker`, its own. Raises ConfigInvalid with every agent that has no policy, policy that has no actor, and agent
+    whose spaces are not its policy's.
+
+    Copies begin with the episodes of the numbers `next_episodes`, by copy, else with 0. An episode of up to
+    `history_env_steps` env steps can be gone on with elsewhere, from what `state` says of it. `finishing` has what is
+    done to the rows of a policy before they leave.
     """
 
     def __init__(  # noqa: PLR0913  one object is all of experience
@@ -60,13 +71,19 @@ class RolloutWorker:
         with_state: Collection[str] = (),
         tolerated_faults: int = 0,
         step_timeout_s: float | None = None,
+        end_process_after_s: float | None = None,
+        history_env_steps: int = 10_000,
+        next_episodes: Mapping[int, int] | None = None,
+        finishing: Mapping[str, Finishing] | None = None,
     ) -> None:
         if not copies:
             raise ConfigInvalid([f"rollout worker {worker} has no copy to play: use fewer workers, or more copies"])
         self._make_env, self._actors, self._seed, self._worker = make_env, actors, seed, worker
+        self._finishing = finishing or {}
         self._policy_of = _policy_of(mapping)
         self._with_state = frozenset(with_state)
-        self._watchdog, self._faults = Watchdog(step_timeout_s), FaultLog(tolerated_faults)
+        self._watchdog = Watchdog(step_timeout_s, end_process_after_s)
+        self._faults = FaultLog(tolerated_faults)
         self._copies = self._make_copies(copies)
         window = self._copies.windows[0]
         self._spaces = dict(spaces) if spaces is not None else policy_spaces(window, self._policy_of, actors)
@@ -77,7 +94,11 @@ class RolloutWorker:
         lanes = Lanes(self._stride, len(copies), self._order, self._policy_of)
         self._recorder = Recorder(lanes.player_of, len(self._order))
         self._episodes = TrainingEpisodes(seed, copies, dealt=mapping is None)
-        self._lockstep = Lockstep(self._copies, self._order, lanes, self._episodes, "explore", self._recorder)
+        self._episodes.go_on(next_episodes or {})
+        self._history = History(len(copies), self._stride, history_env_steps)
+        self._lockstep = Lockstep(
+            self._copies, self._order, lanes, self._episodes, "explore", self._recorder, self._history
+        )
         self._evaluation: Copies | None = None
 
     @property
@@ -116,6 +137,8 @@ class RolloutWorker:
         """
         began = perf_counter()
         self._load(weights or {})
+        for policy, finishing in self._finishing.items():
+            finishing.published = (weights or {}).get(policy, finishing.published)
         for policy, values in (schedules or {}).items():
             self._actors[policy].set_schedule(values)
         if matchups is not None:
@@ -131,9 +154,38 @@ class RolloutWorker:
                     break
                 lockstep.tick()
         cuts = self._recorder.cut(self._order, lockstep.lanes.episode)
-        receipts = {policy: cut for policy, (cut, _) in cuts.items()}
+        self._history.forget(lockstep.running)
+        made = {policy: self._finished(policy, cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
+        receipts = {policy: cut for policy, (cut, _) in made.items()}
         receipt = self._receipt(receipts, self._copies.vanished - vanished, began)
-        return receipt, {policy: self._named(batch) for policy, (_, batch) in cuts.items()}
+        return receipt, {policy: batch for policy, (_, batch) in made.items()}
+
+    def _finished(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
+        if policy not in self._finishing:
+            return cut, batch
+        batch, times = self._finishing[policy](batch)
+        return replace(cut, rows=batch.rows, finished=times), batch
+
+    def state(self) -> Tree:
+        """Everything that is carried from one collect to the next, but for weights and scheduled values; by copy.
+
+        `kept.merged` makes one of several workers', and `kept.share` what another number of workers need.
+        """
+        return self._parts().state()
+
+    def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:
+        """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new.
+
+        Running episodes are played again, with the next collect's weights from then on. Those of more env steps than
+        `replay_max_env_steps`, or than the history had room for, begin anew; of those that do not come out the same the
+        copy's next begins instead. Raises CheckpointUnusable if it is of other agents or policies.
+        """
+        with self._watchdog.on_guard():
+            return self._parts().load_state(tree, replay_max_env_steps)
+
+    def _parts(self) -> Parts:
+        self._widen(1)
+        return Parts(self._copies, self._order, self._recorder, self._episodes, self._lockstep, self._history)
 
     def _receipt(self, policies: Mapping[str, PolicyReceipt], agents_vanished: int, began_s: float) -> Receipt:
         lockstep = self._lockstep

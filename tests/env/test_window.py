@@ -319,3 +319,24 @@ def test_a_step_that_returns_what_an_older_interface_did_is_named():
     window.reset(0)
     with pytest.raises(EnvironmentFailed, match=r"step\(\) returned 4 things; a ParallelEnv returns 5: observations"):
         window.act([0, 0])
+
+
+def test_agents_that_nobody_declares_can_be_given_their_slots_before_they_appear():
+    window = open_window(Undeclared())
+    window.seat(["b", "a"])
+    turn = window.reset(0)
+    assert (list(window.agents), turn.deciding) == (["b", "a"], [1])
+    assert window.act([0]).deciding == [0]
+    window.seat(["b", "a", "c"])
+    window.seat(["c"])
+    assert list(window.agents) == ["c", "b", "a"]
+    assert window.action_space("c") == spaces.Discrete(2)
+
+
+def test_an_environment_without_spaces_for_who_is_not_there_yet_fails():
+    class Late(Undeclared):
+        def action_space(self, agent):
+            return {agent: spaces.Discrete(2) for agent in self.agents}[agent]
+
+    with pytest.raises(EnvironmentFailed, match=r"observation_space\(\) or action_space\(\) raised KeyError: 'b'"):
+        open_window(Late()).seat(["b"])

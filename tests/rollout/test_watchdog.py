@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -12,6 +14,7 @@ from marlflow.base.errors import ConfigInvalid, EnvironmentHung
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
 from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout.watchdog import Watchdog
 
 TIMEOUT_S = 0.2
 
@@ -108,3 +111,34 @@ def test_a_timeout_that_cannot_be_kept_is_refused():
     thread.start()
     thread.join()
     assert "main thread" in caught[0]
+
+
+IN_C = """
+from collections import deque
+from itertools import repeat
+from marlflow.rollout.watchdog import Watchdog
+
+def in_a_computation_of_c():
+    deque(repeat(0), maxlen=0)
+
+watchdog = Watchdog(0.1, end_process_after_s=0.3)
+with watchdog.on_guard():
+    watchdog.begun, watchdog.inside = 1, True
+    in_a_computation_of_c()
+"""
+
+
+def test_a_computation_that_nothing_can_interrupt_ends_its_process():
+    ended = subprocess.run([sys.executable, "-c", IN_C], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
+    assert "in in_a_computation_of_c" in ended.stderr
+
+
+def test_a_process_whose_environments_move_on_does_not_end():
+    deadline = time.monotonic() + 4 * TIMEOUT_S
+    patient = Watchdog(TIMEOUT_S, end_process_after_s=TIMEOUT_S)
+    with patient.on_guard():
+        while time.monotonic() < deadline:
+            patient.begun += 1
+            patient.inside = True

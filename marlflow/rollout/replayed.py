@@ -1,0 +1,121 @@
+"""Plays running episodes again, each in a fresh environment, with its own seed and the actions that were taken in it.
+
+An episode comes out the same if everybody saw, decided and received what they had. Then it goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.encoder import ObservationOutside
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.env import Turn
+from marlflow.rollout.copies import Copies
+from marlflow.rollout.episodes import Episodes
+from marlflow.rollout.history import History
+from marlflow.rollout.kept import Table
+from marlflow.rollout.lanes import Lanes
+from marlflow.rollout.player import Player
+from marlflow.rollout.rewards import WrongReward, amounts
+
+
+class Differs(Exception):
+    """An episode did not come out the same."""
+
+
+# What may become of an episode that is played again, besides the same.
+FAILURES = (Differs, EnvironmentFailed, ObservationOutside, WrongReward)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The parts of a worker that playing again takes; `history` goes on from there."""
+
+    copies: Copies
+    lanes: Lanes
+    players: Sequence[Player]
+    episodes: Episodes
+    history: History
+
+    def begin(self, index: int, running: Mapping[str, Any]) -> Turn:
+        """The start of an episode; raises one of FAILURES."""
+        window, lanes = self.copies.windows[index], self.lanes
+        if running["agents"] is not None:
+            window.seat(running["agents"])
+        turn = self.copies.reset(index, running["seed"])
+        lanes.begin(index, running["episode"], running["matchup"], window, self.episodes)
+        self.history.begins(index)
+        self._receive(index, turn)
+        return turn
+
+    def play(self, index: int, running: Mapping[str, Any], actions: Mapping[str, Array], expected: Table) -> Turn:
+        """An episode as far as it had come, with each policy's `actions`; raises one of FAILURES.
+
+        `expected` has, for each slot, `returns`, `t_agent` and `hash` as they must come out.
+        """
+        turn = self.begin(index, running)
+        choices = {
+            player.policy: iter(player.choices(actions[player.policy]))
+            for player in self.players
+            if player.policy in actions
+        }
+        for _ in range(running["env_steps"]):
+            turn = self._step(index, turn, choices)
+        self._compare(index, turn, expected)
+        if any(next(left, None) is not None for left in choices.values()):
+            raise Differs
+        self.history.begins(index, actions)
+        return turn
+
+    def _step(self, index: int, turn: Turn, choices: Mapping[str, Iterator[Any]]) -> Turn:
+        if turn.over:
+            raise Differs
+        deciding, hashes = self._looked(index, turn)
+        self.history.hashes[deciding] = hashes
+        self.lanes.t_agent[deciding] += 1
+        policies = [self.players[number].policy for number in self.lanes.player_of[deciding].tolist()]
+        try:
+            chosen = [next(choices[policy]) for policy in policies]
+        except (KeyError, StopIteration):
+            raise Differs from None
+        after = self.copies.act(index, chosen)
+        self._receive(index, after)
+        return after
+
+    def _looked(self, index: int, turn: Turn) -> tuple[Array, Array]:
+        """Who decides now, and their hashes once they look."""
+        deciding = np.array(turn.deciding, np.int64) + index * self.lanes.stride
+        player_of = self.lanes.player_of[deciding]
+        for number, player in enumerate(self.players):
+            player.where = np.flatnonzero(player_of == number)
+            player.positions = player.where.tolist()
+            if player.positions:
+                masks = [turn.masks[position] for position in player.positions] if player.spaces.masked else []
+                seen = self.copies.states[index] if player.sees_state else None
+                state = None if seen is None else np.stack([seen] * len(player.positions))
+                player.show([turn.observations[position] for position in player.positions], masks, state)
+        return deciding, self.history.looked(deciding, self.players)
+
+    def _receive(self, index: int, turn: Turn) -> None:
+        window, lanes = self.copies.windows[index], self.lanes
+        if len(window.agents) > lanes.known[index]:
+            lanes.welcome(index, window, self.episodes)
+        for slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
+            if rewards:
+                np.add.at(lanes.returns, np.array(slots) + index * lanes.stride, amounts(rewards))
+
+    def _compare(self, index: int, turn: Turn, expected: Table) -> None:
+        lanes = self.lanes.known_in([index])
+        if turn.over or len(lanes) != len(expected["slot"]):
+            raise Differs
+        hashes = self.history.hashes.copy()
+        deciding, looked = self._looked(index, turn)
+        hashes[deciding] = looked
+        found = {"returns": self.lanes.returns, "t_agent": self.lanes.t_agent, "hash": hashes}
+        if not all(np.array_equal(column[lanes], expected[name]) for name, column in found.items()):
+            raise Differs

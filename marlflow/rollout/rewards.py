@@ -1,0 +1,37 @@
+"""Rewards as numbers: what environments call a reward, held to be one finite number each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from marlflow.base.batch import Array
+
+
+class WrongReward(Exception):
+    """The reward at `position` of those that were given is no finite number; `reason` says what it is."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position, self.reason = position, reason
+
+
+def amounts(rewards: Sequence[Any]) -> Array:
+    """`rewards` as float64 [N]; raises WrongReward for the first that is no finite number."""
+    try:
+        found = np.array(rewards, np.float64)
+    except (TypeError, ValueError):
+        found = np.empty(0)
+    if found.shape == (len(rewards),) and np.isfinite(found).all():
+        return found
+    return np.array([_amount(position, reward) for position, reward in enumerate(rewards)])
+
+
+def _amount(position: int, reward: Any) -> float:
+    """One reward; PettingZoo's tests also let an array of one number pass."""
+    number = np.asarray(reward)
+    if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
+        raise WrongReward(position, f"the reward is {reward!r}, not a finite number")
+    return float(number.item())
