@@ -1,30 +1,30 @@
-"""The in-process replay: segments in rings, n-step windows summed when they come in, rows chosen by a sampler."""
+"""The in-process replay: segments in rings with the n-step windows that came with them, rows chosen by a sampler."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch, Transitions
-from marlflow.base.errors import InvalidInput
+from marlflow.base.errors import CheckpointUnusable, InvalidInput
 from marlflow.base.items import Inserted
+from marlflow.base.kept import Tree
 from marlflow.flow import Place
-from marlflow.replay.n_step import windows
-from marlflow.replay.protocol import ReplayState
+from marlflow.replay.n_step import terms_problems
 from marlflow.replay.sampling import Sampling
-from marlflow.replay.segments import SegmentStore, newest_that_fit
+from marlflow.replay.segments import SegmentStore, newest_that_fit, row_type
 
 
 class ReplayBuffer:
     """The newest whole segments, at most `capacity_agent_steps` rows of them, drawn from as n-step transitions.
 
-    A window stops at its segment's end and bootstraps there with `discount`**k for the k steps it has, with 0 after
-    termination. Neighbouring segments of one lane are not joined. Draws are with replacement; `seed` fixes them.
-    `stale_priorities` counts priorities that came for rows no longer held. Wrong input raises InvalidInput.
+    Batches come with their windows, as NStep with the same `n_step` and `discount` sums them. Neighbouring segments of
+    one lane are not joined. Draws are with replacement; `seed` fixes them. `stale_priorities` counts priorities that
+    came for rows no longer held. Wrong input raises InvalidInput.
     """
 
-    __slots__ = ("_generator", "_sampler", "_store", "_terms", "name", "place", "stale_priorities")
+    __slots__ = ("_discounts", "_generator", "_sampler", "_store", "_terms", "name", "place", "stale_priorities")
 
     def __init__(
         self,
@@ -36,16 +36,15 @@ class ReplayBuffer:
         name: str = "replay",
         place: Place | None = None,
     ) -> None:
-        rules = {
-            f"capacity_agent_steps is at least 1, not {capacity_agent_steps}": capacity_agent_steps >= 1,
-            f"n_step is at least 1, not {n_step}": n_step >= 1,
-            f"discount is in [0, 1], not {discount}": 0.0 <= discount <= 1.0,
-        }
-        if broken := [f"replay {name!r}: {rule}" for rule, holds in rules.items() if not holds]:
-            raise InvalidInput(broken)
+        broken = terms_problems(n_step, discount)
+        if capacity_agent_steps < 1:
+            broken.append(f"capacity_agent_steps is at least 1, not {capacity_agent_steps}")
+        if broken:
+            raise InvalidInput([f"replay {name!r}: {problem}" for problem in broken])
         self.name, self.place = name, place
         self.stale_priorities = 0
         self._terms = (n_step, discount)
+        self._discounts = np.power(discount, np.arange(n_step + 1.0)).astype(np.float32)
         self._generator = np.random.default_rng(seed)
         self._store = SegmentStore(capacity_agent_steps)
         self._sampler = sampling.build(capacity_agent_steps, self._generator)
@@ -58,11 +57,13 @@ class ReplayBuffer:
     def insert(self, batch: Batch) -> Inserted:
         """Take all segments of `batch`, evicting the oldest first; a batch that is refused changes nothing."""
         self._store.check(batch)
+        if not self._are_windows(batch.columns["window_steps"], batch.columns["window_discount"]):
+            n_step, discount = self._terms
+            text = f"replay {self.name!r} expects windows of n_step={n_step} and discount={discount}, but others came"
+            raise InvalidInput([f"{text}: give NStep the same settings"])
         newest = newest_that_fit(batch, self._store.capacity)
-        segments = newest.segments
-        spans = windows(newest.columns["reward"], segments["length"], segments["terminated"], *self._terms)
         self._sampler.evicted(*self._store.make_room(newest.rows, batch.rows - newest.rows))
-        self._sampler.added(*self._store.append(newest, spans))
+        self._sampler.added(*self._store.append(newest))
         return Inserted(batch.rows, self.stored)
 
     def draw(self, agent_steps: int) -> Transitions:
@@ -87,36 +88,76 @@ class ReplayBuffer:
         """Take the present values of what is scheduled: `beta`, with prioritized sampling."""
         self._sampler.set_schedule(values)
 
-    def state(self) -> ReplayState:
-        """Everything, copied; a buffer that loads it goes on bit for bit."""
-        store, sampler = self._store, self._sampler.state(self._store.first, self._store.stop)
-        values = {
+    def state(self) -> Tree:
+        """Everything but the rows, copied; with what `rows` gave since, a buffer that loads it goes on bit for bit."""
+        store = self._store
+        return {
             "n_step": self._terms[0],
             "discount": self._terms[1],
             "first": store.first,
             "stop": store.stop,
             "first_segment": store.first_segment,
+            "stop_segment": store.stop_segment,
             "stale_priorities": self.stale_priorities,
             "generator": self._generator.bit_generator.state,
-            "sampler": dict(sampler.values),
+            "sampler": self._sampler.state(store.first, store.stop),
         }
-        return ReplayState(store.arrays() | {f"sampler.{name}": a for name, a in sampler.arrays.items()}, values)
 
-    def load_state(self, state: ReplayState) -> None:
-        """Go on from `state`, of a buffer with the same terms and sampling that held no more than this one can."""
-        values = state.values
-        if (values["n_step"], values["discount"]) != self._terms:
-            kept = f"n_step={values['n_step']} and discount={values['discount']}"
-            here = f"n_step={self._terms[0]} and discount={self._terms[1]}"
-            raise InvalidInput([f"replay {self.name!r} was kept with {kept}, not {here}"])
-        if (rows := values["stop"] - values["first"]) > self._store.capacity:
-            raise InvalidInput(
-                [f"the {rows} agent steps kept do not fit replay {self.name!r} of {self._store.capacity}"]
-            )
-        if values["sampler"].keys() != self._sampler.state(0, 0).values.keys():
-            raise InvalidInput([f"replay {self.name!r} was kept with another kind of sampling"])
-        ours = {name.removeprefix("sampler."): a for name, a in state.arrays.items() if name.startswith("sampler.")}
-        self._store.load(state.arrays, values["first"], values["first_segment"])
-        self._sampler.load_state(ReplayState(ours, values["sampler"]), values["first"], values["stop"])
-        self._generator.bit_generator.state = values["generator"]
-        self.stale_priorities = values["stale_priorities"]
+    def rows(self, first: int) -> Tree:
+        """The rows numbered `first` and up that are held, copied: `first` is the `stop` of an earlier state, or 0.
+
+        A dict with the numbers `first` and `stop` of its rows; empty if there are none.
+        """
+        return self._store.rows(first)
+
+    def load_state(self, state: Tree, rows: Sequence[Tree]) -> None:
+        """Go on from `state`, with what calls of `rows` gave up to then, in order; rows evicted since are left out.
+
+        Without any it holds nothing, and its rows are numbered on. Raises CheckpointUnusable if the state is of a
+        buffer with other terms or sampling, or its rows do not fit, or are not all there.
+        """
+        held = [part for part in rows if part and part["stop"] > state["first"]]
+        if found := [*self._other_terms(state), *self._other_rows(state, held)]:
+            raise CheckpointUnusable([f"replay {self.name!r}: {problem}" for problem in found])
+        if held:
+            self._store.begin_at(state["first"], state["first_segment"])
+            self._store.load(held)
+        else:
+            self._store.begin_at(state["stop"], state["stop_segment"])
+        self._sampler.load_state(state["sampler"], self._store.first, self._store.stop)
+        self._generator.bit_generator.state = state["generator"]
+        self.stale_priorities = state["stale_priorities"]
+
+    def begin_at(self, first_row_id: int) -> None:
+        """Hold nothing, and number the rows to come from `first_row_id`: priorities of others' rows are stale here."""
+        self._sampler.evicted(self._store.first, self._store.stop)
+        self._store.begin_at(first_row_id, 0)
+
+    def _are_windows(self, steps: Array, window_discount: Array) -> bool:
+        if steps.max() >= len(self._discounts):
+            return False
+        return bool(((window_discount == self._discounts.take(steps)) | (window_discount == 0.0)).all())
+
+    def _other_terms(self, state: Tree) -> Iterator[str]:
+        here = {"n_step": self._terms[0], "discount": self._terms[1]}
+        for name, expected in here.items():
+            if state[name] != expected:
+                yield f"expected {name}={expected}, but it was kept with {name}={state[name]}"
+        kind = self._sampler.state(0, 0)["kind"]
+        if (kept := state["sampler"]["kind"]) != kind:
+            yield f"expected {kind} sampling, but it was kept with {kept} sampling"
+
+    def _other_rows(self, state: Tree, held: Sequence[Tree]) -> Iterator[str]:
+        if not held:
+            return
+        first, stop = state["first"], state["stop"]
+        if stop - first > (capacity := self._store.capacity):
+            yield f"expected at most capacity_agent_steps={capacity} rows, but {stop - first} were kept"
+        ends = [first, *(part["stop"] for part in held)]
+        begins = [max(first, held[0]["first"]), *(part["first"] for part in held[1:]), stop]
+        if ends != begins:
+            came = ", ".join(f"{part['first']} to {part['stop']}" for part in held)
+            yield f"expected the rows {first} to {stop}, but those kept are {came}"
+        kinds = [{name: row_type(column) for name, column in part["columns"].items()} for part in held]
+        if other := next((kind for kind in kinds if kind != kinds[0]), None):
+            yield f"expected rows of {kinds[0]}, as those before, but then came {other}"

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from marlflow.base.batch import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The window that begins at each row, [N] each.
+class Windows(NamedTuple):
+    """The window that begins at each row, [N] each, float64 but for `steps`.
 
-    `reward` is the discounted sum over the window's k steps, `discount` what the value after it is multiplied by,
-    `next_row` the index of the row after it. Where it `reaches_end` of its segment, what follows is the segment's
-    bootstrap, not a row.
+    `reward` is the discounted sum over the window's steps, `discount` what the value after it is multiplied by, `steps`
+    how many rows it has. What follows it is the row after those, or the segment's bootstrap where it reaches the end.
     """
 
     reward: Array
     discount: Array
-    next_row: Array
-    reaches_end: Array
+    steps: Array
 
 
 def windows(reward: Array, length: Array, terminated: Array, n_step: int, discount: float) -> Windows:
     """The windows of up to `n_step` rows that begin at each row and stop at its segment's end.
 
     reward: [N], of the rows of all segments. length, terminated: [S]. A window of k steps has `discount`**k, and 0
-    where it reaches the end of a terminated segment. Float64.
+    where it reaches the end of a terminated segment.
     """
     last = np.cumsum(length) - 1
-    row = np.arange(len(reward))
-    stop = np.repeat(last + 1, length)
-    next_row = np.minimum(row + n_step, stop)
-    reaches_end = next_row == stop
-    after = np.power(discount, np.arange(n_step + 1.0)).take(next_row - row)
-    after[reaches_end & np.repeat(terminated, length)] = 0.0
-    return Windows(_sums(reward, last, n_step, discount), after, next_row, reaches_end)
+    left = np.repeat(last + 1, length) - np.arange(len(reward))
+    steps = np.minimum(left, n_step)
+    after = np.power(discount, np.arange(n_step + 1.0)).take(steps)
+    after[(steps == left) & np.repeat(terminated, length)] = 0.0
+    return Windows(_sums(reward, last, n_step, discount), after, steps)
 
 
 def _sums(reward: Array, last: Array, n_step: int, discount: float) -> Array:
@@ -50,3 +45,12 @@ def _sums(reward: Array, last: Array, n_step: int, discount: float) -> Array:
         longer[:-1] += carry[:-1] * total[1:]
         total = longer
     return total
+
+
+def terms_problems(n_step: int, discount: float) -> list[str]:
+    """What is wrong with these settings of windows."""
+    rules = {
+        f"n_step is at least 1, not {n_step}": n_step >= 1,
+        f"discount is in [0, 1], not {discount}": 0.0 <= discount <= 1.0,
+    }
+    return [rule for rule, holds in rules.items() if not holds]

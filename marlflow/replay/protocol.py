@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.items import Inserted
@@ -40,11 +38,3 @@ class Replay(Protocol):
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
         """Say how much each of these rows, [B], is worth drawing again; rows evicted since are ignored."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayState:
-    """All that a replay needs to go on as if never stopped: named arrays, and values that JSON can hold."""
-
-    arrays: Mapping[str, Array]
-    values: Mapping[str, Any]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import InvalidInput
+from marlflow.base.kept import Tree
 from marlflow.replay.priorities import SumTree
-from marlflow.replay.protocol import ReplayState
 from marlflow.replay.ring import pieces
 
 
@@ -38,12 +38,12 @@ class Sampler(Protocol):
         """Take the present values of what is scheduled, by name."""
         ...
 
-    def state(self, first: int, stop: int) -> ReplayState:
-        """What `load_state` needs to choose on as if never stopped."""
+    def state(self, first: int, stop: int) -> Tree:
+        """What `load_state` needs to choose on as if never stopped: a dict, whose `kind` names the sampling."""
         ...
 
-    def load_state(self, state: ReplayState, first: int, stop: int) -> None:
-        """Go on from `state`."""
+    def load_state(self, state: Tree, first: int, stop: int) -> None:
+        """Go on from `state`, taken when the rows first to stop - 1 were alive, or none of them if they are equal."""
         ...
 
 
@@ -114,10 +114,10 @@ class _UniformSampler:
         if values:
             raise InvalidInput([f"uniform sampling has nothing to schedule, but got {sorted(values)}"])
 
-    def state(self, first: int, stop: int) -> ReplayState:
-        return ReplayState({}, {})
+    def state(self, first: int, stop: int) -> Tree:
+        return {"kind": "uniform"}
 
-    def load_state(self, state: ReplayState, first: int, stop: int) -> None:
+    def load_state(self, state: Tree, first: int, stop: int) -> None:
         return
 
 
@@ -160,16 +160,18 @@ class _PrioritizedSampler:
             raise InvalidInput([f"prioritized sampling: beta is in [0, 1], but its schedule gave {beta}"])
         self._beta = beta
 
-    def state(self, first: int, stop: int) -> ReplayState:
+    def state(self, first: int, stop: int) -> Tree:
         slots = np.arange(first, stop) % self._capacity
-        return ReplayState({"tree": self._tree.get(slots)}, self._values())
+        return {
+            "kind": "prioritized",
+            "beta": self._beta,
+            "largest": self._largest,
+            "weights": self._tree.get(slots),
+        }
 
-    def _values(self) -> dict[str, Any]:
-        return {"beta": self._beta, "largest": self._largest}
-
-    def load_state(self, state: ReplayState, first: int, stop: int) -> None:
-        weights = state.arrays["tree"]
-        self._beta, self._largest = state.values["beta"], state.values["largest"]
+    def load_state(self, state: Tree, first: int, stop: int) -> None:
+        weights = state["weights"]
+        self._beta, self._largest = state["beta"], state["largest"]
         self._tree = SumTree(self._capacity)
         for slots, offset in pieces(first, stop, self._capacity):
             self._tree.set_range(slots, weights[offset : offset + slots.stop - slots.start])

@@ -7,13 +7,13 @@ its segment's bootstrap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.errors import InvalidInput
-from marlflow.replay.n_step import Windows
+from marlflow.base.kept import Tree
 from marlflow.replay.ring import Ring
 
 _FEW_SEGMENTS = 64
@@ -49,20 +49,20 @@ class SegmentStore:
             self.first = int(segments.columns["stop"][segment % segments.size])
         return evicted_first, self.first
 
-    def append(self, batch: Batch, windows: Windows) -> tuple[int, int]:
+    def append(self, batch: Batch) -> tuple[int, int]:
         """Store segments for which there is room; returns the [first, stop) of their rows."""
         first, segment = self.stop, self.stop_segment
         length = batch.segments["length"]
         numbers = np.arange(segment, segment + len(length))
         own = np.repeat(numbers, length)
         rows = _named(batch.columns, {name: name for name in ("obs", "action", "action_mask", "version")})
-        rows["reward"] = windows.reward.astype(np.float32)
-        rows["discount"] = windows.discount.astype(np.float32)
+        rows |= _named(batch.columns, {"window_reward": "reward", "window_discount": "discount"})
+        following, stop = np.arange(first, first + len(own)) + batch.columns["window_steps"], first + np.cumsum(length)
         # The number of the row after the window, or the complement of the number of the segment whose bootstrap it is.
-        rows["next"] = np.where(windows.reaches_end, ~own, first + windows.next_row)
+        rows["next"] = np.where(following == np.repeat(stop, length), ~own, following)
         rows["segment"] = own
         ends = _named(batch.segments, {"bootstrap_obs": "obs", "bootstrap_mask": "action_mask"})
-        ends["stop"] = first + np.cumsum(length)
+        ends["stop"] = stop
         self._write(rows, ends, len(own), len(numbers))
         return first, self.stop
 
@@ -86,23 +86,38 @@ class SegmentStore:
             version=column.get("version"),
         )
 
-    def arrays(self) -> dict[str, Array]:
-        """Everything alive, oldest first, by `rows.<column>` and `segments.<column>`; empty before the first insert."""
-        if self._rows is None or self._segments is None:
+    def rows(self, first: int) -> Tree:
+        """The rows alive from number `first` on, where a segment begins, with their segments; {} if there are none."""
+        first = max(first, self.first)
+        if first >= self.stop:
             return {}
-        rows = {f"rows.{name}": self._rows.span(name, self.first, self.stop) for name in self._rows.columns}
-        ends = (self.first_segment, self.stop_segment)
-        return rows | {f"segments.{name}": self._segments.span(name, *ends) for name in self._segments.columns}
+        rows, segments = self._rings()
+        segment = int(rows.columns["segment"][first % self.capacity])
+        return {
+            "first": first,
+            "stop": self.stop,
+            "first_segment": segment,
+            "columns": {name: rows.span(name, first, self.stop) for name in rows.columns},
+            "segments": {name: segments.span(name, segment, self.stop_segment) for name in segments.columns},
+        }
 
-    def load(self, arrays: Mapping[str, Array], first: int, first_segment: int) -> None:
-        """Hold what `arrays()` gave, under the same numbers."""
-        rows = {name.removeprefix("rows."): array for name, array in arrays.items() if name.startswith("rows.")}
-        ends = {name.removeprefix("segments."): array for name, array in arrays.items() if name.startswith("segments.")}
+    def begin_at(self, first: int, first_segment: int) -> None:
+        """Hold nothing; the next row and the next segment have these numbers."""
         self.first = self.stop = first
         self.first_segment = self.stop_segment = first_segment
         self._rows = self._segments = None
-        if rows:
-            self._write(rows, ends, len(rows["segment"]), len(ends["stop"]))
+
+    def load(self, kept: Sequence[Tree]) -> None:
+        """Take what `rows` gave, after `begin_at`: in order, without a gap; older rows are left out."""
+        for part in kept:
+            if not part or part["stop"] <= self.first:
+                continue
+            columns, segments, old = part["columns"], part["segments"], self.stop - part["first"]
+            if old > 0:
+                old_segments = self.stop_segment - part["first_segment"]
+                columns = {name: column[old:] for name, column in columns.items()}
+                segments = {name: column[old_segments:] for name, column in segments.items()}
+            self._write(columns, segments, len(columns["segment"]), len(segments["stop"]))
 
     def check(self, batch: Batch) -> None:
         """Raises InvalidInput unless the batch holds whole segments that fit, with the columns of those before."""
@@ -119,7 +134,11 @@ class SegmentStore:
 
     def _column_problems(self, batch: Batch) -> list[str]:
         known = batch.columns if self._rows is None else self._rows.columns
-        problems = []
+        problems = [
+            f"the batch has no {name!r}: put NStep before Insert"
+            for name in ("window_reward", "window_discount", "window_steps")
+            if name not in batch.columns
+        ]
         if ("action_mask" in known) != ("action_mask" in batch.columns):
             masked = "with" if "action_mask" in known else "without"
             problems.append(f"this replay holds rows {masked} an action mask, and the batch is not so")
@@ -132,7 +151,7 @@ class SegmentStore:
             if name not in table:
                 problems.append(f"the batch has no {name!r}, which a replay stores")
             elif (want := known[stored]).dtype != table[name].dtype or want.shape[1:] != table[name].shape[1:]:
-                problems.append(f"{name!r} of the batch is {_row_type(table[name])}, expected {_row_type(want)}")
+                problems.append(f"{name!r} of the batch is {row_type(table[name])}, expected {row_type(want)}")
         return problems
 
     def _write(self, rows: Mapping[str, Array], ends: Mapping[str, Array], row_count: int, segment_count: int) -> None:
@@ -169,5 +188,6 @@ def _named(table: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Ar
     return {new: table[old] for old, new in names.items() if old in table}
 
 
-def _row_type(column: Array) -> str:
+def row_type(column: Array) -> str:
+    """A column's dtype and the shape of one row, for errors."""
     return f"{column.dtype}{list(column.shape[1:])} per row"

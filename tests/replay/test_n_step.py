@@ -16,8 +16,7 @@ def test_a_table_of_three_steps_over_three_segments() -> None:
     # segment 0 (terminated)   1 + 2/2 + 4/4, 2 + 4/2 + 8/4, 4 + 8/2, 8;   segment 1: 16;   segment 2: 32 + 64/2, 64
     np.testing.assert_array_equal(found.reward, [3.0, 6.0, 8.0, 8.0, 16.0, 64.0, 64.0])
     np.testing.assert_array_equal(found.discount, [0.125, 0.0, 0.0, 0.0, 0.5, 0.25, 0.5])
-    np.testing.assert_array_equal(found.next_row, [3, 4, 4, 4, 5, 7, 7])
-    np.testing.assert_array_equal(found.reaches_end, [False, True, True, True, True, True, True])
+    np.testing.assert_array_equal(found.steps, [3, 3, 2, 1, 1, 2, 1])
 
 
 def test_one_step_is_the_reward_and_the_next_row() -> None:
@@ -25,7 +24,7 @@ def test_one_step_is_the_reward_and_the_next_row() -> None:
 
     np.testing.assert_array_equal(found.reward, [1.0, 2.0, 3.0])
     np.testing.assert_array_equal(found.discount, [0.9, 0.9, 0.0])
-    np.testing.assert_array_equal(found.next_row, [1, 2, 3])
+    np.testing.assert_array_equal(found.steps, [1, 1, 1])
 
 
 def test_rewards_are_left_as_they_came() -> None:
@@ -55,6 +54,5 @@ def test_windows_are_what_a_loop_finds(segments: list[tuple[list[float], bool]],
             at_end = at + steps == len(rewards)
             np.testing.assert_allclose(found.reward[row], total, rtol=1e-12, atol=1e-12)
             np.testing.assert_allclose(found.discount[row], 0.0 if at_end and ended else discount**steps, rtol=1e-12)
-            assert found.reaches_end[row] == at_end
-            assert found.next_row[row] == row + steps
+            assert found.steps[row] == steps
             row += 1

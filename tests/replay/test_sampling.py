@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,14 @@ import pytest
 from marlflow.base.batch import Array
 from marlflow.base.errors import InvalidInput
 from marlflow.replay import Prioritized, ReplayBuffer, Uniform
+from tests.replay.windowed import put
 
 PRIORITY = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 0.2, 3.0])
 
 
 def _filled(make_batch: Any, sampling: Prioritized, priority: Array = PRIORITY, capacity: int = 8) -> ReplayBuffer:
     buffer = ReplayBuffer(capacity, 1, 0.9, seed=7, sampling=sampling)
-    buffer.insert(make_batch([[0.0]] * len(priority), "o" * len(priority)))
+    put(buffer, make_batch([[0.0]] * len(priority), "o" * len(priority)))
     buffer.reprioritize(np.arange(len(priority)), priority)
     return buffer
 
@@ -70,7 +70,7 @@ def test_beta_follows_its_schedule(make_batch: Any) -> None:
 def test_a_new_row_has_the_largest_priority_seen(make_batch: Any) -> None:
     buffer = _filled(make_batch, Prioritized(alpha=1.0, beta=1.0), np.array([9.0, 0.5]))
     buffer.reprioritize(np.array([0]), np.array([0.5]))
-    buffer.insert(make_batch([[0.0]], "o"))
+    put(buffer, make_batch([[0.0]], "o"))
     # Weights undo the probabilities, so with beta 1 their ratio is that of the priorities, inverted.
     drawn = buffer.draw(200)
     weight = {row: float(drawn.weight[drawn.row_id == row][0]) for row in (0, 1, 2)}
@@ -80,7 +80,7 @@ def test_a_new_row_has_the_largest_priority_seen(make_batch: Any) -> None:
 
 def test_new_rows_begin_alike(make_batch: Any) -> None:
     buffer = ReplayBuffer(8, 1, 0.9, seed=0, sampling=Prioritized())
-    buffer.insert(make_batch([[0.0] * 8], "o"))
+    put(buffer, make_batch([[0.0] * 8], "o"))
     drawn = buffer.draw(8)
     np.testing.assert_array_equal(drawn.row_id, np.arange(8))
     np.testing.assert_array_equal(drawn.weight, np.ones(8))
@@ -89,14 +89,14 @@ def test_new_rows_begin_alike(make_batch: Any) -> None:
 def test_priorities_of_rows_that_are_gone_are_counted_and_change_nothing(make_batch: Any) -> None:
     buffer, other = (_filled(make_batch, Prioritized()) for _ in range(2))
     for each in (buffer, other):
-        each.insert(make_batch([[0.0], [0.0]], "oo"))
+        put(each, make_batch([[0.0], [0.0]], "oo"))
     buffer.reprioritize(np.array([0, 1, 99]), np.array([50.0, 50.0, 50.0]))
     assert buffer.stale_priorities == 3
     for _ in range(5):
         one, two = buffer.draw(16), other.draw(16)
         np.testing.assert_array_equal(one.row_id, two.row_id)
         np.testing.assert_array_equal(one.weight, two.weight)
-    buffer.insert(make_batch([[0.0]], "o"))
+    put(buffer, make_batch([[0.0]], "o"))
     # The newest row is as likely as the likeliest that counted, of priority 4; the unlikeliest left has 0.2.
     assert buffer.draw(500).weight.min() == pytest.approx((0.2 / 4.0) ** (0.6 * 0.4), rel=1e-4)
 
@@ -104,7 +104,7 @@ def test_priorities_of_rows_that_are_gone_are_counted_and_change_nothing(make_ba
 def test_evicted_rows_are_never_drawn(make_batch: Any) -> None:
     buffer = _filled(make_batch, Prioritized(), np.full(8, 100.0), capacity=8)
     buffer.reprioritize(np.arange(8), np.full(8, 1000.0))
-    buffer.insert(make_batch([[0.0] * 5], "o"))
+    put(buffer, make_batch([[0.0] * 5], "o"))
     buffer.reprioritize(np.arange(8, 13), np.full(5, 1e-9))
     for _ in range(20):
         drawn = buffer.draw(64).row_id
@@ -123,7 +123,7 @@ def test_bad_priorities_are_refused(make_batch: Any) -> None:
 
 def test_uniform_ignores_priorities(make_batch: Any) -> None:
     buffer = ReplayBuffer(8, 1, 0.9, seed=0, sampling=Uniform())
-    buffer.insert(make_batch([[0.0] * 8], "o"))
+    put(buffer, make_batch([[0.0] * 8], "o"))
     buffer.reprioritize(np.array([0]), np.array([1e9]))
     assert (buffer.draw(100).row_id == 0).sum() < 50
     np.testing.assert_array_equal(buffer.draw(5).weight, np.ones(5))
@@ -133,8 +133,3 @@ def test_all_wrong_terms_are_told_at_once() -> None:
     with pytest.raises(InvalidInput) as told:
         Prioritized(alpha=-0.1, beta=1.1, epsilon=0.0)
     assert len(told.value.problems) == 3
-
-
-def test_the_values_of_a_state_are_json(make_batch: Any) -> None:
-    values = _filled(make_batch, Prioritized()).state().values
-    assert json.loads(json.dumps(values)) == values
