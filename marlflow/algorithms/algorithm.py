@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
+from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.protocol import Learner
 from marlflow.policy.actor import Actor
@@ -41,7 +42,7 @@ class Algorithm(Protocol):
         """What acts on the workers."""
         ...
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, device: str) -> TorchLearner:
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
         """What learns; called where the learner lives."""
         ...
 

@@ -21,7 +21,9 @@ from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.learner import LossTerms, TorchLearner
+from marlflow.learn.compute import Compute
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.loss import LossTerms
 from marlflow.learn.protocol import Learner
 from marlflow.learn.stages import Learn, Publish, SyncTarget
 from marlflow.losses.q_learning import double_q_learning_target, huber_loss, q_learning_target, td_error
@@ -30,7 +32,7 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
-from marlflow.replay.stages import Draw, Insert, Reprioritize
+from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
 from marlflow.rollout.stages import Concat
 
 
@@ -70,7 +72,11 @@ class DQN:
         """From experience to weights."""
         if replay is None:
             raise TypeError("dqn's plan needs a replay")
-        store = experience.gather(Concat(agent_steps=self.store_agent_steps)).then(Insert(replay))
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(NStep(replay, self.n_step, self.discount))
+            .then(Insert(replay))
+        )
         # What the learner does stands together: it is then one call, and targets and versions come after the same
         # updates, wherever the replay lives.
         train = (
@@ -103,7 +109,7 @@ class DQN:
         """Epsilon-greedy over the action values."""
         return QNetwork(spaces, model, dueling=self.dueling, seed=seed).actor
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, device: str) -> TorchLearner:
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
         """Learns action values."""
         return TorchLearner(
             name,
@@ -114,7 +120,7 @@ class DQN:
             max_grad_norm=self.max_grad_norm,
             adam_eps=self.adam_eps,
             seed=seed,
-            device=device,
+            compute=compute,
             target=True,
         )
 

@@ -20,9 +20,11 @@ from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.learner import LossTerms, TorchLearner
+from marlflow.learn.compute import Compute
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.loss import LossTerms
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Advantages, DropStale, Learn, Publish
+from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
 from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
@@ -62,6 +64,7 @@ class PPO:
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(learner, self.max_staleness))
             .then(Advantages(learner, self.discount, self.gae_lambda))
+            .then(Normalise(learner))
             .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
             .then(Publish(learner))
         )
@@ -90,7 +93,7 @@ class PPO:
         """Samples from a categorical or Gaussian distribution."""
         return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, device: str) -> TorchLearner:
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
         """Learns an actor and a critic."""
         return TorchLearner(
             name,
@@ -103,7 +106,7 @@ class PPO:
             max_grad_norm=self.max_grad_norm,
             adam_eps=self.adam_eps,
             seed=seed,
-            device=device,
+            compute=compute,
         )
 
     def replay(self, name: str, seed: int) -> ReplayBuffer:

@@ -12,6 +12,7 @@ from marlflow.algorithms.algorithm import describe_space
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
+from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.protocol import Learner
 from marlflow.policy.actor import Actor
@@ -37,7 +38,7 @@ class _ActsOnly:
         action = describe_space(spaces.action)
         return [f"{self.name} cannot act in {action}; it needs Discrete, MultiDiscrete, MultiBinary or Box actions"]
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, device: str) -> TorchLearner:
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
         """There is none."""
         raise TypeError(f"policy {name!r} does not learn")
 

@@ -26,6 +26,8 @@ class DropStale:
 
     learner: Learner = field(repr=False)
     max_staleness: int
+    passes_segments: ClassVar[bool] = True
+    stays: ClassVar[str] = "its learner reports what it drops"
 
     @property
     def place(self) -> Place | None:
@@ -71,12 +73,15 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """Generalised advantage estimates by the learner's critic (Schulman et al., 2016, arXiv:1506.02438)."""
+    """Generalised advantage estimates by the learner's critic (Schulman et al., 2016, arXiv:1506.02438).
+
+    The version of the critic is the segments' `estimated_by`.
+    """
 
     learner: Learner = field(repr=False)
     discount: float
     gae_lambda: float
-    normalise: bool = True
+    by_segment: ClassVar[bool] = True
 
     @property
     def place(self) -> Place | None:
@@ -84,9 +89,27 @@ class Advantages:
         return self.learner.place
 
     def __call__(self, batch: Batch) -> EstimatedBatch:
-        """`batch` with `value`, `advantage` and `value_target`; advantages normalised over the batch if asked."""
+        """`batch` with `value`, `advantage` and `value_target`."""
         estimated = advantages(batch, self.learner, self.discount, self.gae_lambda)
-        return normalised(estimated) if self.normalise else estimated
+        estimated_by = np.full(len(batch.segments["length"]), self.learner.version)
+        return EstimatedBatch(estimated.columns, {**estimated.segments, "estimated_by": estimated_by})
+
+
+@dataclass(frozen=True, slots=True)
+class Normalise:
+    """Scales advantages to mean 0 and standard deviation 1, over the whole batch (Andrychowicz et al., 2021)."""
+
+    learner: Learner = field(repr=False)
+    by_segment: ClassVar[bool] = False
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    def __call__(self, batch: EstimatedBatch) -> EstimatedBatch:
+        """`batch` with its `advantage` scaled."""
+        return normalised(batch)
 
 
 @dataclass(frozen=True, slots=True)

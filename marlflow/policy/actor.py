@@ -45,7 +45,16 @@ class WeightedActor(Actor, Protocol):
         ...
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises ValueError if it has another size."""
+        """Replaces all parameters by the first of `flat`; raises ValueError if it has fewer."""
+        ...
+
+
+@runtime_checkable
+class MovableActor(Actor, Protocol):
+    """An actor that can compute on another device than the CPU."""
+
+    def move_to(self, device: str) -> None:
+        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
         ...
 
 

@@ -19,7 +19,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
-from marlflow.policy.tensors import as_tensor, read_flat, write_flat
+from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 
 LOWEST = torch.finfo(torch.float32).min
 
@@ -31,6 +31,7 @@ class CategoricalActor(nn.Module):
         super().__init__()
         self.torso = torso
         self.head = linear(features, num_actions, 0.01, generator)
+        self.device: str | None = None
         # Exactly these classes: one derived from them may compute something else.
         plain = type(self) is CategoricalActor and type(torso) is Dense
         self.layers = Layers(cast(Dense, torso), self.head) if plain else None
@@ -46,13 +47,18 @@ class CategoricalActor(nn.Module):
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """Samples an action per row, or takes the most likely one when greedy."""
         with torch.inference_mode():
-            seen = as_tensor(obs)
-            logits = self(seen).numpy() if self.layers is None else self.layers.run(as_rows(seen))[-1].numpy()
+            seen = as_tensor(obs, self.device)
+            logits = as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
         action, logp = sample(logits, action_mask, generator.uniform() if mode == "explore" else None)
         return Acted(action, logp, memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Nothing of a categorical actor is scheduled."""
+
+    def move_to(self, device: str) -> None:
+        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
+        self.to(device)
+        self.device = None if device == "cpu" else device
 
     def flat(self) -> Array:
         """A copy of all parameters, in their order, as one float32 vector."""

@@ -112,7 +112,7 @@ def backward_layers(
 def _activate(x: Tensor, activation: Activation) -> None:
     if activation == "relu":
         x.relu_()
-    elif x.device.type == "cpu":
+    elif x.device.type == "cpu" and x.dtype == torch.float32:
         array = x.numpy()
         np.tanh(array, out=array)
     else:
@@ -146,9 +146,9 @@ class Layers:
 
     @property
     def take_gradients(self) -> bool:
-        """Whether there is a `.grad` to write into, on a CPU."""
+        """Whether there is a `.grad` to write into, on a CPU, and nothing is to be cast."""
         first = self.parameters[0]
-        return first.grad is not None and first.device.type == "cpu"
+        return first.grad is not None and first.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def run(self, x: Tensor) -> list[Tensor]:
         """`x` [N, D] and the output of each layer after it; see `forward_layers`."""

@@ -22,7 +22,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.dense import linear, through
-from marlflow.policy.tensors import as_tensor, read_flat, write_flat
+from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -38,6 +38,7 @@ class GaussianActor(nn.Module):
     def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
         super().__init__()
         self._shape = box.shape
+        self.device: str | None = None
         low, high = box.low.astype(np.float32).ravel(), box.high.astype(np.float32).ravel()
         bounded = np.isfinite(low) & np.isfinite(high)
         centre = np.where(bounded, 0.5 * np.where(bounded, low, 0.0) + 0.5 * np.where(bounded, high, 0.0), 0.0)
@@ -67,19 +68,25 @@ class GaussianActor(nn.Module):
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """Samples an action per row and clips it; when greedy the mean, with the log-probability of sampling it."""
         with torch.inference_mode():
-            mean = self(as_tensor(obs))
+            mean = self(as_tensor(obs, self.device))
             sampled = mean
             if mode == "explore":
                 noise = np.stack([generator.normal() for _ in range(mean.shape[1])], axis=-1).astype(np.float32)
-                sampled = mean + torch.from_numpy(noise) * torch.exp(self.log_std)
+                sampled = mean + as_tensor(noise, self.device) * torch.exp(self.log_std)
             action = torch.clamp(self.centre + self.scale * sampled, self.low, self.high)
             logp, _ = self.log_prob_and_entropy(mean, action, None)
-        if not np.isfinite(logp.numpy().sum()):
+        likelihood = as_array(logp)
+        if not np.isfinite(likelihood.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not finite")
-        return Acted(action.numpy().reshape(len(obs), *self._shape), logp.numpy(), memory)
+        return Acted(as_array(action).reshape(len(obs), *self._shape), likelihood, memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Nothing of a Gaussian actor is scheduled."""
+
+    def move_to(self, device: str) -> None:
+        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
+        self.to(device)
+        self.device = None if device == "cpu" else device
 
     def flat(self) -> Array:
         """A copy of all parameters, in their order, as one float32 vector."""

@@ -16,7 +16,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.scripted import uniform_legal
-from marlflow.policy.tensors import as_tensor, read_flat, write_flat
+from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 
@@ -42,6 +42,7 @@ class QActor(nn.Module):
         super().__init__()
         self.torso, self.head = torso, head
         self.epsilon = 1.0
+        self.device: str | None = None
         # Exactly these classes: one derived from them may compute something else.
         plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
         self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if plain else None
@@ -56,8 +57,8 @@ class QActor(nn.Module):
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """The best legal action of each row, or with probability `epsilon` when exploring a uniform legal one."""
         with torch.inference_mode():
-            seen = as_tensor(obs)
-            q = self(seen).numpy() if self.layers is None else self.layers.run(as_rows(seen))[-1].numpy()
+            seen = as_tensor(obs, self.device)
+            q = as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
         if np.isnan(q.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not a number")
         epsilon = self.epsilon if mode == "explore" else 0.0
@@ -67,6 +68,11 @@ class QActor(nn.Module):
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Takes `epsilon`."""
         self.epsilon = float(values.get("epsilon", self.epsilon))
+
+    def move_to(self, device: str) -> None:
+        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
+        self.to(device)
+        self.device = None if device == "cpu" else device
 
     def flat(self) -> Array:
         """A copy of all parameters, in their order, as one float32 vector."""

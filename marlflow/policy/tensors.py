@@ -9,9 +9,19 @@ from torch import Tensor, nn
 from marlflow.base.batch import Array
 
 
-def as_tensor(array: Array) -> Tensor:
-    """`array` as a tensor, sharing its memory unless it is read-only (as arrays from an object store are)."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def as_tensor(array: Array, device: str | None = None) -> Tensor:
+    """`array` as a tensor, sharing its memory unless it is read-only (as arrays from an object store are).
+
+    With `device` on that one, None is the CPU.
+    """
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor if device is None else tensor.to(device)
+
+
+def as_array(tensor: Tensor) -> Array:
+    """`tensor` as an array, sharing its memory if that is the CPU's."""
+    array: Array = tensor.numpy() if tensor.is_cpu else tensor.cpu().numpy()
+    return array
 
 
 def parameter_count(module: nn.Module) -> int:
@@ -27,9 +37,12 @@ def read_flat(module: nn.Module) -> Array:
 
 
 def write_flat(module: nn.Module, flat: Array) -> None:
-    """Replaces all parameters of `module` by those of `flat`; raises ValueError if it has another size."""
+    """Replaces all parameters of `module` by the first of `flat`; raises ValueError if it has fewer.
+
+    A learner that publishes its critic too has it behind the parameters that act.
+    """
     expected = parameter_count(module)
-    if flat.shape != (expected,):
+    if flat.ndim != 1 or len(flat) < expected:
         raise ValueError(f"expected a flat vector of {expected} parameters, got shape {flat.shape}")
     source, offset = as_tensor(flat), 0
     with torch.no_grad():

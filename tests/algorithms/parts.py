@@ -14,6 +14,7 @@ from marlflow.base.batch import Array
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Plan, source
+from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.torso import MLP
 from marlflow.runtime.inline import InlinePlace
@@ -31,7 +32,7 @@ def experience() -> Fragment:
 
 
 def make_learner(algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0) -> TorchLearner:
-    return algorithm.learner("hunter", spaces, SMALL, seed, "cpu")
+    return algorithm.learner("hunter", spaces, SMALL, seed, ON_CPU)
 
 
 def make_plan(algorithm: Algorithm, own_replay: bool = False) -> Plan:

@@ -14,6 +14,7 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow import source
+from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.torso import MLP
@@ -42,7 +43,8 @@ def test_the_plan_reads_as_its_paper() -> None:
     )
     assert str(make_plan(config)) == (
         "dqn   in turn: output 1 for every 4 agent steps of store, after the first 50\n"
-        "├── store:  experience → Concat(agent_steps=1) → [Insert] at learner hunter\n"
+        "├── store:  experience → Concat(agent_steps=1)\n"
+        "│   → [NStep(n_step=3, discount=0.99) → Insert] at learner hunter\n"
         "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → SyncTarget(every=200) → Publish(every=10)"
         " → Reprioritize] at learner hunter"
     )
@@ -51,13 +53,13 @@ def test_the_plan_reads_as_its_paper() -> None:
 def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
     config = DQN(batch_agent_steps=32, target_every_updates=9, publish_every_updates=3)
     lines = [line.strip("├└─│ →") for line in str(make_plan(config, own_replay=True)).splitlines()]
-    row = " → ".join(lines[2:])
+    row = " → ".join(lines[3:])
     assert row == (
         "output: [Draw(agent_steps=32)] at replay hunter"
         " → [Learn(epochs=1) → SyncTarget(every=9) → Publish(every=3)] at learner hunter"
         " → [Reprioritize] at replay hunter"
     )
-    assert lines[1].endswith("[Insert] at replay hunter")
+    assert lines[2] == "[NStep(n_step=3, discount=0.99) → Insert] at replay hunter"
 
 
 def test_no_round_waits_for_it_and_it_needs_a_replay() -> None:
@@ -101,11 +103,13 @@ def test_epsilon_falls_linearly_and_stays() -> None:
 
 def test_its_replay_has_its_settings() -> None:
     replay = DQN(n_step=2, discount=0.5, replay_agent_steps=30).replay("hunter", seed=0)
-    values = replay.state().values
-    assert (values["n_step"], values["discount"]) == (2, 0.5)
-    plain = DQN().replay("hunter", seed=0).state().values["sampler"]
-    prioritized = DQN(prioritized=True, priority_beta=0.7).replay("hunter", seed=0).state().values["sampler"]
-    assert plain.keys() != prioritized.keys()
+    assert (replay.state()["n_step"], replay.state()["discount"]) == (2, 0.5)
+    plain, prioritized = (
+        config.replay("hunter", seed=0).state()["sampler"]
+        for config in (DQN(), DQN(prioritized=True, priority_beta=0.7))
+    )
+    assert plain == {"kind": "uniform"}
+    assert prioritized["beta"] == 0.7
 
 
 # -- the loss -------------------------------------------------------------------------------------------------------
@@ -243,7 +247,7 @@ def test_the_target_moves_only_when_it_is_renewed() -> None:
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_values_become_the_rewards_of_a_bandit(dueling: bool, prioritized: bool) -> None:
     config = DQN(learning_rate=0.01, dueling=dueling, prioritized=prioritized, n_step=1)
-    learner = config.learner("hunter", DISCRETE, MLP((16,)), 0, "cpu")
+    learner = config.learner("hunter", DISCRETE, MLP((16,)), 0, ON_CPU)
     rng = np.random.default_rng(0)
     rows, rewards = 64, np.array([-1.0, 0.25, 1.0], np.float32)
     for _ in range(300):

@@ -14,6 +14,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.flow import source
+from marlflow.learn.compute import ON_CPU
 from marlflow.policy.actor import Actor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, experience, make_learner
 
@@ -36,7 +37,7 @@ def test_they_take_part_without_learning(algorithm: Algorithm) -> None:
         assert algorithm.problems(spaces) == []
     assert algorithm.schedules(10**6) == {}
     with pytest.raises(TypeError, match="'hunter' does not learn"):
-        algorithm.learner("hunter", DISCRETE, SMALL, 0, "cpu")
+        algorithm.learner("hunter", DISCRETE, SMALL, 0, ON_CPU)
     with pytest.raises(TypeError, match="'hunter' does not learn"):
         algorithm.replay("hunter", 0)
     with pytest.raises(TypeError, match="has no plan"):

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.items import Update
-from marlflow.learn.learner import LossTerms, TorchLearner
-from marlflow.learn.stages import Advantages, DropStale, Learn, Publish, SyncTarget
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.loss import LossTerms
+from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish, SyncTarget
 from marlflow.runtime.chain import run_chain
 
 
@@ -128,6 +129,7 @@ def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
     stages: list[Any] = [
         DropStale(learner, 0),
         Advantages(learner, 0.9, 0.8),
+        Normalise(learner),
         Learn(learner, epochs=3, minibatch=2),
         Publish(learner),
     ]
@@ -135,7 +137,7 @@ def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
     assert isinstance(update, Update)
     assert (update.rows, update.updates, update.stale_rows_dropped, update.version) == (0, 0, 3, 2)
     assert learner.version == 2
-    assert [spent.rows for spent in times] == [0, 0, 0, 0]
+    assert [spent.rows for spent in times] == [0, 0, 0, 0, 0]
     (update,), _ = run_chain(stages, [make_batch([([2, 2], False)])])
     assert (update.rows, update.updates, update.stale_rows_dropped) == (6, 3, 0)
     assert learner.version == 3
@@ -143,7 +145,8 @@ def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
 
 def test_a_batch_without_segments_passes_too() -> None:
     learner = at_version(1)
-    (update,), _ = run_chain([DropStale(learner, 0), Advantages(learner, 0.9, 0.8), Learn(learner)], [make_batch([])])
+    stages: list[Any] = [DropStale(learner, 0), Advantages(learner, 0.9, 0.8), Normalise(learner), Learn(learner)]
+    (update,), _ = run_chain(stages, [make_batch([])])
     assert (update.rows, update.updates, update.stale_rows_dropped) == (0, 0, 0)
 
 
@@ -177,12 +180,12 @@ def test_advantages_are_those_of_a_plain_loop(
 ) -> None:
     batch = make_batch([([0] * length, False) for length in lengths], terminated[: len(lengths)])
     learner = make_learner()
-    raw = Advantages(learner, discount, gae_lambda, normalise=False)(batch)
+    raw = Advantages(learner, discount, gae_lambda)(batch)
     expected = np.array(naive_advantages(batch, discount, gae_lambda))
     np.testing.assert_allclose(raw.columns["advantage"], expected, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(raw.columns["value"], 2.0 * batch.columns["obs"][:, 0])
     np.testing.assert_allclose(raw.columns["value_target"], expected + raw.columns["value"], rtol=1e-5, atol=1e-4)
-    normal = Advantages(learner, discount, gae_lambda)(batch)
+    normal = Normalise(learner)(raw)
     scaled = (expected - expected.mean()) / (expected.std() + 1e-8)
     np.testing.assert_allclose(normal.columns["advantage"], scaled, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(normal.columns["value_target"], raw.columns["value_target"])

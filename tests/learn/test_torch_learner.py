@@ -1,4 +1,5 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ from marlflow.algorithms.dqn import DQNLoss
 from marlflow.algorithms.ppo import PPOLoss
 from marlflow.algorithms.ppo_gradient import Coefficients
 from marlflow.base.batch import EstimatedBatch, Transitions
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
-from marlflow.learn.learner import LossTerms, TorchLearner
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.loss import LossTerms
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import MLP
@@ -165,10 +169,10 @@ def test_versions_staleness_and_carried_rows() -> None:
 
 def test_values_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = ppo_learner()
-    obs = np.random.default_rng(0).standard_normal((23, FEATURES)).astype(np.float32)
+    obs = np.random.default_rng(0).standard_normal((55, FEATURES)).astype(np.float32)
     obs.flags.writeable = False
     whole = learner.values(obs)
-    monkeypatch.setattr("marlflow.learn.learner.VALUES_CHUNK_ROWS", 5)
+    monkeypatch.setattr("marlflow.learn.chunks.CHUNK_ROWS", 16)
     np.testing.assert_allclose(learner.values(obs), whole, atol=1e-6)
     assert whole.dtype == np.float32
     assert learner.values(obs[:0]).shape == (0,)
@@ -181,17 +185,92 @@ def test_schedules_reach_the_optimiser_and_the_loss() -> None:
     assert loss.values["entropy_coefficient"] == 0.1
 
 
-@pytest.mark.parametrize("make", [ppo_learner, dqn_learner])
-def test_a_restored_learner_goes_on_bit_for_bit(make) -> None:
-    batch = estimated(40) if make is ppo_learner else transitions(40)
-    learner, restored = make(), make()
+# -- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def part_of_a_run(learner: TorchLearner) -> None:
+    """Updates of one size and another, versions and targets between them, and rows dropped as too old."""
+    batch = estimated(40) if learner.target_module is None else transitions(40)
     learner.update(batch, 2, 8)
     learner.publish()
+    if learner.target_module is not None:
+        learner.sync_target()
     learner.update(batch, 1, 8)  # what is learned since the last version is not what that version names
-    restored.load_state(learner.state())
-    assert np.array_equal(restored.published.flat, learner.published.flat)
-    for each in (learner, restored):
-        each.update(batch, 2, 8)
-    assert torch.equal(learner.flat.vector, restored.flat.vector)
-    assert (restored.version, restored.updates) == (learner.version, learner.updates)
-    assert np.array_equal(restored.published.flat, learner.published.flat)
+    learner.stale_rows_dropped += 3
+
+
+@pytest.mark.parametrize("make", [ppo_learner, dqn_learner])
+def test_a_kept_learner_goes_on_bit_for_bit(make: Callable[[], TorchLearner]) -> None:
+    learner, successor = make(), make()
+    part_of_a_run(learner)
+    kept = to_bytes(learner.state())
+    part_of_a_run(learner)
+    for _ in range(3):  # whatever it was before
+        part_of_a_run(successor)
+    successor.load_state(from_bytes(kept))
+    assert to_bytes(successor.state()) == kept
+    part_of_a_run(successor)
+    assert to_bytes(successor.state()) == to_bytes(learner.state())
+    assert (successor.version, successor.updates, successor.stale_rows_dropped) == (2, 30, 6 - 3)
+
+
+def test_what_is_kept_does_not_change_later() -> None:
+    learner = dqn_learner()
+    part_of_a_run(learner)
+    state = learner.state()
+    kept = to_bytes(state)
+    part_of_a_run(learner)
+    assert to_bytes(state) == kept
+    learner.load_state(state)
+    part_of_a_run(learner)
+    assert to_bytes(state) == kept
+
+
+def test_the_learning_rate_is_the_present_configurations() -> None:
+    learner, successor = ppo_learner(), ppo_learner()
+    successor.optimiser.learning_rate = 0.125
+    successor.load_state(learner.state())
+    assert successor.optimiser.learning_rate == 0.125
+
+
+@pytest.mark.parametrize(("version", "expected"), [(0, 2), (1, 2), (2, 3), (9, 10)])
+def test_a_lost_learners_successor_publishes_above_all_that_was_handed_out(version: int, expected: int) -> None:
+    learner, successor = dqn_learner(), dqn_learner()
+    part_of_a_run(learner)
+    successor.load_state(learner.state())
+    weights = successor.resume_above(version)
+    assert (weights.version, successor.version) == (expected, expected)
+    assert successor.published is weights
+    np.testing.assert_array_equal(weights.flat, learner.flat.vector.numpy())
+    assert successor.updates_when_published == successor.updates
+    assert successor.publish().version == expected + 1
+
+
+def damaged(**changes: Any) -> dict[str, Any]:
+    return {**dqn_learner().state(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (None, "expected a dict of its parts, got nothing"),
+        ({}, r"vector: expected float32 \[\d+\], got nothing"),
+        (damaged(vector=np.zeros(3, np.float32)), r"vector: expected float32 \[\d+\], got float32 \[3\]"),
+        (damaged(steps=np.zeros((), np.float64)), r"steps: expected float32 \[\], got float64 \[\]"),
+        (damaged(target=[1.0]), r"target: expected float32 \[\d+\], got list \[1.0\]"),
+        (damaged(generator=np.zeros(8, np.uint8)), r"generator: expected uint8 \[\d+\], got uint8 \[8\]"),
+        (damaged(generator=np.full(5056, 255, np.uint8)), "generator: expected the state of a random generator"),
+        (damaged(version=-1), "version: expected a count, got int -1"),
+        (damaged(updates=True), "updates: expected a count, got bool True"),
+        (damaged(momentum=1), "momentum: expected nothing of this name"),
+        (ppo_learner().state(), r"(?s)vector: .*target: .* got nothing; was it kept with another"),
+    ],
+)
+def test_a_state_of_another_learner_is_refused_and_changes_nothing(state: Any, said: str) -> None:
+    learner = dqn_learner()
+    part_of_a_run(learner)
+    before = to_bytes(learner.state())
+    with pytest.raises(CheckpointUnusable, match=said) as refused:
+        learner.load_state(state)
+    assert all(problem.startswith("learner of policy 'd': ") for problem in refused.value.problems)
+    assert to_bytes(learner.state()) == before

@@ -1,0 +1,122 @@
+"""Learners in processes of their own, which follow a leader, or lead for a moment and die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.base.batch import EstimatedBatch, Transitions
+from marlflow.base.errors import ActorLost
+from marlflow.base.spaces import Spaces
+from marlflow.learn.compute import ON_CPU
+from marlflow.learn.learner import TorchLearner
+from marlflow.policy.torso import MLP
+from tests.learn.experience import ACTIONS, FEATURES, estimated, transitions
+
+ANSWER_S = 60
+SEEN = spaces.Box(-1.0, 1.0, (FEATURES,))
+DISCRETE, CONTINUOUS = Spaces(SEEN, spaces.Discrete(ACTIONS)), Spaces(SEEN, spaces.Box(-1.0, 1.0, (2,)))
+
+
+def _ppo(of: Spaces, seed: int) -> TorchLearner:
+    return PPO(learning_rate=1e-3).learner("hunter", of, MLP((8,)), seed, ON_CPU)
+
+
+def _dqn(dueling: bool, seed: int) -> TorchLearner:
+    return DQN(learning_rate=1e-3, adam_eps=1e-5, dueling=dueling).learner("prey", DISCRETE, MLP((8,)), seed, ON_CPU)
+
+
+def continuous(rows: int, seed: int) -> EstimatedBatch:
+    batch = estimated(rows, seed)
+    actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (rows, 2)).astype(np.float32)
+    return EstimatedBatch({**batch.columns, "action": actions}, batch.segments)
+
+
+class Kind(NamedTuple):
+    """How a learner is made, and what it learns from."""
+
+    learner: Callable[[int], TorchLearner]
+    batch: Callable[[int, int], EstimatedBatch | Transitions]
+
+
+KINDS = {
+    "ppo": Kind(lambda seed: _ppo(DISCRETE, seed), lambda rows, seed: estimated(rows, seed, masked=True)),
+    "ppo by autograd": Kind(lambda seed: _ppo(CONTINUOUS, seed), continuous),
+    "dqn": Kind(lambda seed: _dqn(False, seed), transitions),
+    "dqn by autograd": Kind(lambda seed: _dqn(True, seed), transitions),
+}
+
+
+class Process(NamedTuple):
+    """One that serves, and the way to it."""
+
+    process: BaseProcess
+    connection: Connection
+
+    def follow(self, kind: str, address: str, rank: int, world_size: int) -> None:
+        self.connection.send(("follow", kind, address, rank, world_size))
+
+    def answer(self) -> Any:
+        """What came of its task: a state, a text, or an address."""
+        assert self.connection.poll(ANSWER_S), "no answer"
+        return self.connection.recv()
+
+    def kill(self) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Sequence[Process]]:
+    context = multiprocessing.get_context("spawn")
+    started = []
+    for _ in range(count):
+        here, there = context.Pipe()
+        process = context.Process(target=serve, args=(there,), daemon=True)
+        process.start()
+        there.close()
+        started.append(Process(process, here))
+    try:
+        yield started
+    finally:
+        for process, _ in started:
+            process.kill()
+        for process, connection in started:
+            process.join()
+            process.close()
+            connection.close()
+
+
+def serve(connection: Connection) -> None:
+    """Does what it is told, one task after the other; made from another seed than the leader, it is nothing like it."""
+    torch.set_num_threads(1)
+    while True:
+        task, kind, *where = connection.recv()
+        learner = KINDS[kind].learner(99)
+        if task == "lead":
+            _lead_and_die(connection, learner, kind)
+        address, rank, world_size = where
+        try:
+            learner.follow(address, rank, world_size)
+        except ActorLost as error:
+            connection.send(str(error))
+        else:
+            connection.send(learner.state())
+
+
+def _lead_and_die(connection: Connection, learner: TorchLearner, kind: str) -> None:
+    connection.send(learner.lead(2))
+    learner.update(KINDS[kind].batch(6, 0))
+    os._exit(1)
