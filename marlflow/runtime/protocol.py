@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from marlflow.learn.learner import LearnerState
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
+from marlflow.rollout.fragment import Fault
 from marlflow.rollout.protocol import Workers
+from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.spec import RunSpec
 
 
@@ -20,24 +21,80 @@ class Parts:
     workers: Workers
     learners: Mapping[str, Learner]
     replays: Mapping[str, Replay]
+    driver: DriverPlace = field(default_factory=DriverPlace)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """All that a runtime's parts need to go on as if they had never stopped: files by name, each as base.kept writes.
+
+    `learner.<policy>`, `replay.<policy>` (all but its rows), `replay.<policy>.<first>-<stop>` (the rows of these
+    numbers, new since the last time), and `workers` (all workers' copies, whichever worker played them).
+    `replays` has the numbers [first, stop) of the rows that each replay holds.
+    """
+
+    files: Mapping[str, bytes]
+    replays: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What could not be taken up again: running episodes that did not come out the same, and those begun anew.
+
+    `rows_lost` agent steps of them were not yet delivered, and are lost.
+    """
+
+    episodes_abandoned: int = 0
+    episodes_restarted: int = 0
+    rows_lost: int = 0
 
 
 class Runtime(Protocol):
     """Sets parts up, and takes them down.
 
-    with runtime: parts = runtime.start(spec)
+    with runtime: parts = runtime.start(spec, on_fault)
+
+    `keep` and `restore`, `pack` and `unpack` block; they are for when nothing is in flight.
     """
 
     def available(self) -> Mapping[str, float] | None:
         """What the machines have free, by Ray's names of resources; None if it is not known, or does not matter."""
         ...
 
-    def start(self, spec: RunSpec) -> Parts:
-        """Everything the spec asks for, ready. Raises ConfigInvalid if the machines cannot give it."""
+    def start(self, spec: RunSpec, on_fault: Callable[[Fault], None] | None = None) -> Parts:
+        """Everything the spec asks for, ready. Raises ConfigInvalid if the machines cannot give it.
+
+        `on_fault` is told of every process that died and was replaced (`workers_lost`, `learners_lost`,
+        `replays_lost`, with the rows that went with it), before anything is asked of its successor.
+        """
         ...
 
-    def learner_state(self, policy: str) -> LearnerState:
-        """All parameters of a policy's learner; for keeping."""
+    def keep(self, rows_kept: Mapping[str, int]) -> Kept:
+        """Everything; of each replay's rows those from number `rows_kept[policy]` on, which the last call ended at.
+
+        A learner that dies later comes back as it was here. Raises ActorLost if a process dies meanwhile; it is
+        replaced and reported as ever, and the next call works again.
+        """
+        ...
+
+    def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
+        """Goes on from what `keep` gave: `read(name)` gives the bytes of each of `names`, called once parts are there.
+
+        Running episodes are played again, those of more than `replay_max_env_steps` from their start. A replay of
+        which nothing was kept stays empty. Raises CheckpointUnusable if it is of other parts.
+        """
+        ...
+
+    def pack(self, payloads: Sequence[Any]) -> list[bytes]:
+        """Rows that wait on the driver, as bytes; they are not opened here."""
+        ...
+
+    def unpack(self, packed: Sequence[bytes]) -> list[Any]:
+        """The payloads that `pack` was given, or equal ones."""
+        ...
+
+    def object_store_bytes(self) -> int | None:
+        """Bytes of memory that rows and weights take on their way between processes; None where nothing leaves one."""
         ...
 
     def close(self) -> None:

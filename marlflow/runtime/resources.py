@@ -3,70 +3,197 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from marlflow.runtime.spec import Placement, RunSpec
+import torch
+
+from marlflow.runtime.spec import Placement, Reservation, RunSpec
 
 _SMALLEST_SHARE = 0.01
+_SLACK = 1e-9
+"""For sums of fractions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One process: what it is for, and what it takes."""
+    """One process: what it is for, what it takes, and which other it must be on one machine with."""
 
     what: str
-    placement: Placement
+    takes: Reservation
+    beside: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the processes of a run go: process i takes `taken[i]` of bundle number `bundle_of[i]`.
+
+    A bundle is what one machine gives, by Ray's names of resources. A process that takes nothing needs none: None.
+    """
+
+    bundles: Sequence[Mapping[str, float]]
+    taken: Sequence[Mapping[str, float]]
+    bundle_of: Sequence[int | None]
 
 
 def asked_by(spec: RunSpec) -> list[Asked]:
     """Every process of a run."""
     asked = [Asked(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)]
     for name in spec.learning:
-        placement = spec.policies[name].placement
-        asked.append(Asked(f"learner {name}", placement))
-        if spec.policies[name].algorithm.remembers and placement.replay == "own":
-            asked.append(Asked(f"replay {name}", Placement(node=placement.node)))
+        policy = spec.policies[name]
+        asked += asked_by_learner(name, policy.placement, replay=policy.algorithm.remembers)
+    if spec.inference is not None:
+        asked.append(Asked("inference", spec.inference.process))
     return asked
 
 
-def problems(asked: Sequence[Asked], available: Mapping[str, float]) -> list[str]:
-    """One sentence for each resource of which more is asked than there is, and one if nothing is left to share."""
+def asked_by_learner(policy: str, placement: Placement, replay: bool) -> list[Asked]:
+    """A policy's learner, those that follow it, and with `replay`, if it is to be apart, that beside the learner."""
+    learner = f"learner {policy}"
+    asked = [Asked(learner, placement.process)]
+    asked += [Asked(f"{learner} rank {rank}", placement.process) for rank in range(1, placement.num_learners)]
+    if replay and placement.replay == "own":
+        asked.append(Asked(f"replay {policy}", Reservation(node=placement.node), beside=learner))
+    return asked
+
+
+def problems(
+    asked: Sequence[Asked], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
+) -> list[str]:
+    """One sentence for each resource of which more is asked than there is, and one if nothing is left to share.
+
+    `machines` is what each machine of the cluster has; where that is known, so is what no single one of them can take.
+    """
     wanted: Counter[str] = Counter()
     by_whom: dict[str, list[str]] = {}
     for one in asked:
-        for resource, amount in explicit(one.placement).items():
+        for resource, amount in explicit(one.takes).items():
             wanted[resource] += amount  # type: ignore[assignment]  # fractions are meant
             by_whom.setdefault(resource, []).append(f"{amount:g} for {one.what}")
     found = [
         f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but there "
         f"{'is' if available.get(resource, 0.0) == 1 else 'are'} {available.get(resource, 0.0):g}; "
-        "lower the reservations, or leave num_cpus unset for an equal share"
+        f"lower the reservations{_instead(resource, available)}"
         for resource, amount in wanted.items()
-        if amount > available.get(resource, 0.0) + 1e-9
+        if amount > available.get(resource, 0.0) + _SLACK
     ]
-    cpus, sharing = available.get("CPU", 0.0), [one.what for one in asked if one.placement.num_cpus is None]
+    cpus, sharing = available.get("CPU", 0.0), [one.what for one in asked if one.takes.num_cpus is None]
     left = cpus - wanted["CPU"]
-    if sharing and -1e-9 <= left < len(sharing) * _SMALLEST_SHARE - 1e-9:
+    if sharing and -_SLACK <= left < len(sharing) * _SMALLEST_SHARE - _SLACK:
         found.append(
             f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
             "until other runs have ended"
         )
-    return found
+    return found or list(_too_big(asked, machines))
 
 
-def explicit(placement: Placement) -> dict[str, float]:
-    """What a placement names by itself, by Ray's names of resources."""
-    named = {"CPU": placement.num_cpus or 0.0, "GPU": placement.num_gpus, **placement.resources}
-    if placement.node is not None:
-        named[f"node:{placement.node}"] = 0.001
+def _instead(resource: str, available: Mapping[str, float]) -> str:
+    if resource == "CPU":
+        return ", or leave num_cpus unset for an equal share"
+    if resource == "GPU":
+        none = not available.get("GPU")
+        return f", {'' if none else 'share GPUs by fractions (placement=one_gpu), '}or use CPUs (placement=cpu)"
+    return ""
+
+
+def _too_big(asked: Sequence[Asked], machines: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    """Processes that must be on one machine, and ask for more than any has."""
+    for together in _together(asked):
+        takes: Counter[str] = Counter()
+        for one in together:
+            takes.update(explicit(one.takes))  # fractions are meant
+        if machines and not any(_holds(machine, takes) for machine in machines):
+            # The machine that has most of it: no user wants to read the list of a hundred.
+            largest = max(machines, key=lambda machine: sum(min(1.0, machine.get(r, 0.0) / takes[r]) for r in takes))
+            yield (
+                f"{' with '.join(one.what for one in together)} asks for {_shown(takes)} on one machine, and the "
+                f"largest of the {len(machines)} can give {_shown({r: largest.get(r, 0.0) for r in takes})}; "
+                "lower the reservation"
+            )
+
+
+def without_cuda(spec: RunSpec) -> list[str]:
+    """Who would compute on a GPU, one sentence each, where torch sees none in this process; empty where it does."""
+    if torch.cuda.is_available():
+        return []
+    devices = {f"the learner of policy {name!r}": spec.policies[name].placement.torch_device for name in spec.learning}
+    if spec.inference is not None:
+        devices["the inference actor"] = spec.inference.torch_device
+    return [
+        f"{who} is to compute on {device}, and torch sees no GPU here; install a torch with CUDA, or set its device=cpu"
+        for who, device in devices.items()
+        if torch.device(device).type == "cuda"
+    ]
+
+
+def _shown(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {resource}" for resource, amount in amounts.items())
+
+
+def _holds(machine: Mapping[str, float], takes: Mapping[str, float]) -> bool:
+    return all(amount <= machine.get(resource, 0.0) + _SLACK for resource, amount in takes.items())
+
+
+def explicit(takes: Reservation) -> dict[str, float]:
+    """What a reservation names by itself, by Ray's names of resources."""
+    named = {"CPU": takes.num_cpus or 0.0, "GPU": takes.num_gpus, **takes.resources}
+    if takes.node is not None:
+        named[f"node:{takes.node}"] = 0.001
     return {resource: amount for resource, amount in named.items() if amount > 0}
 
 
-def bundles(asked: Sequence[Asked], available: Mapping[str, float]) -> list[dict[str, float]]:
-    """What each process takes: what it names, and of the CPUs that are left, an equal share if it names none."""
-    open_ended = sum(one.placement.num_cpus is None for one in asked)
-    named = sum(one.placement.num_cpus or 0.0 for one in asked)
+def bundles(
+    asked: Sequence[Asked], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
+) -> Layout:
+    """What each process takes: what it names, and of the CPUs that are left, an equal share if it names none.
+
+    The share is at most 1, and so small that all bundles fit the `machines`, where these are known.
+    """
+    open_ended = sum(one.takes.num_cpus is None for one in asked)
+    named = sum(one.takes.num_cpus or 0.0 for one in asked)
     share = (available.get("CPU", 0.0) - named) / max(1, open_ended)
-    share = max(_SMALLEST_SHARE, min(1.0, int(share * 100) / 100))
-    return [{**({"CPU": share} if one.placement.num_cpus is None else {}), **explicit(one.placement)} for one in asked]
+    hundredths = max(1, min(100, int(share * 100 + _SLACK)))
+    layout = _layout(asked, hundredths / 100)
+    while machines and hundredths > 1 and open_ended and not _packs(layout.bundles, machines):
+        hundredths -= 1
+        layout = _layout(asked, hundredths / 100)
+    return layout
+
+
+def _layout(asked: Sequence[Asked], share: float) -> Layout:
+    groups = _together(asked)
+    taken = {}
+    for one in asked:
+        cpus = share if one.takes.num_cpus is None else one.takes.num_cpus
+        taken[one.what] = explicit(replace(one.takes, num_cpus=cpus))
+    made: list[dict[str, float]] = []
+    number_of: dict[str, int | None] = {}
+    for group in groups:
+        total: Counter[str] = Counter()
+        for one in group:
+            total.update(taken[one.what])  # fractions are meant
+            number_of[one.what] = len(made) if taken[one.what] else None
+        if total:
+            made.append({resource: round(amount, 4) for resource, amount in total.items()})
+    return Layout(made, [taken[one.what] for one in asked], [number_of[one.what] for one in asked])
+
+
+def _together(asked: Sequence[Asked]) -> list[list[Asked]]:
+    """The processes, each with those that must be beside it."""
+    groups = {one.what: [one] for one in asked if one.beside is None}
+    for one in asked:
+        if one.beside is not None:
+            groups[one.beside].append(one)
+    return list(groups.values())
+
+
+def _packs(bundles: Sequence[Mapping[str, float]], machines: Sequence[Mapping[str, float]]) -> bool:
+    """Whether all bundles find a place, the largest first, each on the first machine that has room."""
+    left = [dict(machine) for machine in machines]
+    for bundle in sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0.0), bundle.get("CPU", 0.0)), reverse=True):
+        room = next((machine for machine in left if _holds(machine, bundle)), None)
+        if room is None:
+            return False
+        for resource, amount in bundle.items():
+            room[resource] -= amount
+    return True

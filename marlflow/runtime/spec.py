@@ -4,25 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
+from marlflow.base.batch import Array
+from marlflow.base.items import as_it_is
 from marlflow.base.random import key
 from marlflow.base.spaces import Spaces
+from marlflow.flow.relocate import Where
+from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.rollout.worker import RolloutWorker
+from marlflow.runtime.moved import Moves
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What one process takes of the cluster.
+
+    `num_cpus` may be a fraction; None means an equal share of what is free. `num_gpus` may be a fraction below 1.
+    `resources` are amounts of Ray's own custom resources, `node` is the address of a machine that it must be on.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float = 0.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a process takes of the cluster.
+    """What the learner of a policy takes, and how it computes.
 
-    `num_cpus` is a reservation and may be a fraction; None means an equal share of what is free. `node` is the address
-    of a machine that it must be on. `replay` says whether a replay lives in its learner's process or in one of its own
-    (then a prioritised draw may go out before the last one's priorities are back).
+    `num_learners` processes learn together, and each takes `num_cpus`, `num_gpus`, `resources` and `node` (see
+    Reservation). `replay` says whether a replay lives in its learner's process or in one of its own (then a prioritised
+    draw may go out before the last one's priorities are back). `device` is torch's; None means cuda if it has a share
+    of a GPU, else cpu. `precision` is that of forward passes; parameters are float32. `stages` says where stages of the
+    plan run that are not to run where they would.
     """
 
     num_learners: int = 1
@@ -31,6 +53,48 @@ class Placement:
     resources: Mapping[str, float] = field(default_factory=dict)
     node: str | None = None
     replay: Literal["with_learner", "own"] = "with_learner"
+    device: str | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    stages: Mapping[str, Where] = field(default_factory=dict)
+
+    @property
+    def process(self) -> Reservation:
+        """What each of its processes takes."""
+        return Reservation(self.num_cpus, self.num_gpus, self.resources, self.node)
+
+    @property
+    def torch_device(self) -> str:
+        """The device that it computes on."""
+        return device_of(self.device, self.num_gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What the inference actor takes (see Reservation), and the torch device on which it acts for all workers.
+
+    `device` None means cuda if it has a share of a GPU, else cpu.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float = 0.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    node: str | None = None
+    device: str | None = None
+
+    @property
+    def process(self) -> Reservation:
+        """What its process takes."""
+        return Reservation(self.num_cpus, self.num_gpus, self.resources, self.node)
+
+    @property
+    def torch_device(self) -> str:
+        """The device that it computes on."""
+        return device_of(self.device, self.num_gpus)
+
+
+def device_of(device: str | None, num_gpus: float) -> str:
+    """The torch device that is meant: what is said, else cuda for whoever has a share of a GPU."""
+    return device or ("cuda" if num_gpus > 0 else "cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +119,19 @@ class PolicySpec:
 
     def learner(self) -> TorchLearner:
         """A new learner."""
-        device = "cuda" if self.placement.num_gpus > 0 else "cpu"
-        return self.algorithm.learner(self.name, self.spaces, self.model, self._seed("learner"), device)
+        learner = self._learner(self.placement.torch_device)
+        if any(where != "learner" for where in self.placement.stages.values()):
+            learner.publish_all()
+        return learner
+
+    def _learner(self, device: str) -> TorchLearner:
+        compute = Compute(device, self.placement.precision)
+        return self.algorithm.learner(self.name, self.spaces, self.model, self._seed("learner"), compute)
+
+    @property
+    def moves(self) -> Moves:
+        """Where the stages of its plan run."""
+        return Moves(self.name, self.algorithm, self.placement.stages, partial(self._learner, "cpu"))
 
     def replay(self) -> ReplayBuffer:
         """A new replay, of an algorithm that remembers."""
@@ -73,6 +148,9 @@ class RunSpec:
     `mapping` says which policy plays which agent: a dict, or a callable that also knows agents that are not there yet;
     None: each episode is played by the matchup that is dealt for it. A worker goes on after `tolerated_faults` episodes
     that its environments broke. A step or reset that takes longer than `step_timeout_s` (seconds) is such a fault.
+    `history_env_steps` of running episodes are remembered, to be played again on resume.
+    `spread`: its processes go to as many machines as possible, instead of as few. `inference`: what the actor that acts
+    for all workers takes; None: each worker acts for itself.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -82,9 +160,12 @@ class RunSpec:
     num_workers: int
     fragment_env_steps: int
     seed: int
-    rollout_placement: Placement = Placement()
+    rollout_placement: Reservation = Reservation()
     tolerated_faults: int = 0
     step_timeout_s: float | None = None
+    history_env_steps: int = 10_000
+    spread: bool = False
+    inference: Inference | None = None
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -100,13 +181,28 @@ class RunSpec:
         """The copies that a worker plays: every num_workers-th."""
         return tuple(range(worker, self.copies, self.num_workers))
 
-    def worker(self, number: int) -> RolloutWorker:
-        """A new worker, its environments open."""
+    def actors(self) -> dict[str, Actor]:
+        """New actors of all policies."""
+        return {name: policy.actor() for name, policy in self.policies.items()}
+
+    def worker(
+        self,
+        number: int,
+        actors: Mapping[str, Actor] | None = None,
+        next_episodes: Mapping[int, int] | None = None,
+        end_process_after_s: float | None = None,
+        fetch: Callable[[Any], Array] = as_it_is,
+    ) -> RolloutWorker:
+        """A new worker, its environments open; `actors` act for it, or its own. Its copies begin at `next_episodes`.
+
+        `end_process_after_s` seconds in a step that nothing can interrupt, and its process ends. `fetch` opens
+        published weights where they come as references.
+        """
         return RolloutWorker(
             self.make_env,
             self.copies_of(number),
             self.mapping,
-            {name: policy.actor() for name, policy in self.policies.items()},
+            self.actors() if actors is None else actors,
             seed=self.seed,
             worker=number,
             recorded=self.learning,
@@ -114,6 +210,10 @@ class RunSpec:
             with_state=self.with_state,
             tolerated_faults=self.tolerated_faults,
             step_timeout_s=self.step_timeout_s,
+            history_env_steps=self.history_env_steps,
+            end_process_after_s=end_process_after_s,
+            next_episodes=next_episodes,
+            finishing={name: found for name in self.learning if (found := self.policies[name].moves.on_worker(fetch))},
         )
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import EnvironmentFailed, StageFailed
+from marlflow.base.errors import EnvironmentFailed
 from marlflow.cli.main import failure
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.experiment.experiment import Env, Rollouts
@@ -51,19 +51,17 @@ def runtime(request: pytest.FixtureRequest) -> Literal["inline", "ray"]:
 @pytest.mark.parametrize("fails_in", ["step", "reset"])
 def test_its_own_traceback_stands_on_top(fails_in: str, runtime: Literal["inline", "ray"], tmp_path: Path) -> None:
     make: Callable[[], Fragile] = partial(Fragile, fails_in)
-    with pytest.raises(StageFailed) as caught:
+    with pytest.raises(EnvironmentFailed) as caught:
         train(
             small_run(
                 runtime,
                 env=Env(make, copies=4),
                 policies=policies(hunters=SMALL_PPO, prey=Random()),
-                rollouts=Rollouts(num_workers=1, fragment_env_steps=80),
+                rollouts=Rollouts(num_workers=1, fragment_env_steps=4),
             ),
             tmp_path,
         )
-    assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
-    cause = caught.value.__cause__
-    assert isinstance(cause, EnvironmentFailed)
+    cause = caught.value
     assert cause.reason == f"{fails_in}() raised ValueError: the pole snapped"
     assert "cartpole_team" in cause.where
     assert "episode seed" in cause.where

@@ -13,13 +13,14 @@ import torch
 from marlflow.algorithms.scripted import Random
 from marlflow.base.batch import Batch
 from marlflow.base.items import Packed
+from marlflow.base.kept import from_bytes
 from marlflow.env import cartpole_team
-from marlflow.experiment.experiment import Env, Policy
+from marlflow.experiment.experiment import Env, Policy, PolicyPlacement
 from marlflow.flow.operators import OperatorRaised
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
 from marlflow.runtime.protocol import Parts
-from marlflow.runtime.spec import Placement, RunSpec
+from marlflow.runtime.spec import RunSpec
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
 
 
@@ -98,7 +99,7 @@ def test_replays_stand_where_they_are_placed() -> None:
         assert set(parts.replays) == {"prey"}
         assert parts.replays["prey"].place is parts.learners["prey"].place
     own = small_spec(
-        policies={"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, Placement(replay="own"))}
+        policies={"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(replay="own"))}
     )
     with started(own) as parts:
         place = parts.replays["prey"].place
@@ -146,9 +147,9 @@ def test_close_closes_every_environment_and_gives_the_threads_back() -> None:
 def test_the_learners_state_is_what_it_learned() -> None:
     runtime = InlineRuntime()
     parts = runtime.start(small_spec())
-    state = runtime.learner_state("hunters")
+    state = from_bytes(runtime.keep({}).files["learner.hunters"])
     acting = parts.learners["hunters"].published.flat
-    np.testing.assert_array_equal(state.tensors["vector"][: len(acting)], acting)
+    np.testing.assert_array_equal(state["vector"][: len(acting)], acting)
     runtime.close()
 
 

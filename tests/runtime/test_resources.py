@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.experiment.experiment import Policy, Rollouts
-from marlflow.runtime.resources import Asked, asked_by, bundles, explicit, problems
-from marlflow.runtime.spec import Placement
+from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
+from marlflow.runtime.resources import Asked, asked_by, bundles, explicit, problems, without_cuda
+from marlflow.runtime.spec import Inference, Placement, Reservation
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
 
 
 def test_every_process_of_a_run_is_asked_for() -> None:
-    own = Placement(num_cpus=2, node="10.0.0.7", replay="own")
+    three, own = PolicyPlacement(num_learners=3), PolicyPlacement(num_cpus=2, num_gpus=0, node="10.0.0.7", replay="own")
     spec = small_spec(
-        policies={"hunters": Policy(SMALL_PPO, SMALL, Placement(num_gpus=1)), "prey": Policy(SMALL_DQN, SMALL, own)},
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=40, placement=Placement(num_cpus=0.5)),
+        policies={"hunters": Policy(SMALL_PPO, SMALL, three), "prey": Policy(SMALL_DQN, SMALL, own)},
+        rollouts=Rollouts(num_workers=2, fragment_env_steps=40, placement=Reservation(num_cpus=0.5)),
+        placement=RunPlacement(Placement(num_gpus=1), inference=Inference(num_gpus=0.5, device="cpu")),
     )
     assert asked_by(spec) == [
-        Asked("rollout worker 0", Placement(num_cpus=0.5)),
-        Asked("rollout worker 1", Placement(num_cpus=0.5)),
-        Asked("learner hunters", Placement(num_gpus=1)),
-        Asked("learner prey", own),
-        Asked("replay prey", Placement(node="10.0.0.7")),
+        Asked("rollout worker 0", Reservation(num_cpus=0.5)),
+        Asked("rollout worker 1", Reservation(num_cpus=0.5)),
+        Asked("learner hunters", Reservation(num_gpus=1)),
+        Asked("learner hunters rank 1", Reservation(num_gpus=1)),
+        Asked("learner hunters rank 2", Reservation(num_gpus=1)),
+        Asked("learner prey", Reservation(num_cpus=2, node="10.0.0.7")),
+        Asked("replay prey", Reservation(node="10.0.0.7"), beside="learner prey"),
+        Asked("inference", Reservation(num_gpus=0.5)),
     ]
     assert [asked.what for asked in asked_by(small_spec())] == [
         "rollout worker 0",
@@ -37,23 +39,22 @@ def test_every_process_of_a_run_is_asked_for() -> None:
 
 def test_what_is_missing_is_named_with_who_asked_for_it() -> None:
     asked = [
-        Asked("rollout worker 0", Placement(num_cpus=1.5)),
-        Asked("learner prey", Placement(num_cpus=3, num_gpus=1, resources={"fpga": 2})),
-        Asked("learner hunters", Placement()),
+        Asked("rollout worker 0", Reservation(num_cpus=1.5)),
+        Asked("learner prey", Reservation(num_cpus=3, num_gpus=1, resources={"fpga": 2})),
+        Asked("learner hunters", Reservation()),
     ]
     assert problems(asked, {"CPU": 4.0, "GPU": 0.0, "fpga": 1.0}) == [
         "the run asks for 4.5 CPU (1.5 for rollout worker 0, 3 for learner prey), but there are 4; "
         "lower the reservations, or leave num_cpus unset for an equal share",
         "the run asks for 1 GPU (1 for learner prey), but there are 0; "
-        "lower the reservations, or leave num_cpus unset for an equal share",
-        "the run asks for 2 fpga (2 for learner prey), but there is 1; "
-        "lower the reservations, or leave num_cpus unset for an equal share",
+        "lower the reservations, or use CPUs (placement=cpu)",
+        "the run asks for 2 fpga (2 for learner prey), but there is 1; lower the reservations",
     ]
     assert problems(asked, {"CPU": 5.0, "GPU": 1.0, "fpga": 2.0}) == []
 
 
 def test_a_share_of_nothing_is_a_problem() -> None:
-    asked = [Asked("rollout worker 0", Placement(num_cpus=2)), Asked("learner prey", Placement())]
+    asked = [Asked("rollout worker 0", Reservation(num_cpus=2)), Asked("learner prey", Reservation())]
     assert problems(asked, {"CPU": 2.5}) == []
     assert problems(asked, {"CPU": 2.0}) == [
         "of 2 CPU 0 are left to share among learner prey; lower the reservations, or wait until other runs have ended"
@@ -62,22 +63,22 @@ def test_a_share_of_nothing_is_a_problem() -> None:
 
 
 def test_fractions_that_add_up_are_no_problem() -> None:
-    tenths = [Asked(f"worker {number}", Placement(num_cpus=0.1)) for number in range(10)]
+    tenths = [Asked(f"worker {number}", Reservation(num_cpus=0.1)) for number in range(10)]
     assert problems(tenths, {"CPU": 1.0}) == []
-    assert len(problems([*tenths, Asked("one more", Placement(num_cpus=0.1))], {"CPU": 1.0})) == 1
+    assert len(problems([*tenths, Asked("one more", Reservation(num_cpus=0.1))], {"CPU": 1.0})) == 1
 
 
 def test_a_machine_that_is_not_there_is_a_problem() -> None:
-    asked = [Asked("learner prey", Placement(node="10.0.0.9"))]
+    asked = [Asked("learner prey", Reservation(node="10.0.0.9"))]
     (problem,) = problems(asked, {"CPU": 4.0, "node:10.0.0.1": 1.0})
     assert "node:10.0.0.9" in problem
     assert "learner prey" in problem
 
 
 def test_only_what_is_named_counts_as_asked() -> None:
-    assert explicit(Placement()) == {}
-    assert explicit(Placement(num_cpus=0)) == {}
-    assert explicit(Placement(num_cpus=2, num_gpus=0.5, resources={"fpga": 1}, node="n")) == {
+    assert explicit(Reservation()) == {}
+    assert explicit(Reservation(num_cpus=0)) == {}
+    assert explicit(Reservation(num_cpus=2, num_gpus=0.5, resources={"fpga": 1}, node="n")) == {
         "CPU": 2,
         "GPU": 0.5,
         "fpga": 1,
@@ -86,19 +87,19 @@ def test_only_what_is_named_counts_as_asked() -> None:
 
 
 placements = st.lists(
-    st.one_of(st.none(), st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])).map(lambda cpus: Placement(num_cpus=cpus)),
+    st.one_of(st.none(), st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])).map(lambda cpus: Reservation(num_cpus=cpus)),
     min_size=1,
     max_size=8,
 )
 
 
 @given(placements=placements, cpus=st.integers(1, 16))
-def test_what_is_left_is_shared_equally_and_never_more_than_there_is(placements: list[Placement], cpus: int) -> None:
+def test_what_is_left_is_shared_equally_and_never_more_than_there_is(placements: list[Reservation], cpus: int) -> None:
     asked = [Asked(str(number), placement) for number, placement in enumerate(placements)]
     available = {"CPU": float(cpus)}
     if problems(asked, available):
         return
-    found = bundles(asked, available)
+    found = bundles(asked, available).taken
     for placement, bundle in zip(placements, found, strict=True):
         if placement.num_cpus is not None:
             assert bundle.get("CPU", 0.0) == placement.num_cpus
@@ -113,9 +114,94 @@ def test_what_is_left_is_shared_equally_and_never_more_than_there_is(placements:
 @pytest.mark.parametrize(("cpus", "share"), [(2.0, 0.5), (3.0, 0.75), (4.0, 1.0), (64.0, 1.0)])
 def test_the_default_run_fits_small_machines(cpus: float, share: float) -> None:
     found = bundles(asked_by(small_spec()), {"CPU": cpus})
-    assert found == [{"CPU": share}] * 4
+    assert found.bundles == found.taken == [{"CPU": share}] * 4
+    assert found.bundle_of == [0, 1, 2, 3]
 
 
 def test_other_resources_are_kept_beside_a_share() -> None:
-    asked = [Asked("learner prey", replace(Placement(), num_gpus=1, resources={"fpga": 2}))]
-    assert bundles(asked, {"CPU": 1.0, "GPU": 1.0, "fpga": 2.0}) == [{"CPU": 1.0, "GPU": 1, "fpga": 2}]
+    asked = [Asked("learner prey", Reservation(num_gpus=1, resources={"fpga": 2}))]
+    assert bundles(asked, {"CPU": 1.0, "GPU": 1.0, "fpga": 2.0}).bundles == [{"CPU": 1.0, "GPU": 1, "fpga": 2}]
+
+
+def test_a_process_that_takes_nothing_has_no_bundle() -> None:
+    found = bundles([Asked("idle", Reservation(num_cpus=0)), Asked("busy", Reservation(num_cpus=2))], {"CPU": 2.0})
+    assert found.bundles == [{"CPU": 2}]
+    assert found.bundle_of == [None, 0]
+
+
+# -- several machines -----------------------------------------------------------------------------------------------
+
+
+def test_what_must_be_together_is_one_bundle() -> None:
+    asked = [
+        Asked("learner prey", Reservation(num_cpus=2, num_gpus=0.5, node="n")),
+        Asked("learner hunters", Reservation(num_cpus=1)),
+        Asked("replay prey", Reservation(num_cpus=1, node="n"), beside="learner prey"),
+    ]
+    found = bundles(asked, {"CPU": 4.0, "GPU": 1.0, "node:n": 1.0})
+    assert found.bundles == [{"CPU": 3, "GPU": 0.5, "node:n": 0.002}, {"CPU": 1}]
+    assert found.bundle_of == [0, 1, 0]
+    assert found.taken[0] == {"CPU": 2, "GPU": 0.5, "node:n": 0.001}
+
+
+def test_what_no_single_machine_has_is_a_problem() -> None:
+    machines = [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}]
+    together = [
+        Asked("learner prey", Reservation(num_cpus=6)),
+        Asked("replay prey", Reservation(num_cpus=3), beside="learner prey"),
+        Asked("learner hunters", Reservation(num_cpus=3, num_gpus=0.5)),
+    ]
+    assert problems(together, {"CPU": 12.0, "GPU": 1.0}) == []
+    assert problems(together, {"CPU": 12.0, "GPU": 1.0}, machines) == [
+        "learner prey with replay prey asks for 9 CPU on one machine, and the largest of the 2 can give 8 CPU; "
+        "lower the reservation"
+    ]
+    both = [Asked("learner hunters", Reservation(num_cpus=6, num_gpus=1))]
+    (problem,) = problems(both, {"CPU": 12.0, "GPU": 1.0}, machines)
+    assert "asks for 6 CPU, 1 GPU on one machine" in problem
+
+
+@given(
+    machines=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    named=st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), max_size=4),
+    open_ended=st.integers(1, 12),
+)
+def test_a_share_is_so_small_that_every_bundle_finds_a_machine(
+    machines: list[int], named: list[float], open_ended: int
+) -> None:
+    asked = [Asked(f"named {number}", Reservation(num_cpus=cpus)) for number, cpus in enumerate(named)]
+    asked += [Asked(f"open {number}", Reservation()) for number in range(open_ended)]
+    free = [{"CPU": float(cpus)} for cpus in machines]
+    available = {"CPU": float(sum(machines))}
+    found = bundles(asked, available, free)
+    share = found.taken[-1]["CPU"]
+    assert share >= 0.01
+    if share > 0.01:
+        left = [float(cpus) for cpus in machines]
+        for bundle in sorted((bundle["CPU"] for bundle in found.bundles), reverse=True):
+            left[next(number for number, cpus in enumerate(left) if cpus >= bundle - 1e-9)] -= bundle
+    assert share <= bundles(asked, available).taken[-1]["CPU"]
+
+
+def test_sixteen_processes_fit_three_machines_of_four_cpus() -> None:
+    asked = [Asked(str(number), Reservation()) for number in range(16)]
+    machines = [{"CPU": 4.0}] * 3
+    assert bundles(asked, {"CPU": 12.0}).bundles == [{"CPU": 0.75}] * 16  # of which five fit on each
+    assert bundles(asked, {"CPU": 12.0}, machines).bundles == [{"CPU": 0.66}] * 16
+
+
+def test_a_gpu_that_torch_does_not_see_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    spec = small_spec(
+        policies={
+            "hunters": Policy(SMALL_PPO, SMALL, PolicyPlacement(num_gpus=1)),
+            "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(num_gpus=1, device="cpu")),
+        },
+        placement=RunPlacement(inference=Inference(num_gpus=0.5)),
+    )
+    assert without_cuda(spec) == [
+        f"{who} is to compute on cuda, and torch sees no GPU here; install a torch with CUDA, or set its device=cpu"
+        for who in ("the learner of policy 'hunters'", "the inference actor")
+    ]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert without_cuda(spec) == []

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
+from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
-from marlflow.learn.learner import LearnerState, TorchLearner
-from marlflow.rollout.fragment import Evaluated
+from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.learn.learner import TorchLearner
+from marlflow.replay.buffer import ReplayBuffer
+from marlflow.rollout.fragment import Evaluated, Fault
+from marlflow.rollout.kept import merged, share
 from marlflow.rollout.protocol import Matchup, Request, Round
 from marlflow.rollout.worker import RolloutWorker
 from marlflow.runtime.inline.place import InlinePlace
-from marlflow.runtime.protocol import Parts
+from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
+from marlflow.runtime.packing import pack_batch, unpack_batch
+from marlflow.runtime.protocol import Kept, Parts, Resumed
+from marlflow.runtime.resources import without_cuda
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 
@@ -21,7 +30,7 @@ class InlineWorkers:
     """All workers, one after the other."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self._ticks = spec.ticks
+        self._spec, self._ticks = spec, spec.ticks
         self._workers: list[RolloutWorker] = []
         for number in range(spec.num_workers):
             self._workers.append(spec.worker(number))
@@ -38,6 +47,17 @@ class InlineWorkers:
         """Greedy episodes, all on the first worker."""
         return self._workers[0].evaluate(episodes, weights, matchups)
 
+    def keep(self) -> bytes:
+        """All copies, whichever worker played them."""
+        return to_bytes(merged([worker.state() for worker in self._workers]))
+
+    def restore(self, kept: Any, replay_max_env_steps: int) -> Resumed:
+        """Each copy goes on from what was kept of it."""
+        tree, counts = from_bytes(kept), []
+        for number, worker in enumerate(self._workers):
+            counts.append(worker.load_state(share(tree, self._spec.copies_of(number)), replay_max_env_steps))
+        return Resumed(*(sum(column) for column in zip(*counts, strict=True)))
+
     def close(self) -> None:
         """Closes all environments."""
         for worker in self._workers:
@@ -49,30 +69,72 @@ class InlineRuntime:
 
     def __init__(self) -> None:
         self._learners: dict[str, TorchLearner] = {}
+        self._replays: dict[str, ReplayBuffer] = {}
         self._workers: InlineWorkers | None = None
         self._threads = torch.get_num_threads()
 
     def available(self) -> None:
         """One process takes what it gets."""
 
-    def start(self, spec: RunSpec) -> Parts:
-        """Builds every part here."""
+    def start(self, spec: RunSpec, on_fault: Callable[[Fault], None] | None = None) -> Parts:
+        """Builds every part here; there is no other process to lose, so nothing is told to `on_fault`.
+
+        One learner stands for as many as were asked for, and each worker acts for itself: the same numbers. Raises
+        ConfigInvalid if a learner is to compute on a GPU and there is none.
+        """
+        del on_fault
+        if problems := without_cuda(replace(spec, inference=None)):
+            raise ConfigInvalid(problems)
         torch.set_num_threads(1)
-        replays = {}
         for name in spec.learning:
             place = InlinePlace(f"learner {name}")
             learner = self._learners[name] = spec.policies[name].learner()
             learner.place = place
             if spec.policies[name].algorithm.remembers:
-                replay = replays[name] = spec.policies[name].replay()
+                replay = self._replays[name] = spec.policies[name].replay()
                 own = spec.policies[name].placement.replay == "own"
                 replay.place = InlinePlace(f"replay {name}") if own else place
         self._workers = InlineWorkers(spec)
-        return Parts(self._workers, dict(self._learners), replays)
+        return Parts(self._workers, dict(self._learners), dict(self._replays))
 
-    def learner_state(self, policy: str) -> LearnerState:
-        """All parameters of a policy's learner."""
-        return self._learners[policy].state()
+    def keep(self, rows_kept: Mapping[str, int]) -> Kept:
+        """Everything, as bytes; see Runtime."""
+        files, held = {}, {}
+        for name, learner in self._learners.items():
+            files[learner_file(name)] = to_bytes(learner.state())
+        for name, replay in self._replays.items():
+            kept = keep_replay(replay, rows_kept.get(name, 0))
+            files |= kept.files(name)
+            held[name] = kept.held
+        files[WORKERS] = self._playing.keep()
+        return Kept(files, held)
+
+    def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
+        """Goes on from what `keep` gave; see Runtime."""
+        check_names(tuple(self._learners), names)
+        for name, learner in self._learners.items():
+            learner.load_state(from_bytes(read(learner_file(name))))
+        for name, replay in self._replays.items():
+            if (found := replay_bytes(name, read, names)) is not None:
+                load_replay(replay, *found)
+        return self._playing.restore(read(WORKERS), replay_max_env_steps)
+
+    def pack(self, payloads: Sequence[Any]) -> list[bytes]:
+        """Each batch as bytes."""
+        return [pack_batch(payload) for payload in payloads]
+
+    def unpack(self, packed: Sequence[bytes]) -> list[Any]:
+        """The batches again."""
+        return [unpack_batch(part) for part in packed]
+
+    def object_store_bytes(self) -> None:
+        """Nothing leaves this process."""
+
+    @property
+    def _playing(self) -> InlineWorkers:
+        if self._workers is None:
+            raise RuntimeError("the runtime has not been started, or is closed")
+        return self._workers
 
     def close(self) -> None:
         """Closes all environments."""

@@ -1,10 +1,8 @@
-"""What the driver holds of learners and replays that live in actors: names, places, and what was last published.
-
-A handle inside a stage becomes the object itself where the stage arrives: that is how one stage serves every runtime.
-"""
+"""Actors as places where stages run: neighbouring stages are one call, and rows stay where they are."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -12,89 +10,127 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Packed, Weights
-from marlflow.flow import Outcome
+from marlflow.flow import Outcome, StageTimes
 from marlflow.flow.operators import OperatorRaised, emits
+from marlflow.replay.stages import Draw, Insert
 from marlflow.runtime.chain import Rows
-from marlflow.runtime.ray.host import Raised, Ran, resident
-
-
-class Handle:
-    """A learner or replay that lives in an actor."""
-
-    def __init__(self, name: str, key: str, place: RayPlace, trains_on: type | None = None) -> None:
-        self.name, self.key, self.place, self.trains_on = name, key, place, trains_on
-        self.published = Weights(-1, None)
-
-    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
-        return resident, (self.key,)
-
-    def ask(self, method: str) -> Any:
-        """What a method of the object returns; waits for it."""
-        return ray.get(self.place.actor.ask.remote(self.key, method))
+from marlflow.runtime.ray.host import Raised, Ran, as_exception
+from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
 
 
 class RayPlace:
-    """An actor as a place: neighbouring stages are one call to it."""
+    """What an actor hosts, as a place. If the actor is lost, the items there are lost, and its successor takes over."""
 
-    def __init__(self, name: str, actor: Any) -> None:
-        self.name, self.actor = name, actor
-        self._chains = 0
-        self._methods: dict[int, Any] = {}
+    def __init__(self, hosted: Hosted) -> None:
+        self.hosted, self.name = hosted, hosted.name
+        self._unconfirmed: dict[tuple[int, int], Any] = {}
+        self._methods: dict[tuple[int, int], Any] = {}
+        self._under_way: dict[int, Sequence[Any]] = {}
+        self._calls = 0
 
     def __reduce__(self) -> Any:
         raise TypeError(f"{self.name} stays on the driver")
 
     def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
         """Sends the operators to the actor, once."""
-        chain = self._chains
-        self._chains += 1
-        known = self.actor.prepare.remote(chain, list(operators))
-        packs = _is_packed(emits(operators[-1]))
-        publisher = next((op.learner for op in operators if getattr(op, "publishes", False)), None)
-        confirmed = False
+        chain = len(self.hosted.chains)
+        self.hosted.chains.append(operators)
+        key = (self.hosted.incarnation, chain)
+        self._unconfirmed[key] = self.hosted.actor.prepare.remote(chain, list(operators))
+        run = _Chain(chain, operators)
 
         async def call(items: Sequence[Any]) -> Outcome:
-            nonlocal confirmed
-            if not confirmed:  # whatever kept the operators from arriving is raised here
-                await known
-                confirmed = True
-            returns = 1 + (len(items) if packs else 0) + (publisher is not None)
-            receipt, *refs = await self._run(chain, items, returns)
-            if receipt.version is not None and publisher is not None:
-                publisher.published = Weights(receipt.version, refs[-1])
-            outputs = receipt.outputs
-            if packs:
-                outputs = [Packed(rows, (ref,)) for rows, ref in zip(outputs, refs, strict=False)]
-            return Outcome(outputs, receipt.times)
+            before = self.hosted.incarnation
+            incarnation = await self.hosted.present()
+            if run.draws and incarnation != before:
+                return run.lost(items)  # the turns were granted for rows that are gone
+            self._calls += 1
+            number = self._calls
+            self._under_way[number] = items
+            try:
+                return await self._run(run, items)
+            except _Died as died:
+                lost = [item for items in self._under_way.values() for item in items]
+                await self.hosted.revive(incarnation, died.reason, len(lost), sum(map(_experience, lost)))
+                return run.lost(items)
+            except ray.exceptions.ObjectLostError:  # with the machine that had the rows
+                return run.lost(items)
+            finally:
+                del self._under_way[number]
 
         return call
 
-    async def _run(self, chain: int, items: Sequence[Any], returns: int) -> tuple[Ran, *tuple[Any, ...]]:
+    async def _run(self, run: _Chain, items: Sequence[Any]) -> Outcome:
+        returns = 1 + (len(items) if run.packs else 0) + (run.publisher is not None)
+        receipt, *refs = await self._ran(run.number, items, returns)
+        if receipt.version is not None and run.publisher is not None:
+            run.publisher.published = Weights(receipt.version, refs[-1])
+        outputs = receipt.outputs
+        if run.stores is not None:
+            run.stores.now_holds(outputs)
+        if run.packs:
+            outputs = [Packed(rows, (ref,)) for rows, ref in zip(outputs, refs, strict=False)]
+        return Outcome(outputs, receipt.times)
+
+    async def _ran(self, chain: int, items: Sequence[Any], returns: int) -> tuple[Ran, *tuple[Any, ...]]:
         payloads = [getattr(item, "payloads", ()) for item in items]
         light = [item.keys if found else item for item, found in zip(items, payloads, strict=True)]
         counts = [len(found) for found in payloads]
         flat = [payload for found in payloads for payload in found]
         made = self._method(returns).remote(chain, light, counts, returns, *flat)
         refs = made if returns > 1 else [made]
+        confirmed = (self.hosted.incarnation, chain)
         try:
+            known = self._unconfirmed.pop(confirmed, None)
+            if known is not None:  # whatever kept the operators from arriving is raised here
+                await known
             receipt = await refs[0]
         except ray.exceptions.RayActorError as error:
-            raise ActorLost(f"{self.name} died: {error}") from error
+            raise _Died(error) from error
         if isinstance(receipt, Raised):
+            if isinstance(receipt.error, ActorLost):  # one of those who follow the learner here
+                raise _Died(receipt.error)
             raise OperatorRaised(receipt.position, receipt.text) from as_exception(receipt)
         return receipt, *refs[1:]
 
     def _method(self, returns: int) -> Any:
-        if returns not in self._methods:
-            self._methods[returns] = self.actor.run.options(num_returns=returns)
-        return self._methods[returns]
+        key = (self.hosted.incarnation, returns)
+        if key not in self._methods:
+            self._methods[key] = self.hosted.actor.run.options(num_returns=returns)
+        return self._methods[key]
 
 
-def as_exception(carried: Raised) -> BaseException:
-    """The exception that was raised over there, with its traceback as a note."""
-    error = carried.error or RuntimeError(carried.text)
-    error.add_note(carried.traceback)
-    return error
+class _Died(Exception):
+    """The actor that was called is gone."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class _Chain:
+    """Neighbouring stages: what the driver has to know of them."""
+
+    def __init__(self, number: int, operators: Sequence[Any]) -> None:
+        self.number, self._stages = number, len(operators)
+        self.packs = _is_packed(emits(operators[-1]))
+        self.publisher: LearnerHandle | None = next(
+            (op.learner for op in operators if getattr(op, "publishes", False)), None
+        )
+        last = operators[-1]
+        replay: Any = last.replay if isinstance(last, Insert) else None
+        self.stores: ReplayHandle | None = replay
+        self.draws = isinstance(operators[0], Draw)
+
+    def lost(self, items: Sequence[Any]) -> Outcome:
+        """The outcome of a call of which nothing came."""
+        now_s = time.time()
+        return Outcome([], [StageTimes(now_s, now_s, 0)] * self._stages, lost=len(items))
+
+
+def _experience(item: Any) -> int:
+    """Rows that go with an item; reports only say how many there were."""
+    return item.rows if getattr(item, "payloads", ()) else 0
 
 
 def _is_packed(hint: Any) -> bool:

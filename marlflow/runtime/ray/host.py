@@ -6,14 +6,21 @@ import gc
 import pickle
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import ray
 import torch
 
+from marlflow.base.errors import ActorLost
+from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.flow import StageTimes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.runtime.chain import Rows, opened, run_chain
+from marlflow.runtime.keeping import keep_replay, load_replay
+from marlflow.runtime.packing import pack_batch, unpack_batch
 
 RESIDENTS: dict[str, Any] = {}
 """What this process hosts, by name. Handles find their object here when they arrive in a stage."""
@@ -57,20 +64,31 @@ def raised(error: BaseException, position: int = 0) -> Raised:
     return Raised(position, error, f"{type(error).__name__}: {error}", text)
 
 
+def as_exception(carried: Raised) -> BaseException:
+    """The exception that was raised over there, with its traceback as a note."""
+    error = carried.error or RuntimeError(carried.text)
+    error.add_note(carried.traceback)
+    return error
+
+
 class Host:
     """Hosts named residents; runs chains of stages that were made known to it once."""
 
     def __init__(self, builders: dict[str, Callable[[], Any]], threads: int) -> None:
         torch.set_num_threads(threads)
+        self._builders = builders
         self._chains: dict[int, Sequence[Any]] = {}
         self._publishers: dict[int, Any] = {}
-        for name, build in builders.items():
-            RESIDENTS[name] = build()
-        gc.freeze()  # what is here now stays: no collection has to look at it again
 
-    def ready(self) -> bool:
-        """Answers once everything is built."""
-        return True
+    def ready(self) -> Raised | None:
+        """Builds all residents; what went wrong, if anything did."""
+        try:
+            for name, build in self._builders.items():
+                RESIDENTS[name] = build()
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+        gc.freeze()  # what is here now stays: no collection has to look at it again
+        return None
 
     def prepare(self, chain: int, operators: Sequence[Any]) -> bool:
         """Keeps the operators under a number."""
@@ -108,13 +126,86 @@ class Host:
         result = (receipt, *packed, *missing, *extra)
         return result if len(result) > 1 else receipt
 
+    # -- a learner that is a group of processes ---------------------------------------------------------------------
+
+    def lead(self, name: str, world_size: int) -> str:
+        """Where the others may follow the learner called `name`."""
+        address: str = RESIDENTS[name].lead(world_size, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        return address
+
+    def meet(self, name: str) -> Raised | None:
+        """Waits for those who follow; what went wrong, if anything did."""
+        try:
+            RESIDENTS[name].meet()
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+        return None
+
+    def follow(self, name: str, address: str, rank: int, world_size: int) -> None:
+        """Does as the leader does for as long as that lives."""
+        with suppress(ActorLost):  # the leader, who lost one of the others, says so
+            RESIDENTS[name].follow(address, rank, world_size)
+
+    # -- what is kept, as bytes: the driver opens none of it ------------------------------------------------------
+
     def weights(self, name: str) -> Any:
         """The acting parameters of the learner called `name`."""
         return RESIDENTS[name].published.flat
 
-    def ask(self, name: str, method: str) -> Any:
-        """What a resident's method returns."""
-        return getattr(RESIDENTS[name], method)()
+    def kept_learner(self, name: str) -> Any:
+        """A learner, as bytes."""
+        return _carried(to_bytes(RESIDENTS[name].state()))
+
+    def load_learner(self, name: str, kept: Any) -> tuple[int | Raised, Any]:
+        """Goes on from what was kept; its version, and what it published last."""
+        learner = RESIDENTS[name]
+        try:
+            learner.load_state(from_bytes(memoryview(kept)))
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error), None
+        return learner.published.version, learner.published.flat
+
+    def take_up(self, name: str, kept: Any, version: int) -> tuple[int | Raised, Any]:
+        """A lost learner's successor goes on from what was kept, if anything, under a version above `version`."""
+        try:
+            learner = RESIDENTS[name]
+            if kept is not None:
+                learner.load_state(from_bytes(memoryview(kept)))
+            learner.resume_above(version)
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error), None
+        return learner.published.version, learner.published.flat
+
+    def kept_replay(self, name: str, first: int) -> tuple[Any, Any, tuple[int, int], tuple[int, int]]:
+        """A replay, as bytes, and its rows numbered `first` and up: see KeptReplay."""
+        state, rows, numbers, held = keep_replay(RESIDENTS[name], first)
+        return _carried(state), _carried(rows), numbers, held
+
+    def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | Raised:
+        """Fills a replay; the numbers of the rows that it then holds."""
+        try:
+            return load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+
+    def begin_at(self, name: str, first_row_id: int) -> None:
+        """A lost replay's successor is empty, and numbers its rows from here."""
+        RESIDENTS[name].begin_at(first_row_id)
+
+    def pack(self, *payloads: Any) -> Any:
+        """Rows that wait on the driver, each as bytes."""
+        packed = tuple(_carried(pack_batch(payload)) for payload in payloads)
+        return packed if len(packed) > 1 else packed[0]
+
+    def unpack(self, *packed: Any) -> Any:
+        """What `pack` was given."""
+        payloads = tuple(unpack_batch(memoryview(part)) for part in packed)
+        return payloads if len(payloads) > 1 else payloads[0]
+
+
+def _carried(data: bytes) -> Any:
+    """As an array, which Ray neither copies nor pickles on its way."""
+    return np.frombuffer(data, np.uint8)
 
 
 def _opened(items: Sequence[Any], counts: Sequence[int], payloads: Sequence[Any]) -> list[Any]:

@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import ray
 import torch
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
-from marlflow.learn.learner import LearnerState
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
-from marlflow.runtime.protocol import Parts
-from marlflow.runtime.ray.handles import Handle, RayPlace, as_exception
-from marlflow.runtime.ray.host import Host, Raised
-from marlflow.runtime.ray.workers import RayWorkers, RolloutActor
-from marlflow.runtime.resources import Asked, asked_by, bundles, problems
-from marlflow.runtime.spec import RunSpec
-
-PLACING_TIMEOUT_S = 30.0
-SETTLING_S = 5.0
-"""How long Ray may take to show what an earlier run has given back."""
+from marlflow.rollout.fragment import Fault
+from marlflow.runtime.moved import DriverPlace
+from marlflow.runtime.protocol import Kept, Parts, Resumed
+from marlflow.runtime.ray.actors import Actors
+from marlflow.runtime.ray.handles import RayPlace
+from marlflow.runtime.ray.host import Raised, as_exception
+from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
+from marlflow.runtime.ray.inference import started
+from marlflow.runtime.ray.joining import join
+from marlflow.runtime.ray.keeping import Keeping
+from marlflow.runtime.ray.reserving import reserve
+from marlflow.runtime.ray.store import object_store_bytes
+from marlflow.runtime.ray.workers import RayWorkers
+from marlflow.runtime.spec import PolicySpec, RunSpec
 
 
 def local_resources() -> dict[str, float]:
     """What this machine would bring to a cluster of its own."""
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
-
-
-def _free() -> dict[str, float]:
-    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    return free
 
 
 def _whole() -> dict[str, float]:
@@ -49,15 +44,20 @@ class RayRuntime:
     """Every learner, replay and rollout worker in an actor.
 
     Joins the cluster at `address` (`auto` finds one on this machine); without one, uses the Ray this process is
-    already connected to, or starts one for itself and ends it on `close`.
+    already connected to, or starts one for itself and ends it on `close`. One that it starts holds rows and weights in
+    `object_store_bytes` of memory; None leaves that to Ray.
     """
 
-    def __init__(self, address: str | None = None, log_to_driver: bool = False) -> None:
-        self._address, self._log_to_driver = address, log_to_driver
+    def __init__(
+        self, address: str | None = None, log_to_driver: bool = False, object_store_bytes: int | None = None
+    ) -> None:
+        self._address, self._log_to_driver, self._store_bytes = address, log_to_driver, object_store_bytes
         self._started_ray = False
         self._group: PlacementGroup | None = None
-        self._actors: list[Any] = []
-        self._learners: dict[str, Handle] = {}
+        self._actors: Actors | None = None
+        self._learners: dict[str, LearnerHandle] = {}
+        self._replays: dict[str, ReplayHandle] = {}
+        self._keeping: Keeping | None = None
 
     def available(self) -> Mapping[str, float] | None:
         """What there is; of a cluster that is still to be joined, that is only known afterwards.
@@ -68,41 +68,97 @@ class RayRuntime:
             return _whole()
         return local_resources() if self._address is None else None
 
-    def start(self, spec: RunSpec) -> Parts:
+    def start(self, spec: RunSpec, on_fault: Callable[[Fault], None] | None = None) -> Parts:
         """All actors, built and ready; raises ConfigInvalid if the cluster cannot give what is asked."""
+        told = on_fault or _nobody_asked
         try:
             self._connect()
-            asked = asked_by(spec)
-            options = dict(zip([one.what for one in asked], self._options(*self._reserve(asked)), strict=True))
-            workers = [
-                self._started(RolloutActor, options[f"rollout worker {number}"], spec, number)
-                for number in range(spec.num_workers)
-            ]
-            replays: dict[str, Handle] = {}
-            for name in spec.learning:
-                self._host(spec, name, options, replays)
-            self._wait()
+            reserved = reserve(spec)
+            self._group = reserved.group
+            self._actors = Actors(reserved.options)
+            inference = started(spec, self._actors)
+            workers = RayWorkers(spec, self._actors, told, self._renewed, inference)
+            awaited = workers.start() + ([] if inference is None else [inference.ready.remote()])
+            hosts = [one for name in spec.learning for one in self._hosts(spec.policies[name], self._actors, told)]
+            for one in hosts:
+                awaited += one.start()
+            for learner in self._learners.values():
+                hosted: Hosted = learner.place.hosted
+                learner.published = Weights(0, hosted.actor.weights.remote(learner.key))
+            _wait(awaited)
+            self._keeping = Keeping(spec, workers, hosts, self._learners, self._replays)
             return Parts(
-                RayWorkers(spec, workers),
+                workers,
                 {name: cast("Learner", handle) for name, handle in self._learners.items()},
-                {name: cast("Replay", handle) for name, handle in replays.items()},
+                {name: cast("Replay", handle) for name, handle in self._replays.items()},
+                DriverPlace(ray.get, ray.put),
             )
         except BaseException:
             self.close()
             raise
 
-    def learner_state(self, policy: str) -> LearnerState:
-        """All parameters of a policy's learner."""
-        state: LearnerState = self._learners[policy].ask("state")
-        return state
+    def _hosts(self, policy: PolicySpec, actors: Actors, on_fault: Callable[[Fault], None]) -> list[Hosted]:
+        """A policy's learner, and its replay beside it or apart."""
+        key, remembers = f"replay {policy.name}", policy.algorithm.remembers
+        apart = remembers and policy.placement.replay == "own"
+        builders: dict[str, Callable[[], Any]] = {f"learner {policy.name}": policy.learner}
+        if remembers and not apart:
+            builders[key] = policy.replay
+        learner = f"learner {policy.name}"
+        followers = [f"{learner} rank {rank}" for rank in range(1, policy.placement.num_learners)]
+        hosts = [Hosted(learner, actors, builders, on_fault, followers)]
+        place = RayPlace(hosts[0])
+        self._learners[policy.name] = hosts[0].learner = LearnerHandle(policy, place)
+        if apart:
+            hosts.append(Hosted(key, actors, {key: policy.replay}, on_fault))
+            place = RayPlace(hosts[1])
+        if remembers:
+            self._replays[policy.name] = hosts[-1].replay = ReplayHandle(policy.name, place)
+        return hosts
+
+    async def _renewed(self) -> Mapping[str, Weights]:
+        """What each learner has published, or its successor, if it was lost and nobody has noticed yet."""
+        for learner in self._learners.values():
+            await learner.place.hosted.look()
+        return {name: learner.published for name, learner in self._learners.items()}
+
+    # -- what is kept ---------------------------------------------------------------------------------------------
+
+    def keep(self, rows_kept: Mapping[str, int]) -> Kept:
+        """Everything, as bytes; see Runtime."""
+        return self._kept.keep(rows_kept)
+
+    def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
+        """Goes on from what `keep` gave; see Runtime."""
+        return self._kept.restore(read, names, replay_max_env_steps)
+
+    def pack(self, payloads: Sequence[Any]) -> list[bytes]:
+        """Rows that wait on the driver, as bytes: an actor opens them."""
+        return self._kept.pack(payloads)
+
+    def unpack(self, packed: Sequence[bytes]) -> list[Any]:
+        """References to what `pack` was given."""
+        return self._kept.unpack(packed)
+
+    @property
+    def _kept(self) -> Keeping:
+        if self._keeping is None:
+            raise RuntimeError("the runtime has not been started")
+        return self._keeping
+
+    def object_store_bytes(self) -> int | None:
+        """How much the cluster's object stores hold now, in bytes: rows and weights on their way. None once closed."""
+        return object_store_bytes() if ray.is_initialized() else None
+
+    # -- beginning and end ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Ends every actor, and Ray itself if it was started here."""
+        self._keeping = None
         if not ray.is_initialized():
             return
-        for actor in self._actors:
-            ray.kill(actor)
-        self._actors.clear()
+        if self._actors is not None:
+            self._actors.end_all()
         if self._group is not None:
             remove_placement_group(self._group)
             self._group = None
@@ -115,75 +171,26 @@ class RayRuntime:
             return
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": self._log_to_driver}
         if self._address is not None:
-            ray.init(address=self._address, **quiet)
+            join(self._address, **quiet)
         else:
             local = local_resources()
-            ray.init(num_cpus=int(local["CPU"]), num_gpus=int(local["GPU"]), include_dashboard=False, **quiet)
+            ray.init(
+                address="local",  # whatever other clusters this machine has
+                num_cpus=int(local["CPU"]),
+                num_gpus=int(local["GPU"]),
+                include_dashboard=False,
+                object_store_memory=self._store_bytes,
+                **quiet,
+            )
         self._started_ray = True
 
-    def _reserve(self, asked: Sequence[Asked]) -> tuple[PlacementGroup, list[dict[str, float]]]:
-        available = _free()
-        if found := problems(asked, available):
-            raise ConfigInvalid(found)
-        taken = bundles(asked, available)
-        group = self._group = placement_group(taken, strategy="PACK")
-        if not group.wait(PLACING_TIMEOUT_S):
-            shown = "; ".join(f"{one.what}: {bundle}" for one, bundle in zip(asked, taken, strict=True))
-            raise ConfigInvalid(
-                [f"no machine of the cluster has room for what is asked ({shown}); available: {dict(available)}"]
-            )
-        return group, taken
 
-    def _options(self, group: PlacementGroup, taken: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
-        return [
-            {
-                "num_cpus": bundle.get("CPU", 0.0),
-                "num_gpus": bundle.get("GPU", 0.0),
-                "resources": {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")},
-                "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
-            }
-            for index, bundle in enumerate(taken)
-        ]
-
-    def _host(
-        self, spec: RunSpec, name: str, options: Mapping[str, dict[str, Any]], replays: dict[str, Handle]
-    ) -> None:
-        """A policy's learner, and its replay beside it or apart."""
-        policy = spec.policies[name]
-        key, remembers = f"replay {name}", policy.algorithm.remembers
-        apart = remembers and policy.placement.replay == "own"
-        builders: dict[str, Any] = {f"learner {name}": policy.learner}
-        if remembers and not apart:
-            builders[key] = policy.replay
-        chosen = options[f"learner {name}"]
-        place = RayPlace(f"learner {name}", self._started(Host, chosen, builders, max(1, int(chosen["num_cpus"]))))
-        learner = Handle(name, f"learner {name}", place, policy.algorithm.trains_on)
-        learner.published = Weights(0, place.actor.weights.remote(f"learner {name}"))
-        self._learners[name] = learner
-        if apart:
-            place = RayPlace(key, self._started(Host, options[key], {key: policy.replay}, 1))
-        if remembers:
-            replays[name] = Handle(name, key, place)
-
-    def _started(self, kind: type, options: Mapping[str, Any], *arguments: Any) -> Any:
-        # Not by decorator: a decorated class would travel by value, with a copy of its module's globals. Ray's own
-        # events of every call are for a dashboard that is not there.
-        actor: Any = ray.remote(kind).options(enable_task_events=False, **options).remote(*arguments)
-        self._actors.append(actor)
-        return actor
-
-    def _wait(self) -> None:
-        """Until every actor is built; the first thing that went wrong is raised."""
-        for answer in ray.get([actor.ready.remote() for actor in self._actors]):
-            if isinstance(answer, Raised):
-                raise as_exception(answer)
+def _wait(refs: Sequence[Any]) -> None:
+    """Until every actor is built; the first thing that went wrong is raised."""
+    for ref in refs:  # one after the other: others may wait for one that has failed
+        if isinstance(answer := ray.get(ref), Raised):
+            raise as_exception(answer)
 
 
-def _settled(asked: Sequence[Asked]) -> dict[str, float]:
-    """What is free; a lack that the whole cluster could meet is looked at again for a moment."""
-    whole, deadline = _whole(), time.monotonic() + SETTLING_S
-    while True:
-        free = _free()
-        if not problems(asked, free) or problems(asked, whole) or time.monotonic() > deadline:
-            return free
-        time.sleep(0.1)
+def _nobody_asked(fault: Fault) -> None:
+    """Whoever started the runtime did not want to know."""

@@ -3,126 +3,232 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
-import torch
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Weights
-from marlflow.rollout.fragment import Evaluated
+from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.protocol import Matchup, Request, Round
-from marlflow.runtime.ray.handles import as_exception
-from marlflow.runtime.ray.host import Raised, raised
+from marlflow.runtime.ray import actors as limits
+from marlflow.runtime.ray.actors import Actors, cause, never_ran
+from marlflow.runtime.ray.host import Raised, as_exception
+from marlflow.runtime.ray.inference import by_reference
+from marlflow.runtime.ray.rollout import RolloutActor
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 
-
-class RolloutActor:
-    """Hosts one worker."""
-
-    def __init__(self, spec: RunSpec, number: int) -> None:
-        torch.set_num_threads(1)
-        self._spec, self._number = spec, number
-        self._worker: Any = None
-
-    def ready(self) -> Raised | None:
-        """Opens the environments; what went wrong, if anything did."""
-        try:
-            self._worker = self._spec.worker(self._number)
-        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
-        gc.freeze()  # what is here now stays: no collection has to look at it again
-        return None
-
-    def collect(
-        self,
-        versions: Mapping[str, int],
-        schedules: Mapping[str, Mapping[str, float]],
-        matchups: Mapping[int, Sequence[Matchup]] | None,
-        *flats: Any,
-    ) -> Any:
-        """A receipt, and a batch for each learning policy. `flats` are the weights of the policies in `versions`."""
-        learning = self._spec.learning
-        try:
-            receipt, batches = self._worker.collect(self._spec.ticks, _weights(versions, flats), schedules, matchups)
-        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            receipt, batches = raised(error), dict.fromkeys(learning)
-        # Where nobody learns there is one return, which Ray does not want in a tuple.
-        return (receipt, *(batches[name] for name in learning)) if learning else receipt
-
-    def evaluate(
-        self, episodes: Sequence[int], matchups: Sequence[Matchup] | None, versions: Mapping[str, int], *flats: Any
-    ) -> Any:
-        """Results of greedy episodes."""
-        try:
-            return self._worker.evaluate(episodes, _weights(versions, flats), matchups)
-        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+_LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
+"""What comes instead of an answer: the process is gone, or weights that it was to act with are, with their machine."""
 
 
-def _weights(versions: Mapping[str, int], flats: Sequence[Any]) -> dict[str, Weights]:
-    return {name: Weights(version, flat) for (name, version), flat in zip(versions.items(), flats, strict=True)}
+_MOST_IN_VAIN = 10
+
+
+class RemoteWorker:
+    """One worker, and its successors. It is sent only the weights that it does not have yet, by reference."""
+
+    def __init__(
+        self, spec: RunSpec, number: int, actors: Actors, on_fault: Callable[[Fault], None], inference: Any
+    ) -> None:
+        self.what = f"rollout worker {number}"
+        self.number, self._spec, self._actors, self._on_fault = number, spec, actors, on_fault
+        self._inference = inference
+        self.copies = spec.copies_of(number)
+        self.next_episodes: Mapping[int, int] | None = None
+        self._sent: dict[str, int] = {}
+        self._coming: Any = None
+        self.actor: Any = None
+        self._collect: Any = None
+
+    def start(self) -> Any:
+        """Starts the process; what has to be waited for."""
+        self.actor = self._actors.start(
+            RolloutActor, self.what, self._spec, self.number, self.next_episodes, self._inference
+        )
+        self._collect = self.actor.collect.options(num_returns=1 + len(self._spec.learning))
+        self._sent = {}
+        return self.actor.ready.remote()
+
+    def lost(self, error: Exception) -> None:
+        """Says so, and starts a successor, which begins the episodes that this one had not begun."""
+        self._on_fault(Fault("workers_lost", self.what, cause(error), "", 0))
+        self._replace()
+
+    def _replace(self) -> None:
+        self._actors.end(self.actor)
+        self._coming = self.start()
+
+    @property
+    def coming(self) -> Any:
+        """What its successor answers when it is ready; None if it is there."""
+        return self._coming
+
+    def is_present(self) -> bool:
+        """Whether it can be asked now. Raises what kept a successor from beginning."""
+        while self._coming is not None:
+            if not ray.wait([self._coming], timeout=0)[0]:
+                return False
+            try:
+                answer = ray.get(self._coming)
+            except ray.exceptions.RayActorError as error:
+                if never_ran(error):
+                    self._replace()
+                else:
+                    self.lost(error)
+                continue
+            if isinstance(answer, Raised):
+                raise as_exception(answer)
+            self._coming = None
+        return True
+
+    def collect(self, request: Request) -> Sequence[Any]:
+        """Its part of a round: a receipt, and for each learning policy its rows, all to come."""
+        new = self.unsent(request.weights)
+        versions = {name: found.version for name, found in new.items()}
+        self._sent.update(versions)
+        flats = [found.flat for found in new.values()]
+        made = self._collect.remote(versions, request.schedules, self._dealt(request.matchups), *flats)
+        return made if self._spec.learning else [made]
+
+    def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
+        """Those that it does not have."""
+        return {name: found for name, found in weights.items() if self._sent.get(name) != found.version}
+
+    def forget(self) -> None:
+        """It has no weights any more, or it is not known which."""
+        self._sent = {}
+
+    def _dealt(self, matchups: Mapping[int, Sequence[Matchup]] | None) -> Mapping[int, Sequence[Matchup]] | None:
+        """Those of its own copies."""
+        return None if matchups is None else {copy: matchups[copy] for copy in self.copies}
 
 
 class RayWorkers:
-    """All workers. A worker is sent only the weights that it does not have yet, by reference."""
+    """All workers. One that is lost sits out until its successor is ready; the others go on.
 
-    def __init__(self, spec: RunSpec, actors: Sequence[Any]) -> None:
-        self._spec, self._actors = spec, list(actors)
-        returns = 1 + len(spec.learning)
-        self._collects = [actor.collect.options(num_returns=returns) for actor in self._actors]
-        self._sent: list[dict[str, int]] = [{} for _ in self._actors]
+    `inference` is the actor that acts for them; None: each acts for itself. `renewed` gives the weights of all
+    learners that live, where those that were asked for are lost with their machine.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        actors: Actors,
+        on_fault: Callable[[Fault], None],
+        renewed: Callable[[], Awaitable[Mapping[str, Weights]]],
+        inference: Any = None,
+    ) -> None:
+        self._spec, self._actors, self._inference, self._renewed = spec, actors, inference, renewed
+        self.all = [RemoteWorker(spec, number, actors, on_fault, inference) for number in range(spec.num_workers)]
+
+    def start(self) -> list[Any]:
+        """Starts them; what has to be waited for."""
+        return [worker.start() for worker in self.all]
 
     async def collect(self, request: Request) -> Round:
-        """One round."""
-        calls = []
-        for number, collect in enumerate(self._collects):
-            versions, flats = self._unsent(number, request.weights)
-            made = collect.remote(versions, request.schedules, self._dealt(number, request.matchups), *flats)
-            calls.append(made if self._spec.learning else [made])
-        receipts = await _all([refs[0] for refs in calls])
-        payloads = [dict(zip(self._spec.learning, refs[1:], strict=True)) for refs in calls]
-        return make_round(request.round, receipts, payloads)
-
-    def _dealt(
-        self, number: int, matchups: Mapping[int, Sequence[Matchup]] | None
-    ) -> Mapping[int, Sequence[Matchup]] | None:
-        """Those of a worker's own copies."""
-        return None if matchups is None else {copy: matchups[copy] for copy in self._spec.copies_of(number)}
+        """One round of all that are there, and of one at least. Raises ActorLost if none comes back."""
+        learning = self._spec.learning
+        for _ in range(_MOST_IN_VAIN):
+            present = await self._present()
+            asked = request if self._inference is None else replace(request, weights=by_reference(request.weights))
+            calls = [worker.collect(asked) for worker in present]
+            answers: list[Receipt | None] = await _answers(present, [refs[0] for refs in calls])
+            receipts, payloads = [], []
+            for worker, receipt, refs in zip(present, answers, calls, strict=True):
+                if receipt is not None:
+                    worker.next_episodes = receipt.next_episodes
+                    receipts.append(receipt)
+                    payloads.append(dict(zip(learning, refs[1:], strict=True)))
+            if receipts:
+                return make_round(request.round, receipts, payloads)
+            request = replace(request, weights={**request.weights, **await self._renewed()})
+        raise ActorLost(f"{_MOST_IN_VAIN} times in a row no rollout worker lived through its round")
 
     async def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
     ) -> Evaluated:
-        """Greedy episodes, dealt out to all workers."""
-        versions = {name: new.version for name, new in weights.items()}
-        flats = [new.flat for new in weights.values()]
-        calls = []
-        for number, actor in enumerate(self._actors):
-            share = list(episodes[number :: len(self._actors)])
-            dealt = None if matchups is None else list(matchups[number :: len(self._actors)])
-            if share:
-                calls.append(actor.evaluate.remote(share, dealt, versions, *flats))
-        parts: list[Evaluated] = await _all(calls)
+        """Greedy episodes, dealt out to all workers; those of a worker that is lost are played by the others."""
+        left, parts, in_vain = list(range(len(episodes))), [], 0
+        while left:
+            present = await self._present()
+            acting = weights if self._inference is None else by_reference(weights)
+            versions = {name: new.version for name, new in acting.items()}
+            flats = [new.flat for new in acting.values()]
+            shares = [left[first :: len(present)] for first in range(len(present))]
+            asked = [(worker, share) for worker, share in zip(present, shares, strict=True) if share]
+            calls = []
+            for worker, share in asked:
+                dealt = None if matchups is None else [matchups[index] for index in share]
+                chosen = [episodes[index] for index in share]
+                calls.append(worker.actor.evaluate.remote(chosen, dealt, versions, *flats))
+            answers: list[Evaluated | None] = await _answers([worker for worker, _ in asked], calls)
+            parts += [part for part in answers if part is not None]
+            played = zip(answers, asked, strict=True)
+            left = sorted(index for part, (_, share) in played if part is None for index in share)
+            in_vain = in_vain + 1 if all(part is None for part in answers) else 0
+            if in_vain == _MOST_IN_VAIN:
+                raise ActorLost(f"{in_vain} times in a row no rollout worker lived through its evaluation")
+            if in_vain:
+                weights = {**weights, **await self._renewed()}
         results = sorted((result for part in parts for result in part.episodes), key=lambda result: result.episode)
         return Evaluated(tuple(results), tuple(fault for part in parts for fault in part.faults))
 
-    def _unsent(self, number: int, weights: Mapping[str, Weights]) -> tuple[dict[str, int], list[Any]]:
-        known = self._sent[number]
-        new = {name: found for name, found in weights.items() if known.get(name) != found.version}
-        versions = {name: found.version for name, found in new.items()}
-        known.update(versions)
-        return versions, [found.flat for found in new.values()]
+    def ask_states(self) -> list[tuple[RemoteWorker, Any]]:
+        """Who is asked for the state of each worker, and its answer to come. Blocks, if none is there.
+
+        Of a worker that is not back yet, another says how it will begin. Raises ActorLost if none comes back.
+        """
+        while not (present := [worker for worker in self.all if worker.is_present()]):
+            if not ray.wait([worker.coming for worker in self.all], timeout=limits.REPLACING_TIMEOUT_S)[0]:
+                raise self._nobody_is_left()
+        stands_in = present[0]
+        return [
+            (worker, worker.actor.kept.remote())
+            if worker in present
+            else (stands_in, stands_in.actor.beginning.remote(worker.number, worker.next_episodes))
+            for worker in self.all
+        ]
+
+    async def _present(self) -> list[RemoteWorker]:
+        """Those that are ready; waits for one if there is none."""
+        if present := [worker for worker in self.all if worker.coming is None or worker.is_present()]:
+            return present
+        coming = [asyncio.ensure_future(_settled(worker.coming)) for worker in self.all]
+        done, waiting = await asyncio.wait(
+            coming, timeout=limits.REPLACING_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in waiting:
+            task.cancel()
+        if not done:
+            raise self._nobody_is_left()
+        return await self._present()
+
+    def _nobody_is_left(self) -> ActorLost:
+        return ActorLost(
+            f"all rollout workers died, and none was back within {limits.REPLACING_TIMEOUT_S:g} s: "
+            f"{self._actors.lack(self.all[0].what)}"
+        )
 
 
-async def _all(refs: Sequence[Any]) -> list[Any]:
-    try:
-        found = await asyncio.gather(*refs)
-    except ray.exceptions.RayActorError as error:
-        raise ActorLost(f"a rollout worker died: {error}") from error
-    for value in found:
-        if isinstance(value, Raised):
-            raise as_exception(value)
-    return found
+async def _settled(ref: Any) -> None:
+    """Until there is an answer, whatever it is."""
+    await asyncio.wait([asyncio.wrap_future(ref.future())])
+
+
+async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list[Any]:
+    """What they answer, None for those that could not: they are replaced. Raises what was raised on a worker."""
+    found = await asyncio.gather(*refs, return_exceptions=True)
+    for worker, answer in zip(workers, found, strict=True):
+        if isinstance(answer, Raised):
+            raise as_exception(answer)
+        if isinstance(answer, ray.exceptions.RayActorError):
+            worker.lost(answer)
+        elif isinstance(answer, ray.exceptions.ObjectLostError):
+            worker.forget()
+        elif isinstance(answer, BaseException):
+            raise answer
+    return [None if isinstance(answer, _LOST) else answer for answer in found]

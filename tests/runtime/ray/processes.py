@@ -8,14 +8,14 @@ EXIT_S = 60
 
 
 def actor_processes() -> list[psutil.Process]:
-    """Those of learners, replays and rollout workers."""
+    """Those of learners, replays, rollout workers and the inference actor."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
             title = " ".join(process.cmdline())
         except psutil.NoSuchProcess:
             continue
-        if title.startswith(("ray::Host", "ray::RolloutActor")):
+        if title.startswith(("ray::Host", "ray::RolloutActor", "ray::InferenceActor")):
             found.append(process)
     return found
 

@@ -15,8 +15,9 @@ from marlflow.base.items import Packed
 from marlflow.base.joint import JointBatch
 from marlflow.flow import Outcome
 from marlflow.learn.stages import Join
-from marlflow.runtime.ray.handles import Handle, RayPlace
-from marlflow.runtime.ray.host import Host
+from marlflow.runtime.ray.actors import Actors
+from marlflow.runtime.ray.handles import RayPlace
+from marlflow.runtime.ray.hosted import Handle, Hosted
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -45,9 +46,11 @@ def kind_of(item: Any) -> str:
 
 
 def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    actor: Any = ray.remote(Host).remote({"learner mixer": str}, 1)
+    actors = Actors({"learner mixer": {"num_cpus": 1.0}})
+    hosted = Hosted("learner mixer", actors, {"learner mixer": str}, lambda fault: pytest.fail(fault.reason))
     try:
-        place = RayPlace("learner mixer", actor)
+        ray.get(hosted.start())
+        place = RayPlace(hosted)
         learner: Any = Handle("mixer", "learner mixer", place)
         payloads = [batch_of(0, 0, 3), batch_of(1, 0, 2), batch_of(0, 1, 1), batch_of(1, 1, 4)]
         joint = Packed(10, tuple(map(ray.put, payloads)), ("left", "right") * 2)
@@ -63,4 +66,4 @@ def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytes
         assert opened.keys["copy"].tolist() == [0, 0, 0, 1, 1, 1, 1]
         assert opened.present.sum(axis=0).tolist() == [4, 6]
     finally:
-        ray.kill(actor)
+        actors.end_all()

@@ -15,12 +15,11 @@ from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import ConfigInvalid, StageFailed
 from marlflow.base.items import Fragment
 from marlflow.base.random import RowRandom
-from marlflow.experiment.experiment import Policy, Rollouts
+from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
 from marlflow.experiment.train import train
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
-from marlflow.runtime.spec import Placement
 from tests.runtime.ray.processes import assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
@@ -56,9 +55,11 @@ class BrokenPPO(PPO):
         plan = super().plan(experience, learner, replay)
         publish = plan.output
         learn = publish.inputs[0]
-        advantages = learn.inputs[0]
+        normalise = learn.inputs[0]
+        advantages = normalise.inputs[0]
         advantages = replace(advantages, inputs=(advantages.inputs[0].then(Broken(learner)),))
-        return replace(plan, output=replace(publish, inputs=(replace(learn, inputs=(advantages,)),)))
+        normalise = replace(normalise, inputs=(advantages,))
+        return replace(plan, output=replace(publish, inputs=(replace(learn, inputs=(normalise,)),)))
 
 
 def test_a_stage_that_raises_is_named_and_its_own_traceback_is_told(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_a_stage_that_raises_is_named_and_its_own_traceback_is_told(tmp_path: Pa
     failed = caught.value
     assert (failed.stage, failed.plan) == ("Broken", "hunters")
     assert failed.reason == "KeyError: 'nothing of this name'"
-    assert "DropStale -> Broken -> Advantages -> Learn" in failed.path
+    assert "DropStale -> Broken -> Advantages -> Normalise -> Learn" in failed.path
     assert isinstance(failed.__cause__, KeyError)
     told = "".join(traceback.format_exception(failed.__cause__))
     assert 'batch.columns["nothing of this name"]' in told
@@ -98,8 +99,8 @@ def test_a_policy_that_raises_on_a_worker_shows_its_own_lines(tmp_path: Path) ->
 
 def test_resources_that_are_not_there_are_refused_before_anything_starts(tmp_path: Path) -> None:
     greedy = {
-        "hunters": Policy(SMALL_PPO, SMALL, Placement(num_cpus=64)),
-        "prey": Policy(SMALL_DQN, SMALL, Placement(num_gpus=3, resources={"fpga": 1})),
+        "hunters": Policy(SMALL_PPO, SMALL, PolicyPlacement(num_cpus=64)),
+        "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(num_gpus=3, resources={"fpga": 1})),
     }
     with pytest.raises(ConfigInvalid) as caught:
         train(small_run("ray", policies=greedy), tmp_path)

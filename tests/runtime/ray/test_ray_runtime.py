@@ -21,20 +21,21 @@ import ray
 from marlflow.algorithms.scripted import Random
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.items import Update, Weights
-from marlflow.experiment.experiment import Evaluation, Log, Policy, Rollouts
+from marlflow.base.kept import from_bytes
+from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts
 from marlflow.experiment.plans import Desk, build_plan, drawn_plan
 from marlflow.experiment.tally import PolicyTally
 from marlflow.experiment.train import Result, train
 from marlflow.flow import Outcome
 from marlflow.learn.stages import Learn
 from marlflow.observe.trace import overlap_s
-from marlflow.replay.stages import Draw, Insert
+from marlflow.replay.stages import Draw, Insert, NStep
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Parts, Runtime
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.ray.workers import RayWorkers
-from marlflow.runtime.spec import Placement, RunSpec
+from marlflow.runtime.ray.workers import RemoteWorker
+from marlflow.runtime.spec import RunSpec
 from tests.runtime.ray.processes import actor_processes, assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, small_spec, without_times
 
@@ -65,7 +66,9 @@ def guarded(patch: pytest.MonkeyPatch) -> Guard:
 
 BUSY = {
     "hunters": Policy(replace(SMALL_PPO, batch_agent_steps=50, minibatch_agent_steps=10, epochs=40), SMALL),
-    "prey": Policy(replace(SMALL_DQN, train_every_agent_steps=1, prioritized=True), SMALL, Placement(replay="own")),
+    "prey": Policy(
+        replace(SMALL_DQN, train_every_agent_steps=1, prioritized=True), SMALL, PolicyPlacement(replay="own")
+    ),
 }
 """Learners that are busy most of the time, one of them with a replay apart."""
 
@@ -95,18 +98,17 @@ def watched(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Watc
     """One training run."""
     asked: set[tuple[str, int]] = set()
     sent: list[Sent] = []
-    real = RayWorkers._unsent
+    real = RemoteWorker.unsent
 
-    def note(self: RayWorkers, number: int, weights: Mapping[str, Weights]) -> tuple[dict[str, int], list[Any]]:
+    def note(self: RemoteWorker, weights: Mapping[str, Weights]) -> dict[str, Weights]:
         asked.update((name, published.version) for name, published in weights.items())
-        versions, flats = real(self, number, weights)
-        found = zip(versions.items(), flats, strict=True)
-        sent.extend(Sent(number, name, version, flat) for (name, version), flat in found)
-        return versions, flats
+        new = real(self, weights)
+        sent.extend(Sent(self.number, name, found.version, found.flat) for name, found in new.items())
+        return new
 
     experiment = small_run("ray", policies=BUSY, evaluation=Evaluation(600, 2), log=Log(400, "none", trace=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RayWorkers, "_unsent", note)
+        patch.setattr(RemoteWorker, "unsent", note)
         guard = guarded(patch)
         result = train(experiment, tmp_path_factory.mktemp("watched"))
     return Watched(result, guard.opened, frozenset(asked), sent)
@@ -170,7 +172,8 @@ def test_on_policy_learning_is_the_same_as_inline(tmp_path: Path) -> None:
         where = tmp_path / experiment.runtime.name
         train(experiment, where)
         lines = (where / "metrics.jsonl").read_text().splitlines()
-        records.append([without_times(json.loads(line)) for line in lines])
+        reports = [without_times(json.loads(line)) for line in lines]
+        records.append([{key: value for key, value in report.items() if key != "object_store"} for report in reports])
     assert len(records[0]) >= 3
     assert records[0] == records[1]
 
@@ -195,7 +198,7 @@ def test_overlapping_rounds_are_collected_while_their_learner_learns(
     assert [update.version for update in seen] == list(range(len(seen)))
 
 
-BOTH_PLACEMENTS = {"hunters": Policy(SMALL_DQN, SMALL), "prey": Policy(SMALL_DQN, SMALL, Placement(replay="own"))}
+BOTH_PLACEMENTS = {"hunters": Policy(SMALL_DQN, SMALL), "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(replay="own"))}
 
 
 @contextmanager
@@ -297,8 +300,10 @@ def test_a_replay_gives_the_learner_the_same_rows_wherever_it_lives(beginning: B
     handle, remote_learner = parts.replays[policy], parts.learners[policy]
     replay, learner = spec.replay(), spec.learner()
     fragments = [fragment for fragment in beginning.round.fragments if fragment.policy == policy]
-    inserted = called(handle.place, [Insert(handle)], fragments).outputs
-    assert inserted == [replay.insert(ray.get(ref)) for fragment in fragments for ref in fragment.payloads]
+    terms = (SMALL_DQN.n_step, SMALL_DQN.discount)
+    inserted = called(handle.place, [NStep(handle, *terms), Insert(handle)], fragments).outputs
+    batches = [ray.get(ref) for fragment in fragments for ref in fragment.payloads]
+    assert inserted == [replay.insert(NStep(replay, *terms)(batch)) for batch in batches]
     drawn = called(handle.place, [Draw(handle, 16)], [None, None]).outputs
     updates = called(remote_learner.place, [Learn(remote_learner)], list(drawn)).outputs
     for packed, update in zip(drawn, updates, strict=True):
@@ -311,5 +316,6 @@ def test_a_replay_gives_the_learner_the_same_rows_wherever_it_lives(beginning: B
         own = learner.update(expected)
         assert (update.rows, update.updates, update.loss) == (own.rows, own.updates, own.loss)
         np.testing.assert_array_equal(update.priorities, own.priorities)
-    state = beginning.runtime.learner_state(policy)
-    np.testing.assert_array_equal(state.tensors["vector"], learner.state().tensors["vector"])
+    kept: Any = remote_learner
+    state = from_bytes(memoryview(ray.get(kept.actor.kept_learner.remote(kept.key))))
+    np.testing.assert_array_equal(state["vector"], learner.state()["vector"])

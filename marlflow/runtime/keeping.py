@@ -1,0 +1,79 @@
+"""What the files of a runtime's parts are called, and what is in them; the same for every runtime."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.kept import from_bytes, to_bytes
+
+WORKERS = "workers"
+
+
+def learner_file(policy: str) -> str:
+    """All of a policy's learner."""
+    return f"learner.{policy}"
+
+
+def replay_file(policy: str) -> str:
+    """All of a policy's replay but its rows."""
+    return f"replay.{policy}"
+
+
+def rows_files(policy: str, names: Collection[str]) -> list[str]:
+    """Those of `names` that have rows of a policy's replay, by the rows' numbers."""
+    found = [(name, re.fullmatch(r"(\d+)-\d+", name.removeprefix(f"{replay_file(policy)}."))) for name in names]
+    return [name for name, match in sorted(((n, m) for n, m in found if m), key=lambda pair: int(pair[1][1]))]
+
+
+class KeptReplay(NamedTuple):
+    """A replay as bytes: all but its rows, rows (none: no bytes) with their numbers [first, stop), and all it holds."""
+
+    state: bytes
+    rows: bytes
+    numbers: tuple[int, int]
+    held: tuple[int, int]
+
+    def files(self, policy: str) -> dict[str, bytes]:
+        """By name."""
+        state, (first, stop) = {replay_file(policy): self.state}, self.numbers
+        return {**state, f"{replay_file(policy)}.{first}-{stop}": self.rows} if stop > first else state
+
+
+def keep_replay(replay: Any, first: int) -> KeptReplay:
+    """A replay, with those of its rows that are numbered `first` and up."""
+    state, rows = replay.state(), replay.rows(first)
+    numbers = (int(rows["first"]), int(rows["stop"])) if rows else (0, 0)
+    return KeptReplay(
+        to_bytes(state), to_bytes(rows) if rows else b"", numbers, (int(state["first"]), int(state["stop"]))
+    )
+
+
+def load_replay(replay: Any, state: bytes | memoryview, rows: Sequence[bytes | memoryview]) -> tuple[int, int]:
+    """Fills a replay with what was kept; returns the numbers [first, stop) of the rows that it then holds."""
+    replay.load_state(from_bytes(state), [from_bytes(part) for part in rows])
+    now = replay.state()
+    return int(now["first"]), int(now["stop"])
+
+
+def check_names(learning: Sequence[str], names: Collection[str]) -> None:
+    """Raises CheckpointUnusable unless there is a file of each learner, and one of the workers, and of no others."""
+    expected = {learner_file(policy) for policy in learning} | {WORKERS}
+    learners = {name for name in names if name.startswith("learner.")}
+    problems = [f"it has no {name}, which this run needs" for name in sorted(expected - set(names))]
+    problems += [f"it has {name}, of a policy that does not learn in this run" for name in sorted(learners - expected)]
+    if problems:
+        raise CheckpointUnusable(problems)
+
+
+Read: TypeAlias = Callable[[str], Any]
+"""The bytes of a file, by its name."""
+
+
+def replay_bytes(policy: str, read: Read, names: Collection[str]) -> tuple[Any, list[Any]] | None:
+    """What was kept of a policy's replay and its rows; None if nothing was."""
+    if replay_file(policy) not in names:
+        return None
+    return read(replay_file(policy)), [read(name) for name in rows_files(policy, names)]

@@ -1,0 +1,252 @@
+"""One actor that acts for all workers: what they ask at about the same time is one batch on its device.
+
+A worker's own actor is replaced by one that asks. Random numbers belong to rows, and weights are asked for by their
+version, so the same actions are chosen as if each worker acted for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+import torch
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import ActorLost
+from marlflow.base.items import Weights
+from marlflow.base.random import RowRandom
+from marlflow.policy.actor import Acted, Actor, Mode, MovableActor, RememberingActor, WeightedActor
+from marlflow.runtime.ray.actors import Actors
+from marlflow.runtime.ray.host import Raised, as_exception, raised
+from marlflow.runtime.spec import RunSpec
+
+WAIT_S = 0.001
+"""How long what one worker asks waits for what the others ask."""
+ANSWER_TIMEOUT_S = 60.0
+KEPT_VERSIONS = 8
+"""Weights of a policy that are held at once; others are sent again when they are asked for."""
+
+
+class Acting(NamedTuple):
+    """What rows of one call need to have in common: the policy, its version, the mode and scheduled values."""
+
+    policy: str
+    version: int
+    mode: Mode
+    schedule: tuple[tuple[str, float], ...]
+
+
+class Seen(NamedTuple):
+    """What the rows of one call see; see `Actor.act`."""
+
+    obs: Array
+    action_mask: Array | None
+    memory: Array | None
+    generator: RowRandom
+
+
+@dataclass(frozen=True, slots=True)
+class ByReference:
+    """Weights as a worker gets them that does not act itself: their version, and where they are."""
+
+    version: int
+    flat: list[Any]
+    """Of one reference; inside a list it is handed on unopened."""
+
+
+def by_reference(weights: Mapping[str, Weights]) -> dict[str, Weights]:
+    """The weights of each policy as they are sent to workers that do not act themselves."""
+    return {name: Weights(new.version, ByReference(new.version, [new.flat])) for name, new in weights.items()}
+
+
+def fetched(flat: Any) -> Array:
+    """Published weights as a worker gets them, opened: a stage that runs there computes with them."""
+    where = flat.flat[0] if isinstance(flat, ByReference) else flat
+    found: Array = ray.get(where) if isinstance(where, ray.ObjectRef) else where
+    return found
+
+
+def started(spec: RunSpec, actors: Actors) -> Any:
+    """The inference actor of a run, if it is to have one."""
+    if spec.inference is None:
+        return None
+    return actors.start(InferenceActor, "inference", spec, actors.threads("inference"))
+
+
+def asking_actors(spec: RunSpec, inference: Any) -> dict[str, Actor]:
+    """For a worker: an actor that asks the actor `inference` for each policy that has parameters, and others' own."""
+    return {name: _asking(name, actor, inference) for name, actor in spec.actors().items()}
+
+
+def _asking(policy: str, actor: Actor, inference: Any) -> Actor:
+    if not isinstance(actor, WeightedActor):
+        return actor  # there is nothing to compute that is worth a call
+    if isinstance(actor, RememberingActor):
+        return RememberingAskingActor(policy, inference, actor.memory_shape)
+    return AskingActor(policy, inference)
+
+
+class AskingActor:
+    """The actor of one policy in a worker: one remote call for all rows of a tick."""
+
+    def __init__(self, policy: str, inference: Any) -> None:
+        self._policy, self._inference = policy, inference
+        self._weights = ByReference(-1, [])
+        self._schedule: dict[str, float] = {}
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        """As the policy's own actor would; raises what it raises, and ActorLost if there is no answer."""
+        acting = Acting(self._policy, self._weights.version, mode, tuple(self._schedule.items()))
+        seen = Seen(obs, action_mask, memory, generator)
+        while (answer := self._answer(self._inference.act.remote(acting, seen))) is None:
+            self._answer(self._inference.load.remote(self._policy, self._weights))
+        acted: Acted = answer
+        return acted
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Keeps them for what is asked from here on."""
+        self._schedule.update(values)
+
+    def flat(self) -> Any:
+        """Which weights it asks for."""
+        return self._weights
+
+    def load_flat(self, flat: Any) -> None:
+        """Asks for these weights from here on: what `by_reference` made of them."""
+        self._weights = flat
+
+    def _answer(self, ref: Any) -> Any:
+        try:
+            answer = ray.get(ref, timeout=ANSWER_TIMEOUT_S)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+            raise ActorLost(f"the inference actor does not answer: {' '.join(str(error).split())}") from error
+        if isinstance(answer, Raised):
+            raise as_exception(answer)
+        return answer
+
+
+class RememberingAskingActor(AskingActor):
+    """The same for a policy with memory, which stays with the worker and travels with each call."""
+
+    def __init__(self, policy: str, inference: Any, memory_shape: tuple[int, ...]) -> None:
+        super().__init__(policy, inference)
+        self.memory_shape = memory_shape
+
+
+@dataclass(slots=True)
+class _Hosted:
+    """A policy's actor, which weights are loaded in it, and those that are at hand, by version."""
+
+    actor: WeightedActor
+    loaded: int = -1
+    flats: dict[int, Array] = field(default_factory=dict)
+
+
+class InferenceActor:
+    """Acts for all workers. It holds nothing that is not sent again, so it may be started again at any time."""
+
+    def __init__(self, spec: RunSpec, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._spec = spec
+        self._waiting: list[tuple[Acting, Seen, asyncio.Future[Any]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def ready(self) -> Raised | None:
+        """Builds all actors; what went wrong, if anything did."""
+        try:
+            _ = self._hosted
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+        return None
+
+    @cached_property
+    def _hosted(self) -> dict[str, _Hosted]:
+        assert self._spec.inference is not None
+        device, hosted = self._spec.inference.torch_device, {}
+        for name, actor in self._spec.actors().items():
+            if isinstance(actor, WeightedActor):
+                if isinstance(actor, MovableActor):
+                    actor.move_to(device)
+                hosted[name] = _Hosted(actor)
+        return hosted
+
+    async def load(self, policy: str, weights: ByReference) -> Raised | None:
+        """Fetches weights that are to be acted with; those that came first make room."""
+        flats = self._hosted[policy].flats
+        (flat,) = weights.flat
+        flats[weights.version] = await flat if isinstance(flat, ray.ObjectRef) else flat
+        if len(flats) > KEPT_VERSIONS:
+            del flats[next(iter(flats))]
+        return None
+
+    async def act(self, acting: Acting, seen: Seen) -> Acted | Raised | None:
+        """Actions for the rows of a worker; None: these weights are not at hand, and to be loaded first."""
+        if acting.version not in self._hosted[acting.policy].flats:
+            return None
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        self._waiting.append((acting, seen, answer))
+        if len(self._waiting) >= self._spec.num_workers:  # each waits for one answer at a time: there is no other
+            self._answer()
+        elif self._timer is None:
+            self._timer = loop.call_later(WAIT_S, self._answer)
+        return await answer  # type: ignore[no-any-return]
+
+    def _answer(self) -> None:
+        """Answers all that wait, in one batch for each policy, version and mode."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, []
+        together: dict[Acting, list[tuple[Seen, asyncio.Future[Any]]]] = {}
+        for acting, seen, answer in waiting:
+            together.setdefault(acting, []).append((seen, answer))
+        for acting, asked in together.items():
+            answers: Sequence[Acted | Raised]
+            try:
+                answers = self._acted(acting, [seen for seen, _ in asked])
+            except Exception as error:  # noqa: BLE001  carried over and raised where it was asked
+                answers = [raised(error)] * len(asked)
+            for (_, answer), found in zip(asked, answers, strict=True):
+                if not answer.done():
+                    answer.set_result(found)
+
+    def _acted(self, acting: Acting, parts: Sequence[Seen]) -> Sequence[Acted]:
+        hosted = self._hosted[acting.policy]
+        if hosted.loaded != acting.version:
+            hosted.actor.load_flat(hosted.flats[acting.version])
+            hosted.loaded = acting.version
+        hosted.actor.set_schedule(dict(acting.schedule))
+        seen = _joined(parts)
+        acted = hosted.actor.act(seen.obs, seen.action_mask, seen.memory, acting.mode, seen.generator)
+        return _parted(acted, [len(part.generator) for part in parts])
+
+
+def _joined(parts: Sequence[Seen]) -> Seen:
+    if len(parts) == 1:
+        return parts[0]
+    generator = RowRandom.joined([part.generator for part in parts])
+    return Seen(
+        np.concatenate([part.obs for part in parts]),
+        _concatenated([part.action_mask for part in parts]),
+        _concatenated([part.memory for part in parts]),
+        generator,
+    )
+
+
+def _concatenated(parts: Sequence[Array | None]) -> Array | None:
+    """Of a policy either all parts have it or none has."""
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if present else None
+
+
+def _parted(acted: Acted, rows: Sequence[int]) -> Sequence[Acted]:
+    ends = np.cumsum(rows)[:-1]
+    memories = [None] * len(rows) if acted.memory is None else np.split(acted.memory, ends)
+    parts = zip(np.split(acted.action, ends), np.split(acted.behaviour_logp, ends), memories, strict=True)
+    return [Acted(*part) for part in parts]

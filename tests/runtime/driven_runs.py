@@ -1,0 +1,81 @@
+"""Runs driven by hand, so many rounds at a time, in which a test may reach in before any round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from marlflow.base.items import Update
+from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.plans import Desk, build_plan
+from marlflow.experiment.ready import ready
+from marlflow.flow import Executor
+from marlflow.rollout.fragment import Fault
+from marlflow.rollout.protocol import Request, Round
+from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.spec import RunSpec
+
+
+@dataclass
+class DrivenRun:
+    """A run, and what was seen of it: rounds, updates, faults, and the versions that each round was asked for with."""
+
+    experiment: Experiment
+    spec: RunSpec
+    runtime: Runtime
+    parts: Any = None
+    rounds: list[Round] = field(default_factory=list)
+    updates: dict[str, list[Update]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    versions: dict[str, list[int]] = field(default_factory=dict)
+    executor: Any = None
+
+    def play(self, rounds: int, before: dict[int, Callable[[], None]] | None = None) -> None:
+        """So many rounds, and all that comes of them; `before[n]` is called before the n-th of them is asked for."""
+        first, calls = len(self.rounds), dict(before or {})
+
+        def request() -> Request | None:
+            number = len(self.rounds)
+            if number - first == rounds:
+                return None
+            if (call := calls.pop(number - first, None)) is not None:
+                call()
+            weights = {name: learner.published for name, learner in self.parts.learners.items()}
+            for name, published in weights.items():
+                self.versions.setdefault(name, []).append(published.version)
+            return Request(number, weights, {})
+
+        plan = build_plan(self.experiment, self.spec, self.parts, Desk(request, self._made))
+        self.executor = Executor(plan, self._updated)
+        self.executor.run_sync()
+
+    def fault(self, fault: Fault) -> None:
+        """Of the runtime's: a process died."""
+        self.faults.append(fault)
+        if fault.kind == "replays_lost":
+            self.executor.starts_again(fault.where.removeprefix("replay "))
+
+    def dropped(self, stage: str) -> int:
+        """Items that were lost at a stage, in what was played last."""
+        return int(self.executor.meters()[stage]["dropped"])
+
+    def _made(self, round: Round) -> Round:
+        self.rounds.append(round)
+        return round
+
+    def _updated(self, plan: str, item: Any) -> None:
+        if isinstance(item, Update):
+            self.updates.setdefault(plan, []).append(item)
+
+
+@contextmanager
+def driven(experiment: Experiment, runtime: Runtime) -> Iterator[DrivenRun]:
+    """A run whose parts are set up, until it is left."""
+    run = DrivenRun(experiment, ready(experiment).spec, runtime)
+    try:
+        run.parts = runtime.start(run.spec, run.fault)
+        yield run
+    finally:
+        runtime.close()

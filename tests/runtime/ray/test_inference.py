@@ -1,0 +1,228 @@
+"""One actor acts for all workers, and nobody can tell: the same actions, versions and episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from marlflow.algorithms.scripted import Random
+from marlflow.base.batch import Array, Batch
+from marlflow.base.errors import ActorLost, MarlflowError
+from marlflow.base.items import Weights
+from marlflow.base.random import RowRandom
+from marlflow.experiment.experiment import RunPlacement
+from marlflow.policy.actor import Acted, Mode, RememberingActor, WeightedActor
+from marlflow.rollout.fragment import Evaluated
+from marlflow.rollout.protocol import Request, Round
+from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.ray import RayRuntime
+from marlflow.runtime.ray.host import Raised
+from marlflow.runtime.ray.inference import (
+    KEPT_VERSIONS,
+    Acting,
+    AskingActor,
+    ByReference,
+    InferenceActor,
+    Seen,
+    asking_actors,
+)
+from marlflow.runtime.spec import Inference, RunSpec
+from tests.runtime.small_runs import SMALL_PPO, policies, small_spec
+
+ONE_FOR_ALL = RunPlacement(inference=Inference(num_cpus=0.5))
+
+
+# -- among workers ----------------------------------------------------------------------------------------------------
+
+
+async def _come(value: Any) -> Any:
+    return await value if hasattr(value, "__await__") else value
+
+
+class Play:
+    """Rounds with given weights, which are others in each round."""
+
+    def __init__(self, runtime: Runtime, spec: RunSpec) -> None:
+        self.workers: Any = runtime.start(spec).workers
+        self._flats = {name: policy.learner().published.flat for name, policy in spec.policies.items()}
+
+    def _weights(self, version: int, factor: float) -> Mapping[str, Weights]:
+        return {name: Weights(version, flat * np.float32(factor)) for name, flat in self._flats.items()}
+
+    def round(self, number: int) -> Round:
+        request = Request(number, self._weights(number, 1 + number / 10), {"prey": {"epsilon": 0.5 - number / 10}})
+        made: Round = asyncio.run(_come(self.workers.collect(request)))
+        return made
+
+    def evaluate(self, version: int) -> Mapping[int, tuple[int, Mapping[str, float]]]:
+        """Env steps and returns of each greedy episode."""
+        made: Evaluated = asyncio.run(_come(self.workers.evaluate(range(3), self._weights(version, -1.0))))
+        return {one.episode: (one.env_steps, one.returns) for one in made.episodes}
+
+
+def _opened(made: Round) -> list[Batch]:
+    payloads = [payload for fragment in made.fragments for payload in fragment.payloads]
+    return [ray.get(payload) if isinstance(payload, ray.ObjectRef) else payload for payload in payloads]
+
+
+def _assert_same(alone: Round, asking: Round) -> None:
+    assert [one.episodes for one in alone.receipts] == [one.episodes for one in asking.receipts]
+    assert [one.policies for one in alone.receipts] == [one.policies for one in asking.receipts]
+    assert {action for own in _opened(alone) for action in own.columns["action"].tolist()} == {0, 1}
+    for own, asked in zip(_opened(alone), _opened(asking), strict=True):
+        assert own.columns.keys() == asked.columns.keys()
+        for name, column in own.columns.items():
+            if name == "behaviour_logp":  # with other rows beside them, the same sums round otherwise
+                np.testing.assert_allclose(asked.columns[name], column, rtol=1e-5, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(asked.columns[name], column)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_the_actions_are_those_that_the_workers_own_actors_choose() -> None:
+    """Also after an evaluation with other weights, and after the actor was started again."""
+    spec = small_spec(placement=ONE_FOR_ALL)
+    inline, over_ray = InlineRuntime(), RayRuntime()
+    try:
+        alone, asking = Play(inline, spec), Play(over_ray, spec)
+        for number in range(2):
+            _assert_same(alone.round(number), asking.round(number))
+        assert alone.evaluate(version=99) == asking.evaluate(version=99)
+        _assert_same(alone.round(2), asking.round(2))
+        ray.kill(asking.workers._inference, no_restart=False)
+        _assert_same(alone.round(3), asking.round(3))
+        ray.kill(asking.workers._inference)
+        with pytest.raises(ActorLost, match="the inference actor does not answer"):
+            asking.round(4)
+    finally:
+        inline.close()
+        over_ray.close()
+
+
+# -- in the actor -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Adder:
+    """Chooses the sum of its weight, its bonus, what it sees, what it remembers and what it may do."""
+
+    memory_shape: tuple[int, ...] = (1,)
+    weight: float = np.nan
+    bonus: float = 0.0
+    calls: list[int] = field(default_factory=list)
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        self.calls.append(len(obs))
+        if np.isnan(obs).any():
+            raise MarlflowError("not a number")
+        assert action_mask is not None
+        noise = generator.uniform() if mode == "explore" else np.zeros(len(obs))
+        action = self.weight + self.bonus + obs[:, 0] + memory[:, 0] + action_mask.sum(1) + noise
+        return Acted(action, -action.astype(np.float32), memory + 1)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        self.bonus = values.get("bonus", self.bonus)
+
+    def flat(self) -> Array:
+        return np.array([self.weight], np.float32)
+
+    def load_flat(self, flat: Array) -> None:
+        (self.weight,) = flat.tolist()
+
+
+@dataclass
+class Two:
+    """A run of two workers and one policy."""
+
+    actor: Adder = field(default_factory=Adder)
+    num_workers: int = 2
+    inference: Inference = field(default_factory=Inference)
+
+    def actors(self) -> dict[str, Adder]:
+        return {"all": self.actor}
+
+
+def _seen(rows: int, first: int) -> Seen:
+    numbers = np.arange(first, first + rows)
+    generator = RowRandom(numbers.astype(np.uint64), numbers)
+    return Seen(numbers[:, None] * 1.0, numbers[:, None] % 2 == [0, 1], numbers[:, None] * np.float32(0.5), generator)
+
+
+def _answers(
+    run: Two, asked: Sequence[tuple[Acting, Seen]], versions: Sequence[int] = (1, 2)
+) -> list[Acted | Raised | None]:
+    async def all_at_once() -> list[Any]:
+        host = InferenceActor(run, threads=1)  # type: ignore[arg-type]
+        for version in versions:
+            await host.load("all", ByReference(version, [np.array([version * 100], np.float32)]))
+        return await asyncio.gather(*[host.act(*one) for one in asked])
+
+    return asyncio.run(all_at_once())
+
+
+def _acting(version: int = 1, mode: Mode = "explore", bonus: float = 0.0) -> Acting:
+    return Acting("all", version, mode, (("bonus", bonus),))
+
+
+def test_what_two_workers_ask_is_one_batch_and_each_gets_its_own_rows() -> None:
+    run = Two()
+    answers = _answers(run, [(_acting(), _seen(3, 10)), (_acting(), _seen(2, 50))])
+    assert run.actor.calls == [5]
+    for answer, seen in zip(answers, (_seen(3, 10), _seen(2, 50)), strict=True):
+        alone = Adder(weight=100.0).act(*seen[:3], "explore", seen.generator)
+        assert isinstance(answer, Acted)
+        for found, expected in zip(answer, alone, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("other", [_acting(version=2), _acting(mode="greedy"), _acting(bonus=7.0)])
+def test_rows_that_are_to_be_acted_on_differently_are_not_mixed(other: Acting) -> None:
+    run = Two()
+    first, second = _answers(run, [(other, _seen(3, 10)), (_acting(), _seen(2, 10))])
+    assert run.actor.calls == [3, 2]
+    assert isinstance(first, Acted)
+    assert isinstance(second, Acted)
+    seen = _seen(2, 10)
+    np.testing.assert_array_equal(second.action, Adder(weight=100.0).act(*seen[:3], "explore", seen.generator).action)
+    assert not np.array_equal(first.action[:2], second.action)
+
+
+def test_a_worker_is_answered_though_the_other_asks_nothing() -> None:
+    run = Two()
+    (answer,) = _answers(run, [(_acting(), _seen(3, 10))])
+    assert isinstance(answer, Acted)
+    assert run.actor.calls == [3]
+
+
+def test_what_the_actor_raises_is_carried_to_all_that_asked() -> None:
+    broken = _seen(1, 0)._replace(obs=np.full((1, 1), np.nan))
+    answers = _answers(Two(), [(_acting(), _seen(3, 10)), (_acting(), broken)])
+    assert [answer.text for answer in answers if isinstance(answer, Raised)] == ["MarlflowError: not a number"] * 2
+
+
+def test_weights_that_are_not_at_hand_are_asked_for() -> None:
+    assert _answers(Two(), [(_acting(version=7), _seen(1, 0))]) == [None]
+    # Asked for again, an old version makes room among newer ones.
+    versions = [*range(1, KEPT_VERSIONS + 3), 1]
+    (there,) = _answers(Two(num_workers=1), [(_acting(version=1), _seen(1, 0))], versions)
+    (gone,) = _answers(Two(num_workers=1), [(_acting(version=3), _seen(1, 0))], versions)
+    assert isinstance(there, Acted)
+    assert gone is None
+
+
+def test_only_what_has_parameters_is_asked_for() -> None:
+    actors = asking_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
+    assert type(actors["hunters"]) is AskingActor
+    assert isinstance(actors["hunters"], WeightedActor)
+    assert not isinstance(actors["hunters"], RememberingActor)
+    assert not isinstance(actors["prey"], AskingActor)
+    (remembering,) = asking_actors(Two(), None).values()  # type: ignore[arg-type]
+    assert isinstance(remembering, RememberingActor)
+    assert remembering.memory_shape == (1,)

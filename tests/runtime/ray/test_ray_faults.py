@@ -1,0 +1,185 @@
+"""Processes of a run that die: replaced, reported, and gone on without; what went with them is lost once, and counted.
+
+Starting processes is what takes the time, so most tests use one run, whatever died in it before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import ray
+
+from marlflow.base.errors import ActorLost
+from marlflow.base.kept import from_bytes
+from marlflow.experiment.experiment import Env
+from marlflow.rollout.fragment import Fault
+from marlflow.runtime.ray import RayRuntime
+from marlflow.runtime.ray.hosted import FAR_ABOVE
+from tests.runtime.driven_runs import DrivenRun, driven
+from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill
+from tests.runtime.ray.processes import assert_no_actor_is_left
+from tests.runtime.small_runs import SMALL_DQN, policies, small_run
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@dataclass
+class Lossy:
+    """A run, and how to make its processes die: the marker of its environments, and of the PPO's learner."""
+
+    run: DrivenRun
+    in_step: Path
+    in_stage: Path
+    faults_before: int = 0
+
+    def new_faults(self) -> list[Fault]:
+        """Since the last time."""
+        found = self.run.faults[self.faults_before :]
+        self.faults_before = len(self.run.faults)
+        return found
+
+    def all_back(self) -> None:
+        """Waits for successors of workers."""
+        if coming := [worker.coming for worker in self.run.parts.workers.all if worker.coming is not None]:
+            ray.wait(coming, num_returns=len(coming))
+
+
+@pytest.fixture(scope="module")
+def lossy(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lossy]:
+    """One run: PPO and, with its replay beside it, DQN; two workers."""
+    folder = tmp_path_factory.mktemp("lossy")
+    algorithm = DeadlyPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, marker=folder / "stage")
+    experiment = small_run(
+        "ray",
+        env=Env(partial(Deadly, folder / "step"), copies=4),
+        policies=policies(hunters=algorithm, prey=SMALL_DQN),
+    )
+    with driven(experiment, RayRuntime()) as run:
+        yield Lossy(run, folder / "step", folder / "stage")
+    assert_no_actor_is_left()
+
+
+def rows_of(run: DrivenRun, first_round: int = 0) -> list[tuple[str, int, int, int, int]]:
+    """Which rows were delivered: policy, copy, episode, agent and decision of each."""
+    found = []
+    for round in run.rounds[first_round:]:
+        for fragment in round.fragments:
+            for batch in ray.get(list(fragment.payloads)):
+                columns = (batch[name].tolist() for name in ("copy", "episode", "agent", "t_agent"))
+                found += [(fragment.policy, *row) for row in zip(*columns, strict=True)]
+    return found
+
+
+def test_a_worker_that_dies_in_a_round_is_replaced_and_no_row_comes_twice(lossy: Lossy) -> None:
+    run = lossy.run
+    lossy.all_back()
+    run.play(3)
+    first = len(run.rounds)
+    begun = [dict(receipt.next_episodes) for receipt in run.rounds[-1].receipts]
+    lossy.in_step.touch()
+    run.play(30, {25: lossy.all_back})
+    (fault,) = lossy.new_faults()
+    assert (fault.kind, fault.rows_lost) == ("workers_lost", 0)
+    number = int(fault.where.removeprefix("rollout worker "))
+    made = run.rounds[first:]
+    receipts = [{receipt.worker: receipt for receipt in round.receipts} for round in made]
+    assert any(set(found) == {1 - number} for found in receipts)
+    assert set(receipts[-1]) == {0, 1}
+    for round in made:
+        assert [round.fragments[-1].closes_round, round.fragments[0].closes_round] == [True, len(round.receipts) == 1]
+        assert {fragment.policy for fragment in round.fragments if fragment.closes_round} == {"hunters", "prey"}
+    assert len(rows := rows_of(run)) == len(set(rows))
+    back = next(at for at, found in enumerate(receipts) if number in found and at >= 25)
+    since = {(copy, episode) for _, copy, episode, *_ in rows_of(run, first + back) if copy % 2 == number}
+    died = next(at for at, found in enumerate(receipts) if number not in found)
+    last = dict(receipts[died - 1][number].next_episodes) if died else begun[number]
+    assert {copy: min(episode for own, episode in since if own == copy) for copy in last} == last
+    for name, policy in receipts[back][number].policies.items():
+        assert policy.version == receipts[back][1 - number].policies[name].version == run.versions[name][first + back]
+
+
+def test_a_learner_that_dies_in_an_update_goes_on_as_it_was_kept_under_a_new_version(lossy: Lossy) -> None:
+    run = lossy.run
+    lossy.all_back()
+    run.play(8)
+    kept = from_bytes(run.runtime.keep({}).files["learner.hunters"])
+    run.play(4)
+    lossy.new_faults()
+    updates, versions = len(run.updates["hunters"]), run.parts.learners["hunters"].published.version
+    lossy.in_stage.touch()
+    run.play(12)
+    (fault,) = lossy.new_faults()
+    assert (fault.kind, fault.where) == ("learners_lost", "learner hunters")
+    assert fault.rows_lost > 0
+    assert run.dropped("hunters/DeadlyStage") >= 1
+    since = run.updates["hunters"][updates:]
+    assert since[0].version > versions
+    assert all(earlier < later for earlier, later in pairwise(update.version for update in run.updates["hunters"]))
+    steps = sum(update.updates for update in since)
+    after = from_bytes(run.runtime.keep({}).files["learner.hunters"])
+    assert after["updates"] == kept["updates"] + steps
+    assert all(earlier <= later for earlier, later in pairwise(run.versions["hunters"]))
+
+
+def test_a_replay_that_dies_comes_back_empty_and_is_filled_before_it_is_drawn_from(lossy: Lossy) -> None:
+    run = lossy.run
+    lossy.all_back()
+    run.play(6)
+    lossy.new_faults()
+    learner, replay = run.parts.learners["prey"], run.parts.replays["prey"]
+    held, version, updates = replay.stored, learner.published.version, len(run.updates["prey"])
+    first = len(run.rounds)
+    kill(learner.actor)
+    run.play(12)
+    gone, lost = lossy.new_faults()
+    assert (gone.kind, gone.where, gone.rows_lost) == ("learners_lost", "learner prey", 0)
+    assert (lost.kind, lost.where) == ("replays_lost", "replay prey")
+    inserted = [
+        fragment.rows for round in run.rounds[first:] for fragment in round.fragments if fragment.policy == "prey"
+    ]
+    assert lost.rows_lost + replay.stored == held + sum(inserted)
+    since = run.updates["prey"][updates:]
+    assert since
+    assert min(update.version for update in since) > version
+    kept = run.runtime.keep({})
+    begins, ends = kept.replays["prey"]
+    assert (begins % FAR_ABOVE, ends - begins) == (0, replay.stored)
+    assert begins >= FAR_ABOVE
+    assert f"replay.prey.{begins}-{ends}" in kept.files
+
+
+def test_while_a_process_dies_nothing_is_kept_and_then_all_is_again(lossy: Lossy) -> None:
+    run = lossy.run
+    lossy.all_back()
+    run.play(1)
+    lossy.new_faults()
+    version = run.parts.learners["hunters"].published.version
+    kill(run.parts.learners["hunters"].actor)
+    kill(run.parts.workers.all[1].actor)
+    with pytest.raises(ActorLost, match="learner hunters and rollout worker 1"):
+        run.runtime.keep({})
+    assert [fault.kind for fault in lossy.new_faults()] == ["learners_lost", "workers_lost"]
+    assert run.parts.learners["hunters"].published.version > version
+    following = dict(run.parts.workers.all[1].next_episodes)
+    files = run.runtime.keep({}).files
+    copies = {one["copy"]: one for one in from_bytes(files["workers"])["copies"]}
+    assert set(copies) == {0, 1, 2, 3}
+    assert {copy: copies[copy]["next_episode"] for copy in (1, 3)} == following
+    run.play(2)
+
+
+def test_evaluation_is_played_by_those_who_are_there(lossy: Lossy) -> None:
+    run = lossy.run
+    lossy.all_back()
+    weights = {name: learner.published for name, learner in run.parts.learners.items()}
+    whole = asyncio.run(run.parts.workers.evaluate(range(5), weights))
+    lossy.in_step.touch()
+    alone = asyncio.run(run.parts.workers.evaluate(range(5), weights))
+    assert alone.episodes == whole.episodes
+    assert [fault.kind for fault in lossy.new_faults()][-1] == "workers_lost"

@@ -1,0 +1,72 @@
+"""What is kept over Ray: bytes that the driver does not open, the same as inline, and gone on from on either."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import ray
+
+from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.kept import from_bytes
+from marlflow.experiment.experiment import Policy, Rollouts
+from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.protocol import Resumed
+from marlflow.runtime.ray import RayRuntime
+from marlflow.runtime.spec import Placement
+from tests.runtime.driven_runs import driven
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+POLICIES = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, Placement(replay="own"))}
+
+
+def refuse(self: Any, *state: Any) -> None:
+    raise AssertionError("the driver opened rows")
+
+
+def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    inline, over_ray = small_run(policies=POLICIES), small_run("ray", policies=POLICIES)
+    with driven(inline, InlineRuntime()) as run:
+        run.play(6)
+        files = run.runtime.keep({}).files
+        stored = run.parts.replays["prey"].stored
+        versions = {name: learner.version for name, learner in run.parts.learners.items()}
+    with driven(over_ray, RayRuntime()) as again, monkeypatch.context() as patch:
+        for kind in (Batch, EstimatedBatch, Transitions):
+            patch.setattr(kind, "__setstate__", refuse)
+        assert again.runtime.restore(files.__getitem__, list(files), 1_000) == Resumed()
+        kept = again.runtime.keep({})
+        assert kept.files.keys() == files.keys()
+        workers = from_bytes(kept.files["workers"])["copies"], from_bytes(files["workers"])["copies"]
+        by_copy = [sorted(copies, key=lambda one: one["copy"]) for copies in workers]
+        assert by_copy[0] == by_copy[1]
+        for name in files.keys() - {"workers"}:
+            assert kept.files[name] == files[name], name
+        assert {name: learner.published.version for name, learner in again.parts.learners.items()} == versions
+        assert again.parts.replays["prey"].stored == stored
+        new = again.runtime.keep({"prey": kept.replays["prey"][1]}).files
+        assert new.keys() == files.keys() - {name for name in files if name.startswith("replay.prey.")}
+        # Weights are references, and are sent although a worker of this number had a version of them once.
+        assert isinstance(again.parts.learners["hunters"].published.flat, ray.ObjectRef)
+        again.play(2)
+        assert [again.rounds[0].receipts[0].policies[name].version for name in versions] == list(versions.values())
+        payloads = [payload for fragment in again.rounds[-1].fragments for payload in fragment.payloads]
+        packed = again.runtime.pack(payloads)
+        unpacked = again.runtime.unpack(packed)
+        assert again.runtime.pack(unpacked) == packed
+        assert again.runtime.pack([]) == again.runtime.unpack([]) == []
+        files = dict(again.runtime.keep({}).files)
+        other = replace(POLICIES["prey"], algorithm=replace(SMALL_DQN, n_step=SMALL_DQN.n_step + 1))
+        broken = {**files, "learner.hunters": files["learner.prey"]}
+        with pytest.raises(CheckpointUnusable, match="'hunters'"):
+            again.runtime.restore(broken.__getitem__, list(broken), 1_000)
+    with driven(small_run(policies=POLICIES, rollouts=Rollouts(1, 80)), InlineRuntime()) as last:
+        assert last.runtime.restore(files.__getitem__, list(files), 1_000) == Resumed()
+        last.play(1)
+    changed = small_run(policies={**POLICIES, "prey": other})
+    with driven(changed, InlineRuntime()) as last, pytest.raises(CheckpointUnusable, match="n_step"):
+        last.runtime.restore(files.__getitem__, list(files), 1_000)

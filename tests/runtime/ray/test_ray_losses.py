@@ -1,0 +1,81 @@
+"""What cannot be replaced ends the run, saying what was asked and what there is; what must be together is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import ray
+
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import ActorLost, StageFailed
+from marlflow.experiment.experiment import Env, Policy, Rollouts
+from marlflow.runtime.ray import RayRuntime, actors
+from marlflow.runtime.spec import Placement
+from tests.runtime.driven_runs import driven
+from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def test_a_run_without_any_worker_waits_for_one_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "step"
+    experiment = small_run(
+        "ray",
+        env=Env(partial(Deadly, marker), copies=2),
+        policies=policies(hunters=SMALL_PPO, prey=Random()),
+        rollouts=Rollouts(num_workers=1, fragment_env_steps=20),
+    )
+    with driven(experiment, RayRuntime()) as run:
+        marker.touch()
+        run.play(3)
+        assert [len(round.receipts) for round in run.rounds] == [1, 1, 1]
+        assert [fault.kind for fault in run.faults] == ["workers_lost"]
+        monkeypatch.setattr(actors, "REPLACING_TIMEOUT_S", 0.0)
+        marker.touch()
+        with pytest.raises(StageFailed) as caught:
+            run.play(3)
+    assert isinstance(caught.value.__cause__, ActorLost)
+    assert "rollout worker 0 asks for 1 CPU" in str(caught.value)
+    assert "free are" in str(caught.value)
+
+
+def test_a_learner_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
+    algorithm = DeadlyPPO(
+        batch_agent_steps=50, minibatch_agent_steps=50, marker=tmp_path / "stage", barred=tmp_path / "barred"
+    )
+    apart = Policy(replace(SMALL_DQN, learning_starts_agent_steps=20), SMALL, Placement(replay="own"))
+    experiment = small_run("ray", policies={"hunters": Policy(algorithm, SMALL), "prey": apart})
+    with driven(experiment, RayRuntime()) as run:
+        run.play(3)
+        kill(run.parts.replays["prey"].actor)
+        run.play(3)
+        assert [fault.kind for fault in run.faults] == ["replays_lost"]
+        assert run.updates["prey"][-1].version >= run.updates["prey"][0].version
+        algorithm.marker.touch()
+        algorithm.barred.touch()
+        with pytest.raises(StageFailed) as caught:
+            run.play(6)
+    assert isinstance(caught.value.__cause__, ActorLost)
+    assert "learner hunters died, and its successor could not begin: ValueError: no weights were found" in str(
+        caught.value
+    )
+
+
+def test_learners_of_one_policy_die_and_come_back_together() -> None:
+    together = {"hunters": Policy(SMALL_PPO, SMALL, Placement(num_learners=2)), "prey": Policy(Random())}
+    one_worker = Rollouts(num_workers=1, fragment_env_steps=80)
+    with driven(small_run("ray", policies=together, rollouts=one_worker), RayRuntime()) as run:
+        for rank in (1, 0):
+            run.play(4)
+            before = run.parts.learners["hunters"].published.version
+            ray.kill(run.parts.learners["hunters"].place.hosted.running[rank])
+            run.play(6)
+            assert run.updates["hunters"][-1].version > before
+        assert [(fault.kind, fault.where) for fault in run.faults] == [("learners_lost", "learner hunters")] * 2
+        assert len({update.version for update in run.updates["hunters"]}) == len(run.updates["hunters"])

@@ -1,0 +1,96 @@
+"""Reserves for several runs on a cluster of two machines with two fake GPUs each, and prints where everybody went.
+
+A process of its own, because a process can be connected to one Ray only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group_table, remove_placement_group
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
+from marlflow.runtime.ray.reserving import reserve
+from marlflow.runtime.spec import Placement, Reservation, RunSpec
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
+
+ON_CPU = Placement(device="cpu")
+OWN_REPLAY = {
+    "hunters": Policy(SMALL_PPO, SMALL),
+    "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(num_cpus=1, replay="own")),
+}
+ONE_WORKER = Rollouts(num_workers=1, fragment_env_steps=40)
+FOUR_WORKERS = Rollouts(num_workers=4, fragment_env_steps=40, placement=Reservation(num_cpus=0.5))
+TOO_MUCH = {"hunters": Policy(SMALL_PPO, SMALL, PolicyPlacement(num_cpus=6)), "prey": Policy(SMALL_DQN, SMALL)}
+
+
+def _placed(learners: Placement, shared_gpus: float | None = None) -> RunSpec:
+    return small_spec(placement=RunPlacement(learners, shared_gpus), rollouts=ONE_WORKER)
+
+
+RUNS: dict[str, RunSpec] = {
+    "one_gpu": _placed(ON_CPU, shared_gpus=1.0),
+    "gpu_per_policy": _placed(Placement(num_gpus=1, device="cpu")),
+    "data_parallel": _placed(Placement(num_learners=2, num_gpus=1, device="cpu")),
+    "cluster": small_spec(policies=OWN_REPLAY, rollouts=FOUR_WORKERS, placement=RunPlacement(spread=True)),
+    "packed": small_spec(rollouts=ONE_WORKER),
+    "beyond_one_machine": small_spec(policies=TOO_MUCH),
+    "beyond_the_cluster": _placed(Placement(num_gpus=3, device="cpu")),
+}
+
+
+class Probe:
+    """Stands where a process of a run would."""
+
+    def seen(self) -> dict[str, Any]:
+        """The machine it is on, and the GPUs that it sees."""
+        return {
+            "machine": ray.get_runtime_context().get_node_id(),
+            "gpus": ray.get_gpu_ids(),
+            "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        }
+
+
+def places(spec: RunSpec) -> Any:
+    """Where each process of a run goes; or the problems, and whether Ray was asked for a reservation first."""
+    try:
+        reserved = reserve(spec)
+    except ConfigInvalid as error:
+        pending = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
+        return {"problems": error.problems, "waited": bool(pending)}
+    probes = {what: ray.remote(Probe).options(**options).remote() for what, options in reserved.options.items()}
+    seen = dict(zip(probes, ray.get([probe.seen.remote() for probe in probes.values()]), strict=True))
+    for probe in probes.values():
+        ray.kill(probe)
+    remove_placement_group(reserved.group)
+    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+        time.sleep(0.05)  # until what was given back can be given again
+    return seen
+
+
+@contextmanager
+def two_machines() -> Iterator[None]:
+    """Connected to the cluster."""
+    machine = {"num_cpus": 4, "num_gpus": 2, "object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**machine, "include_dashboard": False})
+    cluster.add_node(**machine)
+    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    with two_machines():
+        json.dump({name: places(spec) for name, spec in RUNS.items()}, sys.stdout)

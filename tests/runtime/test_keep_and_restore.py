@@ -1,0 +1,137 @@
+"""What a runtime keeps is all that its parts are: from it another goes on with the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.experiment.experiment import Policy, Rollouts
+from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.keeping import rows_files
+from marlflow.runtime.packing import pack_batch, unpack_batch
+from marlflow.runtime.protocol import Kept, Resumed
+from marlflow.runtime.spec import Placement
+from tests.runtime.driven_runs import driven
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
+
+APART = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, Placement(replay="own"))}
+
+
+def by_copies(rounds: Any) -> dict[str, Any]:
+    """All rows, in an order that does not depend on which worker played them."""
+    found: dict[str, Any] = {}
+    for made in rounds:
+        for fragment in made.fragments:
+            batch = Batch.concat(fragment.payloads)
+            names = ("copy", "episode", "agent", "t_agent")
+            for row, key in enumerate(zip(*(batch[name].tolist() for name in names), strict=True)):
+                found[f"{fragment.policy}{key}"] = [batch[name][row].tolist() for name in ("obs", "action", "reward")]
+    return found
+
+
+@pytest.mark.parametrize("chosen", [policies(hunters=SMALL_PPO, prey=SMALL_DQN), APART], ids=["beside", "apart"])
+def test_a_run_goes_on_bit_for_bit_from_what_was_kept_in_pieces(chosen: Mapping[str, Policy]) -> None:
+    experiment = small_run(policies=chosen)
+    files: dict[str, bytes] = {}
+    held: Mapping[str, tuple[int, int]] = {}
+    with driven(experiment, InlineRuntime()) as run:
+        for _ in range(3):  # each time only the rows that are new
+            run.play(3)
+            kept = run.runtime.keep({name: stop for name, (_, stop) in held.items()})
+            files, held = files | kept.files, kept.replays
+        run.play(4)
+        expected = run.runtime.keep({}).files
+    assert len(rows_files("prey", files)) == 3
+    with driven(experiment, InlineRuntime()) as again:
+        assert again.runtime.restore(files.__getitem__, list(files), 1_000) == Resumed()
+        assert {name: learner.version for name, learner in again.parts.learners.items()} != {"hunters": 0, "prey": 0}
+        again.play(4)
+        found = again.runtime.keep({}).files
+    assert found.keys() == expected.keys()
+    for name, data in expected.items():
+        assert found[name] == data, name
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_run_goes_on_with_another_number_of_workers(workers: int) -> None:
+    with driven(small_run(), InlineRuntime()) as run:
+        run.play(5)
+        files = run.runtime.keep({}).files
+        run.play(1)
+        expected = by_copies(run.rounds[-1:])
+    with driven(small_run(rollouts=Rollouts(workers, 80 // workers)), InlineRuntime()) as again:
+        again.runtime.restore(files.__getitem__, list(files), 1_000)
+        again.play(1)
+        assert by_copies(again.rounds) == expected
+
+
+def test_episodes_beyond_the_limit_are_begun_anew_and_counted() -> None:
+    with driven(small_run(), InlineRuntime()) as run:
+        run.play(2)
+        files = run.runtime.keep({}).files
+    with driven(small_run(), InlineRuntime()) as again:
+        resumed = again.runtime.restore(files.__getitem__, list(files), 0)
+    assert (resumed.episodes_abandoned, resumed.episodes_restarted) == (0, 4)
+
+
+def kept_of_a_few_rounds() -> Kept:
+    with driven(small_run(), InlineRuntime()) as run:
+        run.play(3)
+        return run.runtime.keep({})
+
+
+def test_a_replay_without_its_file_stays_empty() -> None:
+    files = kept_of_a_few_rounds().files
+    names = [name for name in files if not name.startswith("replay.")]
+    with driven(small_run(), InlineRuntime()) as again:
+        again.runtime.restore(files.__getitem__, names, 1_000)
+        assert again.parts.replays["prey"].stored == 0
+
+
+def test_what_is_of_other_policies_is_refused() -> None:
+    files = kept_of_a_few_rounds().files
+    for without in ("learner.hunters", "workers"):
+        with driven(small_run(), InlineRuntime()) as again, pytest.raises(CheckpointUnusable, match=without):
+            again.runtime.restore(files.__getitem__, [name for name in files if name != without], 1_000)
+    more = {**files, "learner.foxes": files["learner.prey"]}
+    with driven(small_run(), InlineRuntime()) as again, pytest.raises(CheckpointUnusable, match=r"learner\.foxes"):
+        again.runtime.restore(more.__getitem__, list(more), 1_000)
+
+
+# -- rows that wait on the driver -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Batch, EstimatedBatch])
+def test_rows_that_wait_come_back_as_they_were(kind: type[Batch]) -> None:
+    columns = {"obs": np.arange(6, dtype=np.float32).reshape(3, 2), "reward": np.array([1.0, np.nan, -np.inf])}
+    batch = kind(columns, {"length": np.array([2, 1]), "terminated": np.array([True, False])})
+    again = unpack_batch(pack_batch(batch))
+    assert type(again) is kind
+    for mine, theirs in ((again.columns, batch.columns), (again.segments, batch.segments)):
+        assert mine.keys() == theirs.keys()
+        for name, column in theirs.items():
+            assert mine[name].dtype == column.dtype
+            np.testing.assert_array_equal(mine[name], column)
+
+
+def test_what_is_no_batch_is_not_taken_for_one() -> None:
+    drawn = Transitions(*[np.zeros(1)] * 7)
+    wrong: Any = drawn
+    with pytest.raises(TypeError, match="Transitions"):
+        pack_batch(wrong)
+    for tree in ({"kind": "Transitions", "columns": {}, "segments": {}}, [], {"columns": {}}):
+        with pytest.raises(CheckpointUnusable):
+            unpack_batch(to_bytes(tree))
+    assert from_bytes(to_bytes([1])) == [1]
+
+
+def test_files_of_rows_are_in_the_order_of_their_numbers_and_of_one_policy() -> None:
+    names = ["replay.a.10-20", "replay.a", "replay.a.9-10", "replay.a.b", "replay.a.b.0-3", "replay.ab.1-2", "workers"]
+    assert rows_files("a", names) == ["replay.a.9-10", "replay.a.10-20"]
+    assert rows_files("a.b", names) == ["replay.a.b.0-3"]

@@ -1,0 +1,192 @@
+"""Where a stage runs changes neither the plan's author's code nor a number, as long as rows are fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.base.batch import Batch, EstimatedBatch
+from marlflow.base.errors import PlanInvalid, StageFailed
+from marlflow.base.items import Fragment
+from marlflow.experiment.plans import drawn_plan
+from marlflow.experiment.ready import ready
+from marlflow.flow import Flow, Plan
+from marlflow.flow.relocate import Where
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Learn
+from marlflow.replay.protocol import Replay
+from marlflow.rollout.stages import Concat
+from marlflow.runtime.inline import InlineRuntime
+from tests.runtime.relocated_runs import Ran, assert_same, placed, run
+from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO
+
+ROUNDS = 6
+PLACES: list[Where] = ["learner", "worker", "driver"]
+
+
+def inline(algorithm: Any, **stages: Where) -> Ran:
+    return run(placed(algorithm, stages), InlineRuntime(), ROUNDS)
+
+
+@pytest.fixture(scope="module")
+def ppo() -> Ran:
+    return inline(SMALL_PPO)
+
+
+@pytest.fixture(scope="module")
+def dqn() -> Ran:
+    return inline(SMALL_DQN)
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_advantages_are_the_same_bit_for_bit_wherever_they_are_estimated(ppo: Ran, where: Where) -> None:
+    moved = inline(SMALL_PPO, Advantages=where)
+    assert len(ppo.reports) >= 5
+    assert moved.reports == ppo.reports
+    assert_same(moved.kept["learner.hunters"], ppo.kept["learner.hunters"])
+    assert moved.meters["hunters/Advantages"]["rows"] == ppo.meters["hunters/Advantages"]["rows"]
+    assert moved.meters["hunters/Advantages"]["busy_s"] > 0
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_replay_holds_and_gives_the_same_wherever_windows_are_summed(dqn: Ran, where: Where) -> None:
+    moved = inline(SMALL_DQN, NStep=where)
+    assert len(dqn.reports) >= 20
+    assert moved.kept.keys() == dqn.kept.keys()
+    for name in ("learner.hunters", "replay.hunters"):
+        assert_same(moved.kept[name], dqn.kept[name])
+    rows = next(name for name in dqn.kept if name.startswith("replay.hunters.") and dqn.kept[name])
+    assert_same(moved.kept[rows], dqn.kept[rows])
+
+
+def test_several_stages_move_at_once_and_each_is_metered_under_its_name(ppo: Ran) -> None:
+    moved = inline(SMALL_PPO, Advantages="worker", Normalise="driver")
+    assert_same(moved.kept["learner.hunters"], ppo.kept["learner.hunters"])
+    assert moved.meters["hunters/Advantages"]["items"] == ROUNDS * 2, "it ran on every fragment"
+    assert moved.meters["hunters/Normalise"]["items"] == len(ppo.reports)
+    assert " ".join(line.strip("└─ ") for line in moved.plan.splitlines()[3:]) == (
+        "queue(4) → [Advantages(discount=0.99, gae_lambda=0.95)] at rollout workers → Concat(agent_steps=200)"
+        " → [DropStale(max_staleness=0)] at learner hunters → [Normalise] at driver"
+        " → [Learn(epochs=2, minibatch=64) → Publish(every=1)] at learner hunters"
+    )
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Lets batches pass, and keeps what version their values are of."""
+
+    learner: Learner
+    seen: ClassVar[list[tuple[int, list[int], list[int]]]] = []
+
+    @property
+    def place(self) -> Any:
+        return self.learner.place
+
+    def __call__(self, batch: EstimatedBatch) -> EstimatedBatch:
+        versions = np.unique(batch.segments["estimated_by"]), np.unique(batch.columns["version"])
+        Watched.seen.append((self.learner.version, *[found.tolist() for found in versions]))
+        return batch
+
+
+@dataclass(frozen=True)
+class WatchedPPO(PPO):
+    """PPO that shows what it learns from."""
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
+        plan = super().plan(experience, learner, replay)
+        publish = plan.output
+        learn = publish.inputs[0]
+        watched = learn.inputs[0].then(Watched(learner))
+        return Plan("ppo", watched.then(learn.operator).then(publish.operator), waits_for_rounds=True)
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_rows_say_which_version_valued_them(where: Where) -> None:
+    Watched.seen.clear()
+    inline(WatchedPPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=64), Advantages=where)
+    assert [version for version, _, _ in Watched.seen] == list(range(len(Watched.seen)))
+    assert all(valued == [version] for version, valued, _ in Watched.seen)
+    assert all(max(acted) == version for version, _, acted in Watched.seen)
+
+
+def test_a_state_goes_on_where_the_stages_are_placed_otherwise(ppo: Ran) -> None:
+    specs = [ready(placed(SMALL_PPO, stages)).spec for stages in ({}, {"Advantages": "worker"})]
+    beside, moved = (spec.policies["hunters"].learner() for spec in specs)
+    moved.load_state(ppo.kept["learner.hunters"])
+    acting = len(beside.published.flat)
+    np.testing.assert_array_equal(moved.published.flat, ppo.kept["learner.hunters"]["vector"])
+    np.testing.assert_array_equal(moved.published.flat[:acting], ppo.kept["learner.hunters"]["published"])
+    assert moved.published.version == ppo.kept["learner.hunters"]["version"]
+    beside.load_state(moved.state())
+    np.testing.assert_array_equal(beside.published.flat, ppo.kept["learner.hunters"]["published"])
+
+
+def problems(algorithm: Any, stages: Mapping[str, Any]) -> tuple[str, ...]:
+    experiment = placed(algorithm, stages)
+    with pytest.raises(PlanInvalid) as told:
+        drawn_plan(experiment, ready(experiment).spec).check()
+    return told.value.problems
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stages", "reason"),
+    [
+        (
+            PPO(),
+            {"Advantges": "worker"},
+            "it has no stage 'Advantges' to run on the worker; did you mean 'Advantages'?",
+        ),
+        (PPO(), {"Normalise": "worker"}, "cannot run on the worker: it needs whole batches, not fragments"),
+        (PPO(), {"Learn": "driver"}, "cannot run on the driver: it updates learner 'hunters'"),
+        (PPO(), {"Publish": "worker"}, "cannot run on the worker: it hands out its learner's weights"),
+        (PPO(), {"DropStale": "worker"}, "cannot run on the worker: its learner reports what it drops"),
+        (PPO(), {"Concat": "worker"}, "cannot run on the worker: it is a gather; only a then can be moved"),
+        (DQN(), {"Draw": "worker"}, "cannot run on the worker: it is a source; only a then can be moved"),
+        (DQN(), {"Insert": "driver"}, "its operator does not say that it may run apart from its learner or replay"),
+        (DQN(), {"SyncTarget": "learner", "queue": "learner"}, "it has no stage 'queue' to run on the learner; it has"),
+    ],
+)
+def test_what_cannot_be_moved_is_told_before_anything_starts(algorithm: Any, stages: Any, reason: str) -> None:
+    (problem,) = problems(algorithm, stages)
+    assert problem.startswith("plan 'hunters': ")
+    assert reason in problem
+
+
+def test_all_that_cannot_be_moved_is_told_at_once() -> None:
+    assert len(problems(PPO(), {"Lern": "worker", "Normalise": "worker", "Learn": "driver"})) == 3
+
+
+@dataclass(frozen=True)
+class Falls:
+    """Raises where it runs."""
+
+    learner: Learner
+    by_segment: ClassVar[bool] = True
+
+    @property
+    def place(self) -> Any:
+        return self.learner.place
+
+    def __call__(self, batch: Batch) -> EstimatedBatch:
+        raise KeyError("mine")
+
+
+@dataclass(frozen=True)
+class FallingPPO(PPO):
+    """An algorithm whose stage raises."""
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
+        gathered: Flow[Any] = experience.gather(Concat(100)).then(Falls(learner)).then(Learn(learner))
+        return Plan("ppo", gathered)
+
+
+def test_an_error_on_a_worker_names_the_stage_and_the_policy() -> None:
+    with pytest.raises(StageFailed) as told:
+        inline(FallingPPO(), Falls="worker")
+    assert "in stage 'Falls' of plan 'hunters': Falls, on the rollout workers\nKeyError: 'mine'" in str(told.value)
