@@ -1,8 +1,8 @@
-"""All benchmarks, one after the other: `make bench`."""
+"""All benchmarks, one after the other: `make bench`. Endurance, which takes half an hour, is not among them."""
 
 from __future__ import annotations
 
-from benchmarks import against_rllib, learner_step, learning, rollout_worker, sampling, together
+from benchmarks import against_rllib, chaos, devices, learner_step, learning, rollout_worker, sampling, together
 
 
 def main() -> None:
@@ -12,6 +12,8 @@ def main() -> None:
     rollout_worker.main(["--memory", "--env", "cartpole_team", "connect_four"])
     print("-- one optimiser step, one thread", flush=True)
     learner_step.main()
+    print("-- devices and precisions", flush=True)
+    devices.report()
     print("-- two workers, sampling only", flush=True)
     sampling.report()
     print("-- PPO and DQN together", flush=True)
@@ -21,6 +23,8 @@ def main() -> None:
     against_rllib.report()
     print("-- the demo, five seeds", flush=True)
     learning.report()
+    print("-- processes killed for a minute", flush=True)
+    chaos.report()
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.ready import Ready
 from marlflow.flow import Executor
-from marlflow.learn.stages import Advantages, DropStale, Learn, Publish, SyncTarget
-from marlflow.replay.stages import Draw, Insert, Reprioritize
+from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish, SyncTarget
+from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.protocol import Parts
 
@@ -74,9 +74,9 @@ class Alone:
         ppo: Any = made.spec.policies["ppo"].algorithm
         dqn: Any = made.spec.policies["dqn"].algorithm
         on, off, replay = parts.learners["ppo"], parts.learners["dqn"], parts.replays["dqn"]
-        stages = [DropStale(on, 1 << 30), Advantages(on, ppo.discount, ppo.gae_lambda)]
+        stages = [DropStale(on, 1 << 30), Advantages(on, ppo.discount, ppo.gae_lambda), Normalise(on)]
         self._ppo = on.place.prepare([*stages, Learn(on, ppo.epochs, ppo.minibatch_agent_steps), Publish(on)])
-        self._insert = off.place.prepare([Insert(replay)])
+        self._insert = off.place.prepare([NStep(replay, dqn.n_step, dqn.discount), Insert(replay)])
         learn = [Learn(off), Reprioritize(replay), SyncTarget(off, dqn.target_every_updates)]
         every = dqn.publish_every_updates
         self._dqn = off.place.prepare([Draw(replay, dqn.batch_agent_steps), *learn, Publish(off, every)])

@@ -20,24 +20,27 @@ if TYPE_CHECKING:
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.base.errors import ConfigInvalid, MarlflowError
     from marlflow.experiment.experiment import (
+        Checkpoints,
         Env,
         Evaluation,
         Experiment,
         Faults,
         Log,
         Policy,
+        PolicyPlacement,
         PolicyStop,
         Rollouts,
+        RunPlacement,
         RuntimeChoice,
         Stop,
     )
-    from marlflow.experiment.train import Result, train
+    from marlflow.experiment.train import Result, resume, train
     from marlflow.experiment.trial import Trial, check_environment
     from marlflow.flow import Together
     from marlflow.policy.torso import CNN, MLP
     from marlflow.rollout.mapping import Rule
     from marlflow.rollout.matchups import EpisodeId, Matchmaker, RandomSeats
-    from marlflow.runtime.spec import Placement
+    from marlflow.runtime.spec import Inference, Placement, Reservation
 
 __version__ = "0.1.0"
 
@@ -47,29 +50,35 @@ __all__ = [
     "MLP",
     "PPO",
     "Algorithm",
+    "Checkpoints",
     "ConfigInvalid",
     "Env",
     "EpisodeId",
     "Evaluation",
     "Experiment",
     "Faults",
+    "Inference",
     "Log",
     "MarlflowError",
     "Matchmaker",
     "Placement",
     "Policy",
+    "PolicyPlacement",
     "PolicyStop",
     "Random",
     "RandomSeats",
+    "Reservation",
     "Result",
     "Rollouts",
     "Rule",
+    "RunPlacement",
     "RuntimeChoice",
     "Scripted",
     "Stop",
     "Trial",
     "check_environment",
     "plan",
+    "resume",
     "train",
 ]
 
@@ -81,23 +90,26 @@ _GIVEN = {
     "marlflow.algorithms.scripted": ("Random", "Scripted"),
     "marlflow.base.errors": ("ConfigInvalid", "MarlflowError"),
     "marlflow.experiment.experiment": (
+        "Checkpoints",
         "Env",
         "Evaluation",
         "Experiment",
         "Faults",
         "Log",
         "Policy",
+        "PolicyPlacement",
         "PolicyStop",
         "Rollouts",
+        "RunPlacement",
         "RuntimeChoice",
         "Stop",
     ),
-    "marlflow.experiment.train": ("Result", "train"),
+    "marlflow.experiment.train": ("Result", "resume", "train"),
     "marlflow.experiment.trial": ("Trial", "check_environment"),
     "marlflow.policy.torso": ("CNN", "MLP"),
     "marlflow.rollout.mapping": ("Rule",),
     "marlflow.rollout.matchups": ("EpisodeId", "Matchmaker", "RandomSeats"),
-    "marlflow.runtime.spec": ("Placement",),
+    "marlflow.runtime.spec": ("Inference", "Placement", "Reservation"),
 }
 _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 
-COMMANDS = ("train", "plan", "check-env")
+COMMANDS = ("train", "resume", "plan", "check-env")
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")
 _CONFIG_DIR = ("-cd", "--config-dir")

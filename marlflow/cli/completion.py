@@ -24,6 +24,10 @@ def complete(words: Sequence[str]) -> int:
             print(" ".join(command for command in COMMANDS if command.startswith("".join(typed[1:]))))
             return 0
         rest = typed[2:]
+        if typed[1] == "resume":
+            if len(rest) < 2 and not line.endswith(" "):
+                return 0  # the run's directory, which the shell knows
+            rest = rest[1:]
         if typed[1] == "check-env":
             named = [word for word in rest if _names_env(word)][:1]
             if named == rest[-1:] and not line.endswith(" "):
@@ -31,9 +35,9 @@ def complete(words: Sequence[str]) -> int:
                 return 0
             rest = [f"env={word}" if word in named else word for word in rest]
         os.environ["COMP_LINE"] = " ".join([typed[0], *_as_hydra_wants(rest, line)])
-    from marlflow.cli.train import hand_to_hydra
+    from marlflow.cli.train import hand_to_hydra, job
 
-    hand_to_hydra(words)
+    hand_to_hydra(words, job)
     return 0
 
 

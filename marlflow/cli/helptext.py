@@ -13,6 +13,7 @@ usage: marlflow <command> [key=value ...]
 
 commands:
   train        train the policies of an experiment, each with its own algorithm
+  resume       go on with a run from its last checkpoint
   plan         draw and check what train would run; run nothing
   check-env    try an environment: does it keep PettingZoo's rules, and who can learn in it?
 
@@ -77,6 +78,29 @@ some values (--cfg job of train prints all):
 
 {flags}"""
 
+_RESUME = """\
+marlflow resume: go on with a run from its last checkpoint, in its own directory
+
+usage: marlflow resume <run directory> [key=value ...]
+
+  It goes on as if it had never stopped: parameters, optimisers, replays, paces, counters, and the episodes that were
+  being played, from the newest checkpoint that is whole. Everything is as in the run, but for the values given here.
+
+examples:
+  marlflow resume runs/simple_tag/2026-01-31_12-00-00
+  marlflow resume runs/simple_tag/2026-01-31_12-00-00 stop.env_steps=1e6     longer
+  marlflow resume runs/simple_tag/2026-01-31_12-00-00 rollouts.num_workers=8 placement=one_gpu
+
+what may change:
+  stop, checkpoint, log, evaluation, faults, rollouts, placement, runtime, and settings of algorithms that have no part
+  in the shape of what was kept (learning_rate, say)
+what may not:
+  seed, env and env.copies, the policies, their algorithms and models
+
+flags:
+  --config-dir <folder>  a folder with configuration groups of your own
+"""
+
 _CHECK_ENV = """\
 marlflow check-env: try an environment before anything is trained in it
 
@@ -115,7 +139,7 @@ _CHOICES = {
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
-    "placement": "placement@policies.<id>.placement",
+    "placement": "placement",
     "runtime": "runtime",
 }
 
@@ -124,6 +148,8 @@ def command_help(command: str) -> str:
     """The help of a command that takes a configuration."""
     if command == "check-env":
         return _CHECK_ENV.format(envs=_choices(("env", "wrappers")))
+    if command == "resume":
+        return _RESUME
     return _HELP.format(
         command=command,
         purpose=_USAGE[command],

@@ -1,6 +1,7 @@
 """The command line: which command, and how whatever goes wrong is said.
 
-Exit codes: 0, all went well; 1, a run failed; 2, bad input, found before anything started; 130, interrupted.
+Exit codes: 0, all went well; 1, a run failed; 2, bad input, found before anything started; 130, interrupted; 143,
+terminated.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from marlflow import __version__
 from marlflow.base.errors import InvalidInput, MarlflowError, StageFailed, UserCodeFailed
 from marlflow.cli import arguments
 from marlflow.cli.helptext import MAIN, command_help
+from marlflow.experiment.interrupt import Terminated
 
-_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
+_FAILED, _BAD_INPUT, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
+    except Terminated:
+        print("terminated", file=sys.stderr)
+        return _TERMINATED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
@@ -63,6 +68,10 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from marlflow.cli.train import run_train
 
         return run_train
+    if name == "resume":
+        from marlflow.cli.resume import run_resume
+
+        return run_resume
     if name == "plan":
         from marlflow.cli.plan import run_plan
 

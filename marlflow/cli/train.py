@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -18,6 +19,9 @@ from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
 from marlflow.experiment.compose import MODULE, NAME
 from marlflow.experiment.overrides import composition_problem
+
+if TYPE_CHECKING:
+    from marlflow.experiment.train import Result
 
 log = logging.getLogger("marlflow")
 
@@ -31,7 +35,7 @@ def run_train(words: list[str]) -> int:
             raise ConfigInvalid(ready.problems)
     else:
         _check(ready.config, ready.problems)
-    hand_to_hydra([*found.hydra_flags, *ready.overrides], several=found.multirun)
+    hand_to_hydra([*found.hydra_flags, *ready.overrides], job, several=found.multirun)
     return 0
 
 
@@ -49,8 +53,8 @@ def _check(config: DictConfig, problems: Sequence[str]) -> None:
         raise ConfigInvalid(found)
 
 
-def hand_to_hydra(words: Sequence[str], several: bool = False) -> None:
-    """Runs Hydra's own command line on `words`; raises what a job raises.
+def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None], several: bool = False) -> None:
+    """Runs Hydra's own command line on `words`, which calls `job`; raises what that raises.
 
     Of `several` jobs Hydra says itself which one failed, once all have run.
     """
@@ -92,12 +96,19 @@ def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
 def job(config: DictConfig) -> float | None:
     """One run; the figure that `objective` names, for sweepers."""
     from marlflow.experiment.schema import from_config
-    from marlflow.experiment.train import INTERRUPTED, train
+    from marlflow.experiment.train import train
+
+    return outcome(lambda: train(from_config(config), HydraConfig.get().runtime.output_dir))
+
+
+def outcome(run: Callable[[], Result]) -> float | None:
+    """What comes of a run; KeyboardInterrupt or Terminated if a signal ended it, and what it raises."""
+    from marlflow.experiment.interrupt import REASONS
 
     try:
-        result = train(from_config(config), HydraConfig.get().runtime.output_dir)
-        if result.stopped_by == INTERRUPTED:  # in order, but whoever interrupted wants no further job either
-            raise KeyboardInterrupt
+        result = run()
+        if result.stopped_by in REASONS:  # in order, but whoever interrupted wants no further job either
+            raise REASONS[result.stopped_by]
         return result.objective
     except MarlflowError as error:
         log.info("ended by %s: %s", type(error).__name__, error)

@@ -38,7 +38,9 @@ def environment_name(env: Env) -> str:
 
 
 def _name(factory: Callable[..., Any] | str) -> str:
-    return factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
+    if isinstance(factory, functools.partial):
+        return _name(factory.func)
+    return factory if isinstance(factory, str) else getattr(factory, "__qualname__", type(factory).__qualname__)
 
 
 @contextmanager

@@ -9,10 +9,11 @@ from typing import Any, Literal
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
+from marlflow.flow.relocate import Where
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.rollout.mapping import Rule
 from marlflow.rollout.matchups import Matchmaker
-from marlflow.runtime.spec import Placement
+from marlflow.runtime.spec import Inference, Placement, Reservation
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,36 @@ class PolicyStop:
 
 
 @dataclass(frozen=True)
+class PolicyPlacement:
+    """What the learner of one policy takes, where that differs: None is as in the run's `placement.learners`."""
+
+    num_learners: int | None = None
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    resources: Mapping[str, float] | None = None
+    node: str | None = None
+    replay: Literal["with_learner", "own"] | None = None
+    device: str | None = None
+    precision: Literal["float32", "bfloat16"] | None = None
+    stages: Mapping[str, Where] | None = None
+
+
+@dataclass(frozen=True)
+class RunPlacement:
+    """What the processes of a run take, on how many machines.
+
+    `learners` is what the learner of each policy takes that does not say otherwise. `shared_gpus` is how many GPUs
+    the learners share in equal fractions, instead of `learners.num_gpus` for each. With `inference` one actor acts for
+    all workers, in batches. `spread` sends the processes to as many machines as possible, instead of as few.
+    """
+
+    learners: Placement = field(default_factory=Placement)
+    shared_gpus: float | None = None
+    inference: Inference | None = None
+    spread: bool = False
+
+
+@dataclass(frozen=True)
 class Policy:
     """A policy: what it learns with, what its networks look like, and what its processes take.
 
@@ -47,7 +78,7 @@ class Policy:
 
     algorithm: Algorithm = field(default_factory=PPO)
     model: TorsoConfig = field(default_factory=MLP)
-    placement: Placement = field(default_factory=Placement)
+    placement: PolicyPlacement = field(default_factory=PolicyPlacement)
     stop: PolicyStop = field(default_factory=PolicyStop)
     queue_fragments: int | None = None
 
@@ -59,7 +90,7 @@ class Rollouts:
     num_workers: int = 2
     fragment_env_steps: int = 400
     pace: Literal["lockstep", "overlap"] = "lockstep"
-    placement: Placement = field(default_factory=Placement)
+    placement: Reservation = field(default_factory=Reservation)
 
 
 @dataclass(frozen=True)
@@ -78,13 +109,37 @@ class Stop:
 
 @dataclass(frozen=True)
 class Faults:
-    """How many episodes an environment may break before the run ends; each costs its rows that were not yet delivered.
+    """How much may go wrong before a run ends, with a checkpoint and an error.
 
-    `env_errors` raised or broke PettingZoo's contract, `env_hangs` took longer than `env.step_timeout_s`.
+    Episodes that an environment broke, each of which costs its rows that were not yet delivered: `env_errors` raised or
+    broke PettingZoo's contract, `env_hangs` took longer than `env.step_timeout_s`. Processes that died and were
+    replaced: `workers_lost`, `learners_lost`, `replays_lost`. `updates_skipped`: optimiser steps that were not taken
+    because the gradient was not finite. `checkpoints_failed`: checkpoints that could not be written.
     """
 
     env_errors: int = 0
     env_hangs: int = 0
+    workers_lost: int = 100
+    learners_lost: int = 20
+    replays_lost: int = 20
+    updates_skipped: int = 100
+    checkpoints_failed: int = 3
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What is kept of a run, for `resume`: everything, every how many env steps (None: only at the end).
+
+    The newest `keep` stay, and besides the one in which the figure `best` of the metrics record was highest. `replay`
+    says whether the replays' rows are kept. Running episodes are played again on resume, those longer than
+    `replay_max_env_steps` begin anew.
+    """
+
+    every_env_steps: int | None = 50_000
+    keep: int = 2
+    best: str | None = None
+    replay: Literal["rows", "none"] = "rows"
+    replay_max_env_steps: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -108,10 +163,14 @@ class Log:
 
 @dataclass(frozen=True)
 class RuntimeChoice:
-    """Where it all runs: `inline` (one process, one thread) or `ray`, which may join a cluster at `address`."""
+    """Where it all runs: `inline` (one process, one thread) or `ray`, which may join a cluster at `address`.
+
+    A Ray that is started for the run holds rows and weights in `object_store_bytes` of memory; None leaves that to Ray.
+    """
 
     name: Literal["inline", "ray"] = "ray"
     address: str | None = None
+    object_store_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,10 +185,12 @@ class Experiment:
     mapping: Sequence[Rule] | Matchmaker | None = None
     default_policy: Policy = field(default_factory=Policy)
     rollouts: Rollouts = field(default_factory=Rollouts)
+    placement: RunPlacement = field(default_factory=RunPlacement)
     runtime: RuntimeChoice = field(default_factory=RuntimeChoice)
     stop: Stop = field(default_factory=lambda: Stop(env_steps=100_000))
     evaluation: Evaluation = field(default_factory=Evaluation)
     faults: Faults = field(default_factory=Faults)
+    checkpoint: Checkpoints = field(default_factory=Checkpoints)
     log: Log = field(default_factory=Log)
     seed: int = 0
     name: str = "experiment"

@@ -1,4 +1,7 @@
-"""Episodes that environments broke: each is said, all are counted, and beyond the budget the run ends."""
+"""What goes wrong and does not end a run by itself: each is said, all are counted, and beyond the budget the run ends.
+
+It then ends in order: the round is finished, a checkpoint is taken, and only then the error is raised.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TypeVar
 
-from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, MarlflowError
 from marlflow.base.items import Weights
 from marlflow.experiment.experiment import Faults
 from marlflow.rollout.fragment import Evaluated, Fault
@@ -16,71 +19,104 @@ from marlflow.rollout.protocol import Matchup, Request, Round, Workers
 log = logging.getLogger("marlflow")
 
 _Made = TypeVar("_Made", Round, Evaluated)
+_OF_ENVIRONMENTS = ("env_errors", "env_hangs")
+_SAID = {
+    "env_errors": "its episode was given up",
+    "env_hangs": "its episode was given up",
+    "workers_lost": "it died and is replaced",
+    "learners_lost": "it died and is replaced, as it was kept last",
+    "replays_lost": "it died and is replaced, empty",
+    "updates_skipped": "a gradient was not finite, and its step was skipped",
+    "checkpoints_failed": "it could not be written",
+}
+
+
+class FaultBudget:
+    """Counts faults by kind; `failure` is what ends the run, once there are more than `allowed`.
+
+    `tell` shows a message.
+    """
+
+    def __init__(self, allowed: Faults, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._allowed: Mapping[str, int] = asdict(allowed)
+        self.spent = dict.fromkeys(self._allowed, 0)
+        self.failure: MarlflowError | None = None
+
+    def spend(self, fault: Fault, count: int = 1) -> None:
+        """`count` faults of one kind happened, of which `fault` is the last."""
+        kind, allowed, before = fault.kind, self._allowed[fault.kind], self.spent[fault.kind]
+        self.spent[kind] += count
+        lost = f"; {fault.rows_lost} agent steps are lost" if fault.rows_lost else ""
+        log.warning("%s: %s%s", fault.where, fault.reason, lost)
+        if fault.user_traceback:
+            log.info("what the environment was doing:\n%s", fault.user_traceback.rstrip())
+        if before < allowed or self.failure is None:
+            self._tell(f"{fault.where}: {_SAID[kind]}; {kind} {self.spent[kind]}, and faults.{kind} allows {allowed}")
+        if self.spent[kind] > allowed and self.failure is None:
+            self.failure = self._beyond(fault, min(before, allowed))
+
+    def account(self, faults: Sequence[Fault]) -> None:
+        """All of several faults."""
+        for fault in faults:
+            self.spend(fault)
+
+    def _beyond(self, fault: Fault, before: int) -> MarlflowError:
+        kind, allowed = fault.kind, self._allowed[fault.kind]
+        if kind in _OF_ENVIRONMENTS:
+            reason = fault.reason
+            if allowed:
+                reason += f"; {_episodes(before)} given up before, and faults.{kind} allows no more"
+            kind_of_failure = EnvironmentHung if kind == "env_hangs" else EnvironmentFailed
+            return kind_of_failure(fault.where, reason, fault.user_traceback)
+        return BudgetExceeded(
+            f"{fault.where}: {fault.reason}\nthat was {kind} {self.spent[kind]}, and faults.{kind} allows {allowed}"
+        )
+
+    def last_straw(self, failure: EnvironmentFailed) -> EnvironmentFailed:
+        """What a worker raised whose own faults, in this round alone, are more than all that is allowed."""
+        allowed = {kind: self._allowed[kind] for kind in _OF_ENVIRONMENTS}
+        if not any(allowed.values()):
+            return failure
+        allows = ", ".join(f"{kind} {count}" for kind, count in allowed.items())
+        before = f"{_episodes(sum(self.spent[kind] for kind in _OF_ENVIRONMENTS))} given up in earlier rounds"
+        reason = f"{failure.reason}; that is beyond faults ({allows}), and {before}"
+        return EnvironmentFailed(failure.where, reason, failure.user_traceback)
 
 
 class BudgetedWorkers:
-    """Workers whose environments may break as many episodes as `budget` says; `tell` shows a message.
+    """Workers whose environments may break as many episodes as a budget says.
 
-    The next one raises EnvironmentFailed: it is that fault's, and says how many were given up before. Whoever has the
-    round calls `account`, once it is counted: so the run's last figures are complete.
+    What a worker itself raises, because its environments broke more than all that is allowed in one round, is
+    EnvironmentFailed that says so. The faults of rounds and evaluations are for whoever gets them.
     """
 
-    def __init__(self, workers: Workers, budget: Faults, tell: Callable[[str], None]) -> None:
-        self._workers, self._tell = workers, tell
-        self._allowed: Mapping[str, int] = asdict(budget)
-        self._spent = dict.fromkeys(self._allowed, 0)
+    def __init__(self, workers: Workers, budget: FaultBudget) -> None:
+        self._workers, self._budget = workers, budget
 
     def collect(self, request: Request) -> Round | Awaitable[Round]:
-        """One round; its faults are for `account`."""
+        """One round."""
         try:
             made = self._workers.collect(request)
         except EnvironmentFailed as failure:
-            raise self._last_straw(failure) from failure.__cause__
+            raise self._budget.last_straw(failure) from failure.__cause__
         return self._awaited(made) if isinstance(made, Awaitable) else made
 
     def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
     ) -> Evaluated | Awaitable[Evaluated]:
-        """Greedy episodes; their faults are for `account`."""
+        """Greedy episodes."""
         try:
             made = self._workers.evaluate(episodes, weights, matchups)
         except EnvironmentFailed as failure:
-            raise self._last_straw(failure) from failure.__cause__
+            raise self._budget.last_straw(failure) from failure.__cause__
         return self._awaited(made) if isinstance(made, Awaitable) else made
 
     async def _awaited(self, made: Awaitable[_Made]) -> _Made:
         try:
             return await made
         except EnvironmentFailed as failure:
-            raise self._last_straw(failure) from failure.__cause__
-
-    def account(self, faults: Sequence[Fault]) -> None:
-        """What a round or an evaluation lost; raises EnvironmentFailed beyond the budget."""
-        for fault in faults:
-            self._said(fault)
-        for fault in faults:
-            allowed = self._allowed[fault.kind]
-            if self._spent[fault.kind] > allowed:
-                before = f"{_episodes(allowed)} given up before"
-                reason = f"{fault.reason}; {before}, and faults.{fault.kind} allows no more"
-                raise EnvironmentFailed(fault.where, reason, fault.user_traceback)
-
-    def _said(self, fault: Fault) -> None:
-        kind, allowed = fault.kind, self._allowed[fault.kind]
-        self._spent[kind] += 1
-        log.warning("%s: %s; %d agent steps of it are lost", fault.where, fault.reason, fault.rows_lost)
-        if fault.user_traceback:
-            log.info("what the environment was doing:\n%s", fault.user_traceback.rstrip())
-        self._tell(f"an episode was given up: {kind} {self._spent[kind]}, and faults.{kind} allows {allowed}")
-
-    def _last_straw(self, failure: EnvironmentFailed) -> EnvironmentFailed:
-        """What a worker raised whose own faults, in this round alone, are more than all that is allowed."""
-        if not any(self._allowed.values()):
-            return failure
-        allows = ", ".join(f"{kind} {allowed}" for kind, allowed in self._allowed.items())
-        before = f"{_episodes(sum(self._spent.values()))} given up in earlier rounds"
-        reason = f"{failure.reason}; that is beyond faults ({allows}), and {before}"
-        return EnvironmentFailed(failure.where, reason, failure.user_traceback)
+            raise self._budget.last_straw(failure) from failure.__cause__
 
 
 def _episodes(count: int) -> str:

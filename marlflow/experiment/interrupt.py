@@ -5,42 +5,81 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
 
+class Terminated(KeyboardInterrupt):
+    """What SIGTERM ends a run with, where Ctrl-C does it with KeyboardInterrupt."""
+
+
+REASONS: Mapping[str, type[KeyboardInterrupt]] = {"interrupted": KeyboardInterrupt, "terminated": Terminated}
+"""What a run says it was stopped by, if it was by a signal, and what is then raised where there is more to stop."""
+
+
 class Interrupt:
-    """Whether a signal has `asked` the run to end; `tell` shows a message.
+    """Whether a signal has asked the run to end: `asked` is None, or one of REASONS; `tell` shows a message.
 
     What is under way may take `grace_s` seconds; then it is as if the user had interrupted again, which ends it.
     """
 
     def __init__(self, grace_s: float, tell: Callable[[str], None]) -> None:
         self._grace_s, self._tell = grace_s, tell
-        self.asked = False
+        self._news, self._over = threading.Event(), threading.Event()
+        self._is_under_way = False
+        self.asked: str | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While this holds, SIGINT and SIGTERM ask; a second SIGINT raises KeyboardInterrupt."""
+        """While this holds, SIGINT and SIGTERM raise at once what REASONS says; and from `begin` on they ask first.
+
+        A second SIGINT then raises.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-
-        def on_signal(number: int, _frame: FrameType | None) -> None:
-            if self.asked and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            if not self.asked:  # a second SIGTERM asks for nothing new
-                self.asked = True
-                self._tell("finishing this round; interrupt again to stop at once")
-                grace.start()
-
-        grace = threading.Timer(self._grace_s, os.kill, (os.getpid(), signal.SIGINT))
-        grace.daemon = True
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Made beforehand: a handler may run within any line, also one that holds a lock which starting a thread needs.
+        patience = threading.Thread(target=self._be_patient, name="marlflow-grace", daemon=True)
+        patience.start()
+        self._listen()
         try:
             yield
+        except SystemExit as ended:  # while Ray starts, it has a handler of its own, which makes this of SIGTERM
+            if ended.code == signal.SIGTERM:
+                raise Terminated from None
+            raise
         finally:
-            grace.cancel()
+            self._over.set()
+            self._news.set()
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            patience.join()
+
+    def begin(self) -> None:
+        """From now on there is something to finish."""
+        self._is_under_way = True
+        if threading.current_thread() is threading.main_thread():
+            self._listen()  # again, for Ray has set its own
+
+    def _listen(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        first = self.asked is None
+        if first:
+            self.asked = "terminated" if number == signal.SIGTERM else "interrupted"
+        if first and self._is_under_way:
+            self._news.set()
+        elif number == signal.SIGINT or not self._is_under_way:  # a second SIGTERM asks for nothing new
+            raise REASONS[self.asked or ""]
+
+    def _be_patient(self) -> None:
+        """Says what happens, not from the handler, which may have interrupted just that; then ends it after a while."""
+        self._news.wait()
+        if not self._over.is_set():
+            self._tell("finishing this round; interrupt again to stop at once")
+        if not self._over.wait(self._grace_s):
+            os.kill(os.getpid(), signal.SIGINT)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
-from marlflow.experiment.experiment import Experiment, Policy
-from marlflow.runtime.spec import Placement
+from marlflow.experiment.experiment import Experiment, Policy, RuntimeChoice
+from marlflow.experiment.placing import placement_problems
+
+_LEAST_STORE_BYTES = 75 * 2**20
+"""With less Ray does not start."""
 
 
 def number_problems(experiment: Experiment) -> Iterator[str]:
@@ -18,14 +22,16 @@ def number_problems(experiment: Experiment) -> Iterator[str]:
         "stop.env_steps": stop.env_steps,
         "evaluation.every_env_steps": experiment.evaluation.every_env_steps,
         "log.every_env_steps": experiment.log.every_env_steps,
+        "checkpoint.every_env_steps": experiment.checkpoint.every_env_steps,
+        "checkpoint.keep": experiment.checkpoint.keep,
     }
     found = list(_too_small(at_least_one, 1))
     yield from found
     at_least_zero = {
         "evaluation.episodes": experiment.evaluation.episodes,
         "stop.grace_s": stop.grace_s,
-        "faults.env_errors": experiment.faults.env_errors,
-        "faults.env_hangs": experiment.faults.env_hangs,
+        "checkpoint.replay_max_env_steps": experiment.checkpoint.replay_max_env_steps,
+        **{f"faults.{kind}": allowed for kind, allowed in asdict(experiment.faults).items()},
     }
     yield from _too_small(at_least_zero, 0)
     for path, seconds in {"stop.time_s": stop.time_s, "env.step_timeout_s": env.step_timeout_s}.items():
@@ -33,7 +39,8 @@ def number_problems(experiment: Experiment) -> Iterator[str]:
             yield f"{path} must be more than 0 seconds, not {seconds:g}"
     if not found:
         yield from _shares(experiment)
-    yield from _placement_problems("rollouts.placement", rollouts.placement)
+    yield from _store_problems(experiment.runtime)
+    yield from placement_problems(experiment)
     for name, policy in experiment.policies.items():
         yield from _policy_numbers(f"policies.{name}", policy)
     yield from _policy_numbers("default_policy", experiment.default_policy)
@@ -55,24 +62,25 @@ def _shares(experiment: Experiment) -> Iterator[str]:
         )
 
 
+def _store_problems(runtime: RuntimeChoice) -> Iterator[str]:
+    size = runtime.object_store_bytes
+    if size is None:
+        return
+    if size < _LEAST_STORE_BYTES:
+        yield f"runtime.object_store_bytes must be at least {_LEAST_STORE_BYTES} (75 MiB), not {size}"
+    if runtime.address is not None:
+        yield (
+            "runtime.object_store_bytes is for a Ray that is started here, but "
+            f"runtime.address={runtime.address} joins one that is running; leave one of them out"
+        )
+
+
 def _policy_numbers(path: str, policy: Policy) -> Iterator[str]:
     at_least_one = {
         f"{path}.stop.agent_steps": policy.stop.agent_steps,
         f"{path}.queue_fragments": policy.queue_fragments,
-        f"{path}.placement.num_learners": policy.placement.num_learners,
     }
     yield from _too_small(at_least_one, 1)
-    if policy.placement.num_learners > 1:
-        many, key = policy.placement.num_learners, f"{path}.placement.num_learners"
-        yield f"{key} must be 1, not {many}: several learners of one policy are not possible yet"
-    yield from _placement_problems(f"{path}.placement", policy.placement)
-
-
-def _placement_problems(path: str, placement: Placement) -> Iterator[str]:
-    resources = {f"{path}.resources.{name}": amount for name, amount in placement.resources.items()}
-    yield from _too_small(
-        {f"{path}.num_cpus": placement.num_cpus, f"{path}.num_gpus": placement.num_gpus, **resources}, 0
-    )
 
 
 def _too_small(values: Mapping[str, float | None], least: int) -> Iterator[str]:

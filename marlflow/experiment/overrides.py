@@ -248,7 +248,6 @@ _PACKAGED = {
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
-    "placement": "placement@policies.<id>.placement",
 }
 
 

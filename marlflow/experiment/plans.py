@@ -11,8 +11,6 @@ from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment
 from marlflow.experiment.experiment import Experiment
 from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
-from marlflow.learn.protocol import Learner
-from marlflow.replay.protocol import Replay
 from marlflow.rollout.protocol import Request, Round
 from marlflow.rollout.stages import ByPolicy, Collect
 from marlflow.runtime.inline import InlinePlace
@@ -45,8 +43,7 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) 
     """The plan of the whole run."""
     builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
     for name in spec.learning:
-        plan = spec.policies[name].algorithm.plan
-        builders[name] = partial(_build, plan, learner=parts.learners[name], replay=parts.replays.get(name))
+        builders[name] = partial(_build, policy=spec.policies[name], parts=parts)
     collected = source(Collect(parts.workers, desk.next_request)).then(Count(desk))
     return together(
         collected,
@@ -57,8 +54,10 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) 
     )
 
 
-def _build(plan: Callable[..., Plan], experience: Flow[Fragment], learner: Learner, replay: Replay | None) -> Plan:
-    return plan(experience, learner, replay)
+def _build(experience: Flow[Fragment], policy: PolicySpec, parts: Parts) -> Plan:
+    learner = parts.learners[policy.name]
+    plan = policy.algorithm.plan(experience, learner, parts.replays.get(policy.name))
+    return policy.moves.applied(plan, experience, learner, parts.driver)
 
 
 def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:

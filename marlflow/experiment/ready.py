@@ -18,11 +18,12 @@ from marlflow.env import Window
 from marlflow.experiment.environment import environment_maker, environment_name, opened
 from marlflow.experiment.experiment import Env, Experiment, Policy
 from marlflow.experiment.limits import number_problems
+from marlflow.experiment.placing import device_problems, placements
 from marlflow.experiment.players import Players, who_plays
 from marlflow.observe.record import PolicyMetrics
 from marlflow.policy.torso import build_torso
 from marlflow.rollout.matchups import Seats
-from marlflow.runtime.resources import Asked
+from marlflow.runtime.resources import Asked, asked_by, asked_by_learner
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
@@ -63,7 +64,7 @@ def problems_of(experiment: Experiment, available: Mapping[str, float] | None = 
     """As `ready`, but returns every problem: who knows of further ones can add them before raising."""
     found, problems = _checked(experiment)
     if available is not None:
-        problems += resource_problems(_asked(experiment), available)
+        problems += resource_problems(asked_by(found.spec) if found else _asked(experiment), available)
     return found, problems
 
 
@@ -84,6 +85,7 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
         return None, [*error.problems, *problems, *_unknown_names(experiment, known)]
     problems += _unknown_names(experiment, policies)
     problems += _aims(experiment, policies)
+    problems += device_problems(experiment, policies)
     for name, of_policy in spaces.items():
         if name in policies:
             problems += _policy_problems(name, policies[name], of_policy, players.agents[name])
@@ -94,10 +96,12 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
 
 def _asked(experiment: Experiment) -> list[Asked]:
     """The processes that the experiment names, as far as is known before the environment is."""
-    rollouts = experiment.rollouts
-    workers = [Asked(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)]
+    rollouts, inference = experiment.rollouts, experiment.placement.inference
+    asked = [Asked(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)]
     learning = {name: policy for name, policy in experiment.policies.items() if policy.algorithm.learns}
-    return workers + [Asked(f"learner {name}", policy.placement) for name, policy in learning.items()]
+    for name, placement in placements(experiment.placement, learning).items():
+        asked += asked_by_learner(name, placement, replay=False)
+    return asked + ([Asked("inference", inference.process)] if inference else [])
 
 
 def _spec(
@@ -107,9 +111,10 @@ def _spec(
     make_env: Callable[[], Any],
 ) -> RunSpec:
     rollouts, budget = experiment.rollouts, experiment.faults.env_errors + experiment.faults.env_hangs
+    placed = placements(experiment.placement, players.policies)
     return RunSpec(
         policies={
-            name: PolicySpec(name, policy.algorithm, policy.model, spaces[name], experiment.seed, policy.placement)
+            name: PolicySpec(name, policy.algorithm, policy.model, spaces[name], experiment.seed, placed[name])
             for name, policy in players.policies.items()
         },
         mapping=players.mapping,
@@ -119,9 +124,13 @@ def _spec(
         fragment_env_steps=rollouts.fragment_env_steps,
         seed=experiment.seed,
         rollout_placement=rollouts.placement,
-        # It is the driver that counts over all workers. One more reaches it, so that it can say what was one too many.
-        tolerated_faults=budget + 1 if budget else 0,
+        # It is the driver that counts over all workers, and ends the run in order after one too many: that one has to
+        # reach it.
+        tolerated_faults=budget + 1,
         step_timeout_s=experiment.env.step_timeout_s,
+        history_env_steps=experiment.checkpoint.replay_max_env_steps,
+        spread=experiment.placement.spread,
+        inference=experiment.placement.inference,
     )
 
 
@@ -224,16 +233,17 @@ def _aims(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[st
 def _unknown_names(experiment: Experiment, policies: Collection[str] | None) -> Iterator[str]:
     """Goals of policies that are not there; `policies` None: it is not known which are."""
     asked = {f"stop.policies.{name}": name for name in experiment.stop.policies}
-    objective = experiment.objective
-    if objective is not None:
+    for key, objective in {"objective": experiment.objective, "checkpoint.best": experiment.checkpoint.best}.items():
+        if objective is None:
+            continue
         section, _, rest = objective.partition(".")
         name, _, figure = rest.rpartition(".")
         if section != "policies" or not name:
-            yield f"objective must be policies.<id>.return_mean, or another figure of a policy, not {objective!r}"
+            yield f"{key} must be policies.<id>.return_mean, or another figure of a policy, not {objective!r}"
         else:
-            asked[f"objective {objective}"] = name
+            asked[f"{key} {objective}"] = name
             if figure not in _FIGURES:
-                yield f"objective {objective}: a policy has no figure {figure!r}{meant(figure, _FIGURES, 'it has')}"
+                yield f"{key} {objective}: a policy has no figure {figure!r}{meant(figure, _FIGURES, 'it has')}"
     for path, name in asked.items():
         if policies is not None and name not in policies:
             yield f"{path}: there is no policy {name!r}{meant(name, policies, 'the policies are')}"

@@ -6,13 +6,38 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from marlflow.base.items import Update, Weights
+from marlflow.base.kept import Tree
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 RETURN_WINDOW_EPISODES = 100
+FAULTS = (
+    "agents_vanished",
+    "env_errors",
+    "env_hangs",
+    "workers_lost",
+    "learners_lost",
+    "replays_lost",
+    "checkpoints_failed",
+    "episodes_abandoned",
+    "episodes_restarted",
+    "rows_lost",
+)
+_TOTALS = (
+    "eval_return_mean",
+    "episodes",
+    "agent_steps_sampled",
+    "agent_steps_trained",
+    "updates",
+    "stale_rows_dropped",
+    "rows_carried",
+    "reward_unattributed",
+    "updates_skipped",
+    "staleness",
+)
 
 
 @dataclass(slots=True)
@@ -43,6 +68,20 @@ class PolicyTally:
         """The same, once there have been 100 episodes: a few lucky ones should end no run."""
         return self.return_mean if len(self.returns) == RETURN_WINDOW_EPISODES else None
 
+    def state(self) -> Tree:
+        """All of it, as a tree."""
+        kept = {name: getattr(self, name) for name in _TOTALS}
+        since = [_figures(update) for update in self.since_report]
+        return {**kept, "returns": list(self.returns), "loss": dict(self.loss), "since_report": since}
+
+    def load_state(self, state: Tree) -> None:
+        """Goes on from `state`."""
+        for name in _TOTALS:
+            setattr(self, name, state[name])
+        self.returns.extend(state["returns"])
+        self.loss = state["loss"]
+        self.since_report = [Update(**figures) for figures in state["since_report"]]
+
     def updated(self, update: Update) -> None:
         """The plan reported."""
         self.agent_steps_trained += update.rows
@@ -52,16 +91,20 @@ class PolicyTally:
         if update.updates:
             self.since_report.append(Update(update.policy, 0, update.updates, 0, update.loss, update.staleness_mean))
 
-    def settle(self) -> None:
-        """Takes the means over the updates since the last report; without any, the old ones stay."""
+    def means(self) -> tuple[Mapping[str, float], float | None]:
+        """Loss and staleness over the updates since the last report; without any, what they were then."""
         if not self.since_report:
-            return
+            return self.loss, self.staleness
         weights = [update.updates for update in self.since_report]
         total = sum(weights)
         shares = [(update, weight / total) for update, weight in zip(self.since_report, weights, strict=True)]
         terms = self.since_report[-1].loss
-        self.loss = {name: sum(u.loss.get(name, 0.0) * share for u, share in shares) for name in terms}
-        self.staleness = sum(u.staleness_mean * share for u, share in shares)
+        loss = {name: sum(u.loss.get(name, 0.0) * share for u, share in shares) for name in terms}
+        return loss, sum(u.staleness_mean * share for u, share in shares)
+
+    def reported(self) -> None:
+        """What comes from now on is for the next report."""
+        self.loss, self.staleness = self.means()
         self.since_report.clear()
 
 
@@ -72,7 +115,7 @@ class Tally:
         self.policies = {name: PolicyTally() for name in policies}
         self.agents = {agent: deque[float](maxlen=RETURN_WINDOW_EPISODES) for agent in agents}
         self.env_steps = self.agent_steps = self.episodes = 0
-        self.faults = dict.fromkeys(("agents_vanished", "env_errors", "env_hangs", "rows_lost"), 0)
+        self.faults = dict.fromkeys(FAULTS, 0)
         self.rollouts = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
         self._reported = (0, 0.0)
         self._env_steps_per_s = 0.0
@@ -83,7 +126,7 @@ class Tally:
             self.env_steps += receipt.env_steps
             self.agent_steps += receipt.agent_steps
             self.faults["agents_vanished"] += receipt.agents_vanished
-            self._faulted(receipt.faults)
+            self.faulted(receipt.faults)
             self.rollouts["env_s"] += receipt.env_s
             self.rollouts["policy_s"] += receipt.policy_s
             self.rollouts["bookkeeping_s"] += receipt.bookkeeping_s
@@ -96,7 +139,35 @@ class Tally:
         for episode in sorted(ended, key=lambda episode: (episode.tick, episode.copy)):
             self._finished(episode)
 
-    def _faulted(self, faults: Sequence[Fault]) -> None:
+    def state(self) -> Tree:
+        """All of it, as a tree; nothing of it can be told apart after `load_state`."""
+        return {
+            "policies": {name: tally.state() for name, tally in self.policies.items()},
+            "agents": {agent: list(returns) for agent, returns in self.agents.items()},
+            "env_steps": self.env_steps,
+            "agent_steps": self.agent_steps,
+            "episodes": self.episodes,
+            "faults": dict(self.faults),
+            "rollouts": dict(self.rollouts),
+            "reported": list(self._reported),
+            "env_steps_per_s": self._env_steps_per_s,
+        }
+
+    def load_state(self, state: Tree) -> None:
+        """Goes on from `state`, which was of the same policies."""
+        for name, tally in self.policies.items():
+            tally.load_state(state["policies"][name])
+        for agent, returns in state["agents"].items():
+            self.agents.setdefault(agent, deque(maxlen=RETURN_WINDOW_EPISODES)).extend(returns)
+        self.env_steps, self.agent_steps = state["env_steps"], state["agent_steps"]
+        self.episodes = state["episodes"]
+        self.faults |= state["faults"]
+        self.rollouts = cast("RolloutMetrics", dict(state["rollouts"]))
+        steps, since_s = state["reported"]
+        self._reported, self._env_steps_per_s = (steps, since_s), state["env_steps_per_s"]
+
+    def faulted(self, faults: Sequence[Fault]) -> None:
+        """What went wrong elsewhere than in a round or an evaluation."""
         for fault in faults:
             self.faults[fault.kind] += 1
             self.faults["rows_lost"] += fault.rows_lost
@@ -111,7 +182,7 @@ class Tally:
 
     def evaluated(self, results: Evaluated) -> None:
         """Greedy episodes were played."""
-        self._faulted(results.faults)
+        self.faulted(results.faults)
         played: dict[str, list[float]] = {}
         for episode in results.episodes:
             for name, mean in self._by_policy(episode).items():
@@ -133,29 +204,25 @@ class Tally:
         training_s: float,
         stages: Mapping[str, Mapping[str, Any]],
         published: Mapping[str, Weights],
+        object_store_bytes: int | None = None,
     ) -> MetricsRecord:
-        """The record as of now; `env_steps_per_s` is since the last one that had new env steps.
+        """The record as of now; `env_steps_per_s` is since the last report that had new env steps.
 
-        `training_s` is up to the last round, without what evaluations took.
+        `training_s` is up to the last round, without what evaluations took. A record becomes a report by `reported`.
         """
-        steps, since_s = self._reported
-        if self.env_steps > steps:  # the report at a run's end may follow one of the same round
-            self._env_steps_per_s = (self.env_steps - steps) / max(1e-9, training_s - since_s)
-            self._reported = (self.env_steps, training_s)
-        for tally in self.policies.values():
-            tally.settle()
         return {
             "time_s": time_s,
             "env_steps": self.env_steps,
             "agent_steps": self.agent_steps,
             "episodes": self.episodes,
-            "env_steps_per_s": self._env_steps_per_s,
+            "env_steps_per_s": self._rate(training_s),
             "policies": {name: _policy(tally, published.get(name)) for name, tally in self.policies.items()},
             "agents": {
                 agent: {"return_mean": fmean(returns) if returns else None} for agent, returns in self.agents.items()
             },
             "stages": {name: _stage(meter) for name, meter in stages.items()},
             "rollouts": self.rollouts.copy(),
+            "object_store": {"bytes": object_store_bytes},
             "faults": {
                 **self.faults,
                 "updates_skipped": sum(tally.updates_skipped for tally in self.policies.values()),
@@ -163,8 +230,27 @@ class Tally:
             "league": {},
         }
 
+    def _rate(self, training_s: float) -> float:
+        steps, since_s = self._reported
+        if self.env_steps == steps:  # the report at a run's end may follow one of the same round
+            return self._env_steps_per_s
+        return (self.env_steps - steps) / max(1e-9, training_s - since_s)
+
+    def reported(self, training_s: float) -> None:
+        """The record as of now has been reported: what comes from now on is for the next."""
+        self._env_steps_per_s, self._reported = self._rate(training_s), (self.env_steps, training_s)
+        for tally in self.policies.values():
+            tally.reported()
+
+
+def _figures(update: Update) -> dict[str, Any]:
+    """What a report is made of: without the rows that it was about."""
+    kept = ("policy", "rows", "updates", "version", "staleness_mean")
+    return {**{name: getattr(update, name) for name in kept}, "loss": dict(update.loss)}
+
 
 def _policy(tally: PolicyTally, published: Weights | None) -> PolicyMetrics:
+    loss, staleness = tally.means()
     return {
         "return_mean": tally.return_mean,
         "eval_return_mean": tally.eval_return_mean,
@@ -173,11 +259,11 @@ def _policy(tally: PolicyTally, published: Weights | None) -> PolicyMetrics:
         "agent_steps_trained": tally.agent_steps_trained,
         "updates": tally.updates,
         "version": published.version if published is not None else 0,
-        "staleness_mean": tally.staleness,
+        "staleness_mean": staleness,
         "stale_rows_dropped": tally.stale_rows_dropped,
         "rows_carried": tally.rows_carried,
         "reward_unattributed": tally.reward_unattributed,
-        "loss": dict(tally.loss),
+        "loss": dict(loss),
     }
 
 

@@ -53,6 +53,12 @@ class RolloutMetrics(TypedDict):
     bookkeeping_s: float  # the rest: recording rows
 
 
+class ObjectStoreMetrics(TypedDict):
+    """What rows and weights take on their way between processes."""
+
+    bytes: int | None  # on all machines; None where nothing leaves the process
+
+
 class MetricsRecord(TypedDict):
     """One report. Keys that end in `_s` are times, and alone may differ between identical inline runs."""
 
@@ -65,6 +71,7 @@ class MetricsRecord(TypedDict):
     agents: Mapping[str, AgentMetrics]
     stages: Mapping[str, StageMetrics]  # by "plan/stage"
     rollouts: RolloutMetrics
+    object_store: ObjectStoreMetrics
     faults: Mapping[str, int]
     league: Mapping[str, Any]
 

@@ -27,13 +27,13 @@ class Sink(Protocol):
 class JsonlSink:
     """One JSON object per report and line, on disk as soon as `report` returns.
 
-    Values that JSON cannot say (NaN, infinities) become null. A resumed run passes the env steps of its checkpoint:
-    reports beyond it, which the run is about to make again, are taken out of the file first.
+    Values that JSON cannot say (NaN, infinities) become null. A resumed run says how many reports there were at its
+    checkpoint: those after, which the run is about to make again, are taken out of the file first.
     """
 
-    def __init__(self, path: Path, resumed_at_env_steps: int | None = None) -> None:
-        if resumed_at_env_steps is not None and path.exists():
-            _drop_reports_beyond(path, resumed_at_env_steps)
+    def __init__(self, path: Path, reports_before: int | None = None) -> None:
+        if reports_before is not None and path.exists():
+            _drop_reports_after(path, reports_before)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
 
@@ -41,6 +41,10 @@ class JsonlSink:
         """Append one line. Raises TypeError on a value that is no number, text, list or mapping, naming its key."""
         self._file.write(_line(record))
         self._file.flush()
+
+    def sync(self) -> None:
+        """Return once what was reported so far is on disk."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
@@ -64,10 +68,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _drop_reports_beyond(path: Path, env_steps: int) -> None:
-    kept = [record for record in read_metrics(path) if record["env_steps"] <= env_steps]
+def _drop_reports_after(path: Path, count: int) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines[:count] if line.endswith("\n")]  # the last may have been cut off by a crash
     aside = path.with_name(path.name + ".partial")
-    aside.write_text("".join(_line(record) for record in kept), encoding="utf-8")
+    aside.write_text("".join(kept), encoding="utf-8")
     os.replace(aside, path)
 
 

@@ -1,5 +1,6 @@
 """Environments with something wrong, by import path."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,16 @@ class Underpays(BaseWrapper[str, Any, Any]):
 def underpays() -> Underpays:
     """An AEC environment whose `last` is at odds with its `rewards`."""
     return Underpays(env(num_agents=2))
+
+
+class Stuck(CartPoleTeam):
+    """Hangs, once 1,000 env steps have been made in this process."""
+
+    made = 0
+
+    def step(self, actions: dict[str, int]) -> Any:
+        Stuck.made += 1
+        if Stuck.made > 1_000:
+            print("stuck", flush=True)  # noqa: T201  tells the test that waits for it
+            threading.Event().wait()
+        return super().step(actions)

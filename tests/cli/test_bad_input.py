@@ -108,9 +108,23 @@ CASES = {
         "rollouts.fragment_env_steps (4) is less than the 8 copies that a worker steps at once; "
         "raise it to at least 8, or lower env.copies",
     ),
-    "several learners": (
-        ["plan", "default_policy.placement.num_learners=2"],
-        "default_policy.placement.num_learners must be 1, not 2: several learners of one policy are not possible yet",
+    "no learners": (
+        ["plan", "default_policy.placement.num_learners=0"],
+        "default_policy.placement.num_learners must be at least 1, not 0",
+    ),
+    "one GPU and a half": (
+        ["plan", "placement.learners.num_gpus=1.5"],
+        "placement.learners.num_gpus must be a fraction below 1 or a whole number, not 1.5",
+    ),
+    "a GPU without a share of one": (
+        ["plan", "placement.learners.device=cuda"],
+        "policies.cart.placement.device is cuda and num_gpus 0: a process sees only the GPUs that it has a share of; "
+        "raise num_gpus",
+    ),
+    "a stage somewhere else": (
+        ["plan", "placement.learners.stages.Advantages=wrker"],
+        "placement.learners.stages.Advantages must be one of learner, worker, driver, not 'wrker'; "
+        "did you mean 'worker'?",
     ),
     "endless": (
         ["plan", "stop.env_steps=null"],

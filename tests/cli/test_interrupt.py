@@ -1,34 +1,96 @@
-"""Ctrl-C on the command line: the run ends in order, the exit code says so, and a sweep starts no further job."""
+"""Ctrl-C and SIGTERM on the command line: the run ends in order, is kept, and leaves no process."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-PROGRAM = "import sys; from marlflow.cli.main import main; sys.exit(main(sys.argv[1:]))"
-WORDS = ["train", "env=cartpole_team", "runtime=inline", "stop.env_steps=900000000", "log.every_env_steps=2000"]
+from benchmarks.killed_drivers import SETTINGS, Command, reports, started
+from marlflow.experiment.keeping import newest
+
+ENDLESS = [*SETTINGS, "stop.env_steps=900000000", "hydra.run.dir=run", "checkpoint.every_env_steps=1000000"]
+INLINE, RAY = [*ENDLESS, "runtime=inline"], [*ENDLESS, "runtime=ray"]
+
+
+def assert_in_order(command: Command, run: Path, reason: str) -> None:
+    """It has said that it finishes, why and how to go on, in this order, and has kept its last round."""
+    last = reports(run)[-1]["env_steps"]
+    expected = [
+        "finishing this round; interrupt again to stop at once",
+        f"stopping: {reason}",
+        f"to go on from {last:,} env steps: marlflow resume {run}",
+        reason,
+    ]
+    assert [line for line in command.said if line in expected] == expected, command.said
+    assert newest(run).env_steps == last
+    assert not any("Traceback" in line for line in command.said)
+    assert command.left() == []
+
+
+def test_a_run_that_is_terminated_ends_in_order(tmp_path: Path) -> None:
+    with started(["train", *INLINE], tmp_path) as command:
+        command.wait_for("updates", 6)
+        command.send(signal.SIGTERM)
+        assert command.ends() == 143
+        assert_in_order(command, tmp_path / "run", "terminated")
+
+
+def test_a_run_over_ray_ends_in_order_when_its_whole_group_gets_ctrl_c(tmp_path: Path) -> None:
+    with started(["train", *RAY], tmp_path) as command:
+        command.wait_for("updates", 6)
+        command.send(signal.SIGINT, group=True)
+        assert command.ends() == 130
+        assert command.size > 5
+        assert_in_order(command, tmp_path / "run", "interrupted")
+
+
+def test_a_run_over_ray_that_is_terminated_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    with started(["train", *RAY], tmp_path) as command:
+        command.wait_for("starting ray")
+        while not command.helpers():
+            pass  # until it has begun to start Ray
+        command.send(signal.SIGTERM)
+        assert command.ends() == 143
+        assert command.said[-1] == "terminated"
+        assert not any("Traceback" in line for line in command.said)
+        assert command.left() == []
 
 
 def test_an_interrupted_sweep_starts_no_further_job(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *WORDS, "-m", "seed=1,2"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # A shell that starts a command in the background has it ignore SIGINT; the user's terminal does not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
-    ) as run:
-        assert run.stdout is not None
-        for line in run.stdout:
-            if "updates" in line:
-                run.send_signal(signal.SIGINT)
-                break
-        rest = run.stdout.read()
-    assert run.returncode == 130
-    assert "stopping: interrupted" in rest
-    assert "ended after" in rest
-    assert [folder.name for folder in tmp_path.glob("runs/cartpole_team/*/*") if folder.is_dir()] == ["0"]
-    assert list(tmp_path.glob("runs/cartpole_team/*/0/checkpoints/*/cart.safetensors"))
+    words = [word for word in INLINE if not word.startswith("hydra.run.dir")]
+    with started(["train", *words, "-m", "seed=1,2"], tmp_path) as command:
+        command.wait_for("updates", 6)
+        command.send(signal.SIGINT)
+        assert command.ends() == 130
+        assert command.said.count("stopping: interrupted") == 1
+    (several,) = tmp_path.glob("runs/cartpole_team_ppo_dqn/*")
+    assert [folder.name for folder in several.iterdir() if folder.is_dir()] == ["0"]
+    assert newest(several / "0").env_steps > 0
+
+
+# -- at once --------------------------------------------------------------------------------------------------------
+
+STUCK = "env._target_=tests.cli.broken_environments.Stuck"
+
+
+def test_past_the_grace_the_last_whole_checkpoint_stands(tmp_path: Path) -> None:
+    with started(["train", *INLINE, "checkpoint.every_env_steps=400", "stop.grace_s=0.2", STUCK], tmp_path) as command:
+        command.wait_for("stuck")
+        command.send(signal.SIGTERM)
+        assert command.ends() == 143
+        assert command.said[-1] == "terminated"
+        assert not any("Traceback" in line for line in command.said)
+    assert newest(tmp_path / "run").env_steps == 800
+    assert f"to go on from 800 env steps: marlflow resume {tmp_path / 'run'}" in command.said
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
+    with started(["train", *INLINE, STUCK], tmp_path) as command:
+        command.wait_for("stuck")
+        command.send(signal.SIGINT)
+        command.wait_for("finishing this round")
+        command.send(signal.SIGINT)
+        assert command.ends() == 130
+        assert command.said[-1] == "interrupted"
+        assert "there is no checkpoint to go on from" in command.said
+        assert not any("Traceback" in line for line in command.said)

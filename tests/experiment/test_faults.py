@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from marlflow.algorithms.scripted import Random
@@ -18,94 +17,32 @@ from marlflow.base.errors import EnvironmentFailed, EnvironmentHung, StageFailed
 from marlflow.base.random import episode_seed
 from marlflow.cli.main import failure
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Faults, Log, Rollouts
+from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experiment, Faults, Log, Rollouts
+from marlflow.experiment.keeping import newest
 from marlflow.experiment.ready import problems_of
-from marlflow.experiment.train import Result, train
+from marlflow.experiment.train import Result, resume, train
 from marlflow.rollout.fragment import Fault
+from tests.experiment import breaking_environments, kept_runs
+from tests.experiment.breaking_environments import (
+    AT_STEP,
+    Breaks,
+    ForgetsAnObservation,
+    Hangs,
+    ObservationIsNaN,
+    ObservationOfAnotherShape,
+    ObservationOutside,
+    Raises,
+    RaisesInReset,
+    RewardIsNaN,
+    UnknownAgent,
+    breaks,
+)
+from tests.experiment.kept_runs import assert_equal, kept
 from tests.experiment.watching import Seen, reports
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run, without_times
 
 SEED = 11
-AT_STEP = 4
 TIMEOUT_S = 1.0  # a step takes a ten-thousandth of it, also where it has to wait for its turn on a busy machine
-
-
-def breaks(seed: int) -> bool:
-    """Whether an episode is one of those that break."""
-    return seed % 5 == 1
-
-
-class Breaks(CartPoleTeam):
-    """In some of its episodes, at the fourth env step, does what its subclass says. Nobody falls before."""
-
-    def __init__(self) -> None:
-        super().__init__(max_cycles=8)
-        self._breaks = False
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        assert seed is not None
-        self._breaks = breaks(seed)
-        return super().reset(seed, options)
-
-    def step(self, actions: dict[str, int]) -> Any:
-        now = self._breaks and self._cycles == AT_STEP - 1
-        made = super().step(actions)
-        return self.spoil(*made) if now else made
-
-    def spoil(self, observations: Any, rewards: Any, terminations: Any, truncations: Any, infos: Any) -> Any:
-        raise NotImplementedError
-
-
-class Raises(Breaks):
-    def spoil(self, *made: Any) -> Any:
-        raise ValueError("the pole snapped")
-
-
-class RaisesInReset(Breaks):
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        made = super().reset(seed, options)
-        if self._breaks:
-            raise OSError("no such track")
-        return made
-
-    def step(self, actions: dict[str, int]) -> Any:
-        return CartPoleTeam.step(self, actions)
-
-
-class Hangs(Breaks):
-    def spoil(self, *made: Any) -> Any:
-        while True:
-            pass
-
-
-class RewardIsNaN(Breaks):
-    def spoil(self, observations: Any, rewards: Any, *others: Any) -> Any:
-        return observations, {**rewards, "cart_2": float("nan")}, *others
-
-
-class ObservationIsNaN(Breaks):
-    def spoil(self, observations: Any, *others: Any) -> Any:
-        return {**observations, "cart_1": np.full(4, np.nan, np.float32)}, *others
-
-
-class ObservationOutside(Breaks):
-    def spoil(self, observations: Any, *others: Any) -> Any:
-        return {**observations, "cart_1": np.array([1e9, 0.0, 0.0, 0.0], np.float32)}, *others
-
-
-class ObservationOfAnotherShape(Breaks):
-    def spoil(self, observations: Any, *others: Any) -> Any:
-        return {**observations, "cart_1": np.zeros(3, np.float32)}, *others
-
-
-class UnknownAgent(Breaks):
-    def spoil(self, observations: Any, rewards: Any, *others: Any) -> Any:
-        return {**observations, "ghost": observations["cart_0"]}, {**rewards, "ghost": 1.0}, *others
-
-
-class ForgetsAnObservation(Breaks):
-    def spoil(self, observations: Any, *others: Any) -> Any:
-        return {agent: seen for agent, seen in observations.items() if agent != "cart_3"}, *others
 
 
 # What is said, and of which agent.
@@ -141,10 +78,24 @@ def begun(copies: int, episodes: int = 100) -> dict[int, list[int]]:
     return {copy: [episode_seed(SEED, copy, number) for number in range(episodes)] for copy in range(copies)}
 
 
-def raised_by(experiment: Experiment, where: Path, stage: str = "Collect") -> EnvironmentFailed:
+# Rounds of few env steps, so that no worker has many faults in one: the run then ends in order.
+SHORT_ROUNDS = Rollouts(num_workers=2, fragment_env_steps=4)
+
+
+def raised_by(experiment: Experiment, where: Path) -> EnvironmentFailed:
+    """What ends a run in order, which is reported and kept."""
+    with pytest.raises(EnvironmentFailed) as caught:
+        train(experiment, where)
+    assert failure(caught.value).endswith(f"error: {caught.value.where}: {caught.value.reason}")
+    assert newest(where).env_steps == reports(where)[-1]["env_steps"]
+    return caught.value
+
+
+def raised_within_a_round(experiment: Experiment, where: Path) -> EnvironmentFailed:
+    """What one worker raises that has more faults in one round than all that is allowed."""
     with pytest.raises(StageFailed) as caught:
         train(experiment, where)
-    assert (caught.value.plan, caught.value.stage) == ("rollouts", stage)
+    assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
     cause = caught.value.__cause__
     assert isinstance(cause, EnvironmentFailed)
     assert failure(caught.value).endswith(f"error: {cause.where}: {cause.reason}")
@@ -156,7 +107,7 @@ def raised_by(experiment: Experiment, where: Path, stage: str = "Collect") -> En
 
 @each_kind
 def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path) -> None:
-    cause = raised_by(run_of(kind), tmp_path)
+    cause = raised_by(run_of(kind, rollouts=SHORT_ROUNDS), tmp_path)
     reason, agent = KINDS[kind]
     assert cause.reason == reason
     found = re.fullmatch(
@@ -172,16 +123,33 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     assert int(step) == (0 if kind is RaisesInReset else AT_STEP - not_counted)
     assert isinstance(cause, EnvironmentHung) == (kind is Hangs)
     if kind in (Raises, RaisesInReset, Hangs):
-        assert __file__ in cause.user_traceback
+        assert breaking_environments.__file__ in cause.user_traceback
         assert "marlflow/rollout" not in cause.user_traceback
 
 
-def test_what_was_learned_until_then_is_kept(tmp_path: Path) -> None:
-    raised_by(run_of(Raises), tmp_path)
-    [folder] = (tmp_path / "checkpoints").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"hunters.safetensors", "prey.safetensors"}
-    last = (tmp_path / "metrics.jsonl").read_text().splitlines()[-1]
-    assert f'"env_steps": {folder.name},' in last
+def test_what_was_learned_until_then_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    raised_by(run_of(Raises, rollouts=SHORT_ROUNDS), parts)
+    allowed = run_of(Raises, Faults(env_errors=1_000), rollouts=SHORT_ROUNDS, env_steps=240)
+    result, expected = resume(allowed, parts), train(allowed, whole)
+    assert result.metrics["faults"]["env_errors"] == expected.metrics["faults"]["env_errors"] > 1
+    assert_equal(kept_runs.without_times(kept(whole)), kept_runs.without_times(kept(parts)))
+
+
+def test_without_a_larger_budget_it_ends_again_with_the_next(tmp_path: Path) -> None:
+    experiment = run_of(Raises, rollouts=SHORT_ROUNDS, env_steps=10_000)
+    first = raised_by(experiment, tmp_path)
+    with pytest.raises(EnvironmentFailed) as caught:
+        resume(experiment, tmp_path)
+    assert caught.value.where != first.where
+    assert reports(tmp_path)[-1]["faults"]["env_errors"] >= 2
+
+
+def test_many_in_one_round_end_it_within_the_round_and_what_was_kept_before_stands(tmp_path: Path) -> None:
+    experiment = run_of(Raises, rollouts=Rollouts(2, 80), checkpoint=Checkpoints(every_env_steps=1))
+    cause = raised_within_a_round(experiment, tmp_path)
+    assert cause.reason == "step() raised ValueError: the pole snapped"
+    assert not (tmp_path / "checkpoints").exists(), "it was the first round"
 
 
 # -- within a budget ------------------------------------------------------------------------------------------------
@@ -250,9 +218,8 @@ def test_beyond_the_budget_the_run_ends_and_says_how_many_were_given_up(
     budget: int, tmp_path: Path, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "marlflow"):
-        # Rounds of few env steps, so that no worker has many faults in one.
-        experiment = run_of(Raises, Faults(env_errors=budget), rollouts=Rollouts(2, 4), env_steps=10_000)
-        cause = raised_by(experiment, tmp_path, stage="Count")
+        experiment = run_of(Raises, Faults(env_errors=budget), rollouts=SHORT_ROUNDS, env_steps=10_000)
+        cause = raised_by(experiment, tmp_path)
     given_up = "1 episode was" if budget == 1 else f"{budget} episodes were"
     assert cause.reason == (
         f"step() raised ValueError: the pole snapped; {given_up} given up before, and faults.env_errors allows no more"
@@ -263,17 +230,14 @@ def test_beyond_the_budget_the_run_ends_and_says_how_many_were_given_up(
     assert told[budget].startswith(f"{cause.where}: step() raised ValueError: the pole snapped; ")
     detail = [record.getMessage() for record in caplog.records if "doing" in record.getMessage()]
     assert len(detail) == len(told)
-    assert all(__file__ in text for text in detail)
+    assert all(breaking_environments.__file__ in text for text in detail)
     assert sum(len(receipt.faults) for receipt in seen.receipts) == len(told)
     assert reports(tmp_path)[-1]["faults"]["env_errors"] == len(told)
 
 
 def test_each_kind_of_fault_has_its_own_budget(tmp_path: Path) -> None:
-    cause = raised_by(run_of(Raises, Faults(env_hangs=3), rollouts=Rollouts(2, 4)), tmp_path, stage="Count")
-    assert cause.reason == (
-        "step() raised ValueError: the pole snapped; "
-        "no episodes were given up before, and faults.env_errors allows no more"
-    )
+    cause = raised_by(run_of(Raises, Faults(env_hangs=3), rollouts=SHORT_ROUNDS), tmp_path)
+    assert cause.reason == "step() raised ValueError: the pole snapped"
 
 
 class NeverAgain(Breaks):
@@ -295,7 +259,7 @@ class NeverAgain(Breaks):
 
 def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NeverAgain, "alive", True)
-    cause = raised_by(run_of(NeverAgain, Faults(env_errors=7)), tmp_path)
+    cause = raised_within_a_round(run_of(NeverAgain, Faults(env_errors=7)), tmp_path)
     assert cause.reason == (
         "reset() raised OSError: the server is gone; that is beyond faults (env_errors 7, env_hangs 0), "
         "and no episodes were given up in earlier rounds"
@@ -318,8 +282,9 @@ def test_each_fault_is_told_and_counted_those_of_evaluations_too(
     result = train(experiment, tmp_path)
     said = capsys.readouterr().out.splitlines()
     count = result.metrics["faults"]["env_errors"]
-    assert sum(line.startswith("an episode was given up: env_errors ") for line in said) == count
-    assert f"an episode was given up: env_errors {count}, and faults.env_errors allows 1000" in said
+    assert sum("its episode was given up; env_errors " in line for line in said) == count
+    last = f"its episode was given up; env_errors {count}, and faults.env_errors allows 1000"
+    assert any(line.endswith(last) for line in said)
     missing = sum(breaks(episode_seed(SEED, -1, number)) for number in range(30))
     assert missing > 0
     assert count == sum(len(receipt.faults) for receipt in seen.receipts) + 2 * missing

@@ -1,82 +1,147 @@
-"""Ctrl-C while Ray runs: the run finishes its round, keeps what it learned, ends by itself and leaves no process."""
+"""A signal within a run, wherever it comes: what is under way is finished, unless there is nothing, or no time left."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
 
-LIMIT_S = 120
-ROOT = Path(__file__).parents[2]
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from marlflow.experiment.experiment import Log, Rollouts, Stop
-from marlflow.experiment.train import train
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experiment
+from marlflow.experiment.interrupt import Interrupt, Terminated
+from marlflow.experiment.keeping import newest
+from marlflow.experiment.train import resume, train
+from marlflow.observe.sinks import JsonlSink
+from marlflow.runtime.inline import InlineRuntime
+from tests.experiment.kept_runs import assert_equal, kept, without_times
+from tests.experiment.watching import reports
 from tests.runtime.small_runs import small_run
 
 
-experiment = small_run(
-    "ray", stop=Stop(env_steps=10**9), rollouts=Rollouts(1, 40), log=Log(40, "plain", tensorboard=False)
-)
-result = train(experiment, Path(sys.argv[1]))
-print("stopped by", result.stopped_by, flush=True)
-"""
+class Signals(CartPoleTeam):
+    """Sends its own process the given signals, one in each env step from the 500th of this process on."""
+
+    to_send: tuple[signal.Signals, ...] = ()
+    made = 0
+
+    def step(self, actions: dict[str, int]) -> Any:
+        Signals.made += 1
+        if 0 <= (index := Signals.made - 500) < len(self.to_send):
+            signal.raise_signal(self.to_send[index])
+        return super().step(actions)
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run that nothing but a signal ends, in a process group of its own, as a terminal would start it."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    yield process
-    for left in [*psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []:
-        left.kill()
-    process.kill()
-    process.wait(LIMIT_S)
-    assert process.stdout is not None
-    process.stdout.close()
+def signals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`signals(SIGINT, ...)`: which are sent; the handlers of before stand again afterwards."""
+
+    def choose(*numbers: signal.Signals) -> None:
+        monkeypatch.setattr(Signals, "made", 0)
+        monkeypatch.setattr(Signals, "to_send", numbers)
+
+    return choose
 
 
-def wait_for_reports(process: subprocess.Popen[str], metrics: Path, count: int) -> None:
-    """Reads what the run says until it has reported so often; a run that ends before has failed."""
-    assert process.stdout is not None
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if metrics.exists() and len(metrics.read_text().splitlines()) >= count:
-            return
-    raise AssertionError("the run ended by itself:\n" + "".join(said))
+def run_of(env_steps: int = 10_000, **changes: Any) -> Experiment:
+    changes.setdefault("checkpoint", Checkpoints(every_env_steps=None))
+    return small_run(env=Env(Signals, {"max_cycles": 50}, copies=4), env_steps=env_steps, **changes)
 
 
-def test_one_interrupt_ends_a_run_in_order_and_leaves_no_process(
-    running: subprocess.Popen[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [
+        ([signal.SIGINT], "interrupted"),
+        ([signal.SIGTERM], "terminated"),
+        ([signal.SIGTERM, signal.SIGTERM], "terminated"),
+    ],
+)
+def test_a_run_that_was_asked_to_end_goes_on_as_if_it_never_had(
+    numbers: list[signal.Signals], reason: str, signals: Callable[..., None], tmp_path: Path
 ) -> None:
-    run_dir = tmp_path / "run"
-    wait_for_reports(running, run_dir / "metrics.jsonl", 5)
-    started = [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]
-    assert any("raylet" in process.name() for process in started)
-    # To the whole group, as Ctrl-C in a terminal.
-    os.killpg(running.pid, signal.SIGINT)
-    said, _ = running.communicate(timeout=LIMIT_S)
-    assert running.returncode == 0, said
-    assert "stopped by interrupted" in said
-    assert "Traceback" not in said
-    (kept,) = (run_dir / "checkpoints").iterdir()
-    assert {path.name for path in kept.iterdir()} == {"hunters.safetensors", "prey.safetensors"}
-    _, left = psutil.wait_procs(started, timeout=LIMIT_S)
-    assert not left, f"still running: {left}"
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    parts, whole = tmp_path / "parts", tmp_path / "whole"
+    signals(*numbers)
+    assert train(run_of(), parts).stopped_by == reason
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert newest(parts).env_steps == reports(parts)[-1]["env_steps"] == 560, "the round of the 500th, and no other"
+    signals()
+    resume(run_of(1_040), parts)
+    train(run_of(1_040), whole)
+    assert_equal(kept(whole), kept(parts))
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+
+
+def test_a_second_ctrl_c_ends_it_at_once(signals: Callable[..., None], tmp_path: Path) -> None:
+    signals(signal.SIGTERM, signal.SIGINT)
+    with pytest.raises(Terminated):
+        train(run_of(checkpoint=Checkpoints(every_env_steps=160)), tmp_path)
+    assert newest(tmp_path).env_steps == 480
+
+
+def test_it_may_come_while_a_report_is_written(
+    signals: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, reported = JsonlSink.report, []
+
+    def interrupted(sink: JsonlSink, record: Any) -> None:
+        reported.append(record)
+        if len(reported) == 1:
+            signal.raise_signal(signal.SIGINT)
+        report(sink, record)
+
+    monkeypatch.setattr(JsonlSink, "report", interrupted)
+    assert train(run_of(), tmp_path).stopped_by == "interrupted"
+    assert [record["env_steps"] for record in reports(tmp_path)] == [400, 400]
+
+
+def test_it_may_come_while_the_run_is_ending_by_itself(
+    signals: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = run_of(480, evaluation=Evaluation(10_000, 3))
+    signals(signal.SIGINT)  # the 500th is one of the evaluation's
+    result = train(experiment, tmp_path)
+    assert result.stopped_by == "interrupted"
+    assert newest(tmp_path).env_steps == 480
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["INT", "TERM"]
+)
+def test_while_it_starts_there_is_nothing_to_finish(
+    number: signal.Signals, raised: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    close = InlineRuntime.close
+
+    def start(runtime: InlineRuntime, *given: Any) -> Any:
+        signal.raise_signal(number)
+
+    def see_close(runtime: InlineRuntime) -> None:
+        closed.append(runtime)
+        close(runtime)
+
+    monkeypatch.setattr(InlineRuntime, "start", start)
+    monkeypatch.setattr(InlineRuntime, "close", see_close)
+    with pytest.raises(raised) as caught:
+        train(run_of(), tmp_path)
+    assert type(caught.value) is raised
+    assert len(closed) == 1
+
+
+def test_what_ray_makes_of_sigterm_while_it_starts_is_told_apart_from_other_exits() -> None:
+    with pytest.raises(Terminated), Interrupt(1.0, print).listening():
+        raise SystemExit(signal.SIGTERM)
+    with pytest.raises(SystemExit), Interrupt(1.0, print).listening():
+        raise SystemExit(1)
+
+
+def test_a_signal_after_its_time_is_nobodys() -> None:
+    interrupt = Interrupt(0.0, print)
+    with interrupt.listening():
+        interrupt.begin()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert interrupt.asked is None

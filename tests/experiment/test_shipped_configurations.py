@@ -9,9 +9,11 @@ from marlflow import conf
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env import Window, open_window
 from marlflow.experiment.compose import composed, composing
+from marlflow.experiment.placing import placements
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import ready
 from marlflow.experiment.schema import read
+from marlflow.runtime.spec import Inference
 from tests.experiment.composition import algorithms, experiment_of, prepared, ready_of
 
 CONF = Path(conf.__path__[0])
@@ -143,13 +145,43 @@ def test_an_environment_of_ones_own_takes_its_arguments() -> None:
     assert made.agents == ("cart_0", "cart_1", "cart_2")
 
 
-@pytest.mark.parametrize("group", ["algorithm", "model", "placement"])
+@pytest.mark.parametrize("group", ["algorithm", "model"])
 def test_each_part_of_a_policy_can_be_chosen(group: str) -> None:
     for option in _options(group):
         choose = ["+policies.cart.algorithm.choose=builtins.len"] if option == "scripted" else []
         chosen = f"{group}@policies.cart.{group}={option}"
         policy = experiment_of("policy@policies.cart=ppo", chosen, *choose).policies["cart"]
         assert getattr(policy, group) is not None
+
+
+def test_each_placement_can_be_chosen() -> None:
+    problems: list[str] = []
+    with composing():  # without the command line's help, which composes several times
+        words = {name: ["experiment=simple_tag_ppo_dqn", f"placement={name}"] for name in _options("placement")}
+        read_all = {name: read(composed(chosen), problems) for name, chosen in words.items()}
+    assert problems == []
+    chosen = {name: experiment for name, experiment in read_all.items() if experiment is not None}
+    placed = {name: placements(one.placement, one.policies)["agent"] for name, one in chosen.items()}
+    found = {name: (one.num_learners, one.num_gpus) for name, one in placed.items()}
+    on_gpus = {"one_gpu": (1, 0.5), "gpu_per_policy": (1, 1.0), "data_parallel": (2, 1.0)}
+    assert found == {"cpu": (1, 0.0), "inference_gpu": (1, 0.0), "cluster": (1, 0.0), **on_gpus}
+    assert {name for name, one in chosen.items() if one.placement.spread} == {"cluster"}
+    assert {name for name, one in chosen.items() if one.placement.inference} == {"inference_gpu"}
+
+
+def test_a_policy_can_be_placed_by_itself_and_so_can_a_stage() -> None:
+    made = ready_of(
+        "experiment=simple_tag_ppo_dqn",
+        "placement=one_gpu",
+        "policies.agent.placement.num_gpus=0",
+        "policies.agent.placement.replay=own",
+        "policies.adversary.placement.stages.Advantages=worker",
+        "placement.inference.num_cpus=2",
+    )
+    adversary, agent = (made.spec.policies[name].placement for name in ("adversary", "agent"))
+    assert (adversary.num_gpus, adversary.stages) == (1.0, {"Advantages": "worker"})
+    assert (agent.num_gpus, agent.replay, agent.stages) == (0.0, "own", {})
+    assert made.spec.inference == Inference(num_cpus=2)
 
 
 def test_a_policy_can_be_a_function_of_the_users_own() -> None:

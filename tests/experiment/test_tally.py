@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marlflow.base.items import Update
+from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.experiment.tally import Tally
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
@@ -26,6 +27,8 @@ def test_a_report_has_the_means_since_the_last_one() -> None:
     record = tally.record(1.0, 1.0, {}, {})["policies"]["prey"]
     assert record["loss"] == {"td": pytest.approx((1.0 + 3 * 5.0) / 4)}
     assert record["staleness_mean"] == pytest.approx((4.0 + 3 * 8.0) / 4)
+    assert tally.record(2.0, 2.0, {}, {})["policies"]["prey"] == record, "looking changes nothing"
+    tally.reported(2.0)
     assert tally.record(2.0, 2.0, {}, {})["policies"]["prey"]["loss"] == record["loss"]
     tally.policies["prey"].updated(update(1, 9.0))
     assert tally.record(3.0, 3.0, {}, {})["policies"]["prey"]["loss"] == {"td": 9.0}
@@ -85,6 +88,12 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
         "agents_vanished": 3,
         "env_errors": 2,
         "env_hangs": 1,
+        "workers_lost": 0,
+        "learners_lost": 0,
+        "replays_lost": 0,
+        "checkpoints_failed": 0,
+        "episodes_abandoned": 0,
+        "episodes_restarted": 0,
         "rows_lost": 6,
         "updates_skipped": 0,
     }
@@ -95,3 +104,17 @@ def test_the_speed_leaves_out_what_evaluations_took() -> None:
     tally = Tally(["prey"], ["fox"])
     tally.collected([receipt(0, [])])
     assert tally.record(100.0, 2.0, {}, {})["env_steps_per_s"] == pytest.approx(5.0)
+
+
+def test_a_state_brings_everything_back() -> None:
+    tally = Tally(["prey"], ["fox"])
+    tally.collected([receipt(0, [EpisodeResult(0, n, 1, {"fox": float(n)}, 2 * n, PREY) for n in range(3)])])
+    tally.policies["prey"].updated(update(2, 1.0, 4.0))
+    tally.reported(7.0)
+    tally.policies["prey"].updated(update(1, 3.0, 2.0, skipped=1))
+    other = Tally(["prey"], ["fox"])
+    other.load_state(from_bytes(to_bytes(tally.state())))
+    for one in (tally, other):
+        one.collected([receipt(0, [EpisodeResult(0, 9, 1, {"fox": 9.0}, 0, PREY)])])
+    assert other.record(9.0, 9.0, {}, {}) == tally.record(9.0, 9.0, {}, {})
+    assert other.state() == tally.state()

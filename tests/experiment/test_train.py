@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid, PlanInvalid
-from marlflow.experiment.experiment import Evaluation, Log, Policy, Rollouts, Stop
+from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts, Stop
+from marlflow.experiment.tally import FAULTS
 from marlflow.experiment.train import Result, train
 from marlflow.rollout.stages import Concat
-from marlflow.runtime.spec import Placement
 from tests.experiment.watching import POLICY_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 
@@ -43,13 +43,14 @@ def test_the_run_directory_has_all_that_was_promised(complete: Result) -> None:
 
 def test_the_checkpoint_is_read_with_safetensors_alone(complete: Result) -> None:
     folder = complete.run_dir / "checkpoints" / "1200"
-    assert {path.name for path in folder.iterdir()} == {"hunters.safetensors", "prey.safetensors"}
+    kinds = {path.suffix for path in folder.iterdir()}
+    assert kinds == {".safetensors", ".json"}
     for name in ("hunters", "prey"):
-        tensors = load_file(folder / f"{name}.safetensors")
-        assert {"vector", "moment_1", "moment_2"} <= tensors.keys()
-        assert tensors["vector"].dtype == np.float32
-        assert np.isfinite(tensors["vector"]).all()
-        assert np.abs(tensors["moment_1"]).max() > 0
+        tensors = load_file(folder / f"learner.{name}.safetensors")
+        vector, moment = (next(t for key, t in tensors.items() if key.endswith(end)) for end in ("vector", "moment_1"))
+        assert vector.dtype == np.float32
+        assert np.isfinite(vector).all()
+        assert np.abs(moment).max() > 0
 
 
 def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
@@ -66,6 +67,7 @@ def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
             "agents",
             "stages",
             "rollouts",
+            "object_store",
             "faults",
             "league",
         ]
@@ -78,7 +80,7 @@ def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
         for stage in record["stages"].values():
             assert set(stage) == {"items", "rows", "busy_s", "starved_s", "blocked_s"}
         assert set(record["rollouts"]) == {"env_s", "policy_s", "bookkeeping_s"}
-        assert set(record["faults"]) == {"agents_vanished", "env_errors", "env_hangs", "rows_lost", "updates_skipped"}
+        assert set(record["faults"]) == {*FAULTS, "updates_skipped"}
     assert {"rollouts/Collect", "hunters/Learn", "prey/Insert", "prey/Draw", "prey/queue"} <= found[-1]["stages"].keys()
     assert without_times(found[-1]) == without_times(json.loads(json.dumps(complete.metrics)))
 
@@ -130,7 +132,9 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -
     assert one[-1]["policies"]["prey"]["loss"] != other[-1]["policies"]["prey"]["loss"]
     assert one[-1]["policies"]["hunters"]["return_mean"] != other[-1]["policies"]["hunters"]["return_mean"]
     for policy in ("hunters", "prey"):
-        files = [tmp_path / name / "checkpoints" / "1200" / f"{policy}.safetensors" for name in ("one", "again")]
+        files = [
+            tmp_path / name / "checkpoints" / "1200" / f"learner.{policy}.safetensors" for name in ("one", "again")
+        ]
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
@@ -139,12 +143,14 @@ def test_where_a_replay_lives_changes_nothing_that_is_learned(tmp_path: Path) ->
     algorithm = replace(SMALL_DQN, epsilon_start=1.0, epsilon_end=1.0)
     records: list[Any] = []
     for replay in ("with_learner", "own"):
-        placement = Placement(replay=replay)
+        placement = PolicyPlacement(replay=replay)
         placed = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(algorithm, SMALL, placement)}
         records.append(without_times(train(small_run(policies=placed), tmp_path / replay).metrics))
         del records[-1]["policies"]["prey"]["staleness_mean"]
     assert records[0] == records[1]
-    one, other = (tmp_path / name / "checkpoints" / "1200" / "prey.safetensors" for name in ("with_learner", "own"))
+    one, other = (
+        tmp_path / name / "checkpoints" / "1200" / "learner.prey.safetensors" for name in ("with_learner", "own")
+    )
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -164,7 +170,7 @@ def test_evaluation_counts_nowhere_and_changes_nothing(tmp_path: Path, seen: See
         for policy in record["policies"].values():
             del policy["eval_return_mean"]
     assert one == other
-    files = [tmp_path / name / "checkpoints" / "1200" / "prey.safetensors" for name in ("with", "without")]
+    files = [tmp_path / name / "checkpoints" / "1200" / "learner.prey.safetensors" for name in ("with", "without")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 

@@ -2,7 +2,15 @@
 
 from pathlib import Path
 
-from marlflow.observe.record import MetricsRecord, PolicyInfo, PolicyMetrics, RolloutMetrics, RunInfo, StageMetrics
+from marlflow.observe.record import (
+    MetricsRecord,
+    ObjectStoreMetrics,
+    PolicyInfo,
+    PolicyMetrics,
+    RolloutMetrics,
+    RunInfo,
+    StageMetrics,
+)
 
 INFO = RunInfo(
     name="tag",
@@ -57,6 +65,7 @@ def record(number: int) -> MetricsRecord:
             ),
         },
         rollouts=RolloutMetrics(env_s=1.5 * number, policy_s=1.0 * number, bookkeeping_s=0.5 * number),
+        object_store=ObjectStoreMetrics(bytes=2**20),
         faults={"workers_lost": 1 if number > 2 else 0},
         league={},
     )

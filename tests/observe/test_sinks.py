@@ -78,14 +78,14 @@ def test_a_value_that_is_no_metric_is_named_and_writes_nothing(tmp_path: Path) -
     assert path.read_text() == ""
 
 
-@given(env_steps=st.lists(st.integers(0, 50), unique=True).map(sorted), resumed_at=st.integers(0, 50))
-def test_a_resumed_run_keeps_the_reports_up_to_its_checkpoint(
-    tmp_path_factory: pytest.TempPathFactory, env_steps: list[int], resumed_at: int
+@given(env_steps=st.lists(st.integers(0, 50)).map(sorted), before=st.integers(0, 50))
+def test_a_resumed_run_keeps_the_reports_before_its_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, env_steps: list[int], before: int
 ) -> None:
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     write(path, *({"env_steps": steps} for steps in env_steps))
-    JsonlSink(path, resumed_at_env_steps=resumed_at).close()
-    assert [report["env_steps"] for report in read_metrics(path)] == [step for step in env_steps if step <= resumed_at]
+    JsonlSink(path, reports_before=before).close()
+    assert [report["env_steps"] for report in read_metrics(path)] == env_steps[:before]
     assert [each.name for each in path.parent.iterdir()] == ["metrics.jsonl"]
 
 
@@ -93,7 +93,7 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_gone_after_resume(tmp_path: P
     path = write(tmp_path / "metrics.jsonl", record(1))
     path.write_text(path.read_text() + '{"time_s": 8.0, "env_')
     assert read_metrics(path) == [record(1)]
-    sink = JsonlSink(path, resumed_at_env_steps=1000)
+    sink = JsonlSink(path, reports_before=2)
     sink.report(record(2))
     sink.close()
     assert read_metrics(path) == [record(1), record(2)]

@@ -1,0 +1,225 @@
+"""Provokes every fault there is, and writes what comes of it to docs/faults.md.
+
+python docs/faults.py              writes it, in some minutes
+python docs/faults.py --check      says whether it still says so: paths and numbers aside
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.killed_drivers import SETTINGS, Command, started  # noqa: E402  where it is, is only known above
+from docs import faulty  # noqa: E402
+from marlflow.cli.main import main as marlflow  # noqa: E402
+
+PAGE = Path(__file__).with_suffix(".md")
+HEAD = """\
+# What may go wrong, and what then happens
+
+Each line was provoked by [faults.py](faults.py), and the words in it are what the run said. A *budget* is how often a
+fault may happen before the run ends: `marlflow train faults.env_errors=20`. A run that ends over its budget finishes
+its round, takes a checkpoint and can go on: `marlflow resume RUN faults.env_errors=40`. All faults are counted in
+`metrics.jsonl` under `faults`, and stand in `run.log`: what broke where, and why. An error in code of the user's opens
+with its own traceback, which is left out here.
+
+"""
+QUIET = [word for word in SETTINGS if not word.startswith("log.console")]
+INLINE = [
+    "train",
+    *QUIET,
+    "runtime=inline",
+    "log.console=plain",
+    "log.jsonl=false",
+    "stop.env_steps=800",
+    "hydra.run.dir=run",
+]
+ENDLESS = ["train", *SETTINGS, "stop.env_steps=900000000", "hydra.run.dir=run", "checkpoint.every_env_steps=400"]
+# One round of two env steps of each copy, so that one fault is not followed by others before the run can end in order.
+ONE_FAULT = ["rollouts.fragment_env_steps=2", "log.every_env_steps=100000", "checkpoint.every_env_steps=200"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One line of the table: `provoke` runs it in a folder of its own, `says` finds what to show in what was said."""
+
+    what: str
+    provoke: Callable[[], str]
+    says: str
+    lost: str
+    setting: str
+
+
+def run(*words: str) -> str:
+    """What `marlflow train` says, here, with these words besides the usual ones."""
+    return said(*INLINE, *words)
+
+
+def said(*words: str) -> str:
+    """What a command says, here."""
+    heard = io.StringIO()
+    with contextlib.redirect_stdout(heard), contextlib.redirect_stderr(heard):
+        marlflow(list(words))
+    return heard.getvalue()
+
+
+def env(name: str) -> tuple[str, ...]:
+    """The words for an environment of `faulty`."""
+    return (f"env._target_=docs.faulty.{name}", "~env.num_agents", "~env.max_cycles")
+
+
+def full_disk(*words: str) -> str:
+    """A run during which the disk refuses every checkpoint."""
+    with patch("marlflow.runtime.checkpoints.os.fsync", faulty.no_space):
+        return run(*words)
+
+
+def spoiled(spoil: Callable[[Path], Any], *words: str, stop: int = 800) -> str:
+    """What `marlflow resume` says of a run whose newest checkpoint was spoiled."""
+    run(f"stop.env_steps={stop}", "log.console=none")
+    spoil(Path("run") / "checkpoints" / str(stop))
+    return said("resume", "run", "stop.env_steps=1000", "log.console=plain", *words)
+
+
+def only_one(spoil: Callable[[Path], Any]) -> str:
+    """The same, of a run that has one checkpoint only."""
+    return spoiled(spoil, stop=400)
+
+
+def signalled(number: signal.Signals) -> str:
+    """A run in a process of its own that gets a signal, and what a resume says if it was the end of it."""
+    with started([*ENDLESS, "runtime=inline"], Path.cwd()) as command:
+        command.wait_for("1,000 env steps")
+        command.send(number)
+        command.ends()
+    more = said("resume", "run", "stop.env_steps=1000", "log.console=plain") if number == signal.SIGKILL else ""
+    return "\n".join([*command.said, more])
+
+
+def killed(process: str, index: int, *words: str) -> str:
+    """A run over Ray of which one process is killed, the `index`th of that name, and which then learns on."""
+    with started([*ENDLESS, "runtime=ray", *words], Path.cwd()) as command:
+        command.wait_for("1,000 env steps")
+        _named(command, process)[index].kill()
+        command.wait_for("it died and is replaced")
+        command.wait_for("faults so far")
+        command.send(signal.SIGINT)
+        command.ends()
+        return "\n".join(command.said)
+
+
+def _named(command: Command, process: str) -> list[Any]:
+    found = [one for one in command.helpers() if one.name().startswith(process[:15]) or process in one.cmdline()[0:1]]
+    return sorted(found, key=lambda one: one.create_time())
+
+
+ERROR, NOTICE, ON = r"^error: .*", r"^environment .*: its episode was given up; .*", r"^to go on from .*"
+KEPT = "nothing: it was kept"
+QUICK = [
+    Fault("An environment raises, or breaks PettingZoo's rules", lambda: run(*env("Raises"), *ONE_FAULT),
+          f"{ERROR}|{ON}", "the rows of that episode that were not delivered", "`faults.env_errors: 0`"),
+    Fault("The same, within the budget", lambda: run(*env("Raises"), "faults.env_errors=1000"), NOTICE,
+          "the rows of that episode that were not delivered", "`faults.env_errors: 1000`"),
+    Fault("An environment shows a NaN", lambda: run(*env("GoesBlind"), *ONE_FAULT), f"{ERROR}|{ON}",
+          "the rows of that episode that were not delivered", "`faults.env_errors: 0`"),
+    Fault("An environment hangs", lambda: run(*env("Hangs"), *ONE_FAULT, "env.step_timeout_s=0.5"), f"{ERROR}|{ON}",
+          "the rows of that episode that were not delivered", "`env.step_timeout_s`, `faults.env_hangs: 0`"),
+    Fault("A loss is not finite", lambda: run(*env("Jackpot"), "faults.updates_skipped=100000"),
+          r"^learner .*: a gradient was not finite.*", "that optimiser step", "`faults.updates_skipped: 100000`"),
+    Fault("Beyond a budget", lambda: run(*env("Jackpot"), "faults.updates_skipped=0"),
+          rf"{ERROR}|^that was updates_skipped .*|{ON}", KEPT,
+          "`faults.updates_skipped: 0`"),
+    Fault("The disk is full", lambda: full_disk("stop.env_steps=1200"),
+          r"^checkpoint at .*: it could not be written; .*", "that checkpoint; the one before stands",
+          "`faults.checkpoints_failed: 3`"),
+    Fault("It is full when the run ends", lambda: full_disk("stop.env_steps=400"), f"{ERROR}|^there is no checkpoint.*",
+          "what came after the last checkpoint", "`checkpoint.every_env_steps`"),
+    Fault("The newest checkpoint is damaged", lambda: spoiled(faulty.flipped), r"^checkpoint .*|^going on.*",
+          "what came after the one before", "`checkpoint.keep: 2`"),
+    Fault("A file of the only one is cut short", lambda: only_one(faulty.truncated), r"^error: .*|^  \d\. .*",
+          "the run", "`checkpoint.keep: 2`"),
+    Fault("A checkpoint is of another format", lambda: only_one(faulty.of_another_format), r"^error: .*|^  \d\. .*",
+          KEPT, "the version of marlflow"),
+    Fault("A checkpoint is of other policies",
+          lambda: spoiled(faulty.untouched, "policies.dqn_team.model.hidden_sizes=[8]", "seed=1"),
+          r"^error: .*|^  \d\. .*", KEPT, "`seed`, `env`, `policies`"),
+    Fault("Somebody put a pickle where a tensor was", lambda: only_one(faulty.with_a_pickle), r"^error: .*|^  \d\. .*",
+          "the run; nothing is ever unpickled", "`checkpoint.keep: 2`"),
+    Fault("Somebody put a link where a tensor was", lambda: only_one(faulty.with_a_link), r"^error: .*|^  \d\. .*",
+          "the run; no link is followed", "`checkpoint.keep: 2`"),
+    Fault("The cluster has no room",
+          lambda: said("train", *QUIET, "runtime=ray", "placement.learners.num_gpus=99", "hydra.run.dir=run"),
+          r"^error: .*|^  \d\. .*", "nothing: it did not start", "`placement`, `rollouts.placement`"),
+]  # fmt: skip
+SLOW = [
+    Fault("Ctrl-C", lambda: signalled(signal.SIGINT), rf"^finishing.*|^stopping: .*|{ON}", KEPT,
+          "`stop.grace_s: 30`"),
+    Fault("SIGTERM", lambda: signalled(signal.SIGTERM), rf"^finishing.*|^stopping: .*|{ON}", KEPT,
+          "`stop.grace_s: 30`"),
+    Fault("The driver is killed, and the run resumed", lambda: signalled(signal.SIGKILL), r"^going on from .*",
+          "what came after the last checkpoint, which a resume does again", "`checkpoint.every_env_steps`"),
+    Fault("A rollout worker is killed", lambda: killed("ray::RolloutActor", 0), r"^rollout worker .*: it died and .*",
+          "its round, which nobody received and nobody counts, and its episodes", "`faults.workers_lost: 100`"),
+    Fault("A learner is killed", lambda: killed("ray::Host", 0), r"^learner .*: it died and .*",
+          "what it learned since the last checkpoint; a replay beside it", "`faults.learners_lost: 20`"),
+    Fault("A replay is killed", lambda: killed("ray::Host", -1, "placement.learners.replay=own"),
+          r"^replay .*: it died and .*", "its rows; it learns on once it has `learning_starts_agent_steps` again",
+          "`faults.replays_lost: 20`"),
+]  # fmt: skip
+
+
+def line(fault: Fault) -> str:
+    """A fault's line of the table; raises ValueError if it did not say what it is to say."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            heard = fault.provoke().replace(os.path.realpath(folder), "...").replace(str(ROOT), "...")
+        finally:
+            os.chdir(before)
+    shown = {mask(found): found.strip() for found in reversed(re.findall(fault.says, heard, re.M))}  # each only once
+    if not shown:
+        raise ValueError(f"{fault.what}: nothing that was said matches {fault.says}:\n{heard}")
+    words = "<br>".join(f"`` {found} ``" for found in reversed(shown.values())).replace("|", "\\|")
+    return f"| {fault.what} | {words} | {fault.lost} | {fault.setting} |"
+
+
+def mask(text: str) -> str:
+    """What has to be the same each time: no numbers."""
+    return re.sub(r"\d[\d,.]*", "0", text)
+
+
+def lines(faults: list[Fault]) -> Iterator[str]:
+    """The table."""
+    yield "| What happens | What is said | What is lost | Setting |"
+    yield "|---|---|---|---|"
+    yield from map(line, faults)
+
+
+def main() -> int:
+    """Writes the page, or with --check compares; 1 if it differs."""
+    text = HEAD + "\n".join(lines([*QUICK, *SLOW])) + "\n"
+    if "--check" not in sys.argv:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    before = {mask(then) for then in PAGE.read_text(encoding="utf-8").splitlines()}
+    other = [now for now in text.splitlines() if mask(now) not in before]
+    sys.stdout.write("\n".join(["these lines are not as they were:", *other, ""]) if other else "as it was\n")
+    return bool(other)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""What is kept of a run, and how one goes on from it: the parts that the runtime has, and what the driver knows."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
+from marlflow.base.kept import Tree, from_bytes, to_bytes
+from marlflow.experiment.environment import environment_name
+from marlflow.experiment.ready import Ready
+from marlflow.experiment.waiting import Waiting
+from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
+from marlflow.runtime.protocol import Resumed, Runtime
+
+log = logging.getLogger("marlflow")
+
+DRIVER = "driver"
+_WAITING = "waiting"
+_NO_ROWS = 1 << 62
+
+
+def folder(run_dir: Path) -> Path:
+    """Where a run's checkpoints are."""
+    return run_dir / "checkpoints"
+
+
+def identity(made: Ready) -> dict[str, Any]:
+    """What has to be the same for a run to go on: plain data, which a person can read."""
+    spec = made.spec
+    return {
+        "seed": spec.seed,
+        "env": {"factory": environment_name(made.experiment.env), "copies": spec.copies, "agents": list(made.agents)},
+        "policies": {
+            name: {
+                "algorithm": policy.algorithm.name,
+                "model": _described(policy.model),
+                "observes": _described(policy.spaces.observation),
+                "acts": _described(policy.spaces.action),
+                # What waits in a plan has gone through those that run elsewhere than at the learner, or has not.
+                "stages": dict(policy.placement.stages),
+            }
+            for name, policy in spec.policies.items()
+        },
+    }
+
+
+def _described(value: object) -> str:
+    """What it is, the same in every process: without addresses."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+class Keeper:
+    """Takes the checkpoints of a run, and gives back what is in one. `kept_at` are the env steps of the last."""
+
+    def __init__(self, made: Ready, run_dir: Path, runtime: Runtime) -> None:
+        self._made, self._runtime, self._settings = made, runtime, made.experiment.checkpoint
+        self._store = Checkpoints(folder(run_dir), self._settings.keep)
+        self._begin_rows()
+        self.kept_at: int | None = None
+        self._last: Path | None = None
+
+    def _begin_rows(self) -> None:
+        """No rows are kept yet that the next checkpoint could share."""
+        keeps_none = self._settings.replay == "none"
+        # From which row on each replay is to give its rows: where they ended the last time, or none at all.
+        self._rows_kept = dict.fromkeys(self._made.spec.learning, _NO_ROWS) if keeps_none else {}
+        self._row_files: dict[str, tuple[str, int]] = {}  # of each file with rows: whose they are, and where they end
+
+    def keep(self, env_steps: int, driver_state: Callable[[Waiting], Tree], reports: int, figure: float | None) -> Path:
+        """Writes a checkpoint; nothing is in flight. Raises ActorLost or CheckpointFailed: there is none then.
+
+        `driver_state` says what the driver knows, with a tree of each item that waits; `reports` have been made.
+        """
+        kept = self._runtime.keep(self._rows_kept)
+        files = dict(kept.files)
+        waiting = Waiting()
+        try:
+            files[DRIVER] = to_bytes(driver_state(waiting))
+        except TypeError as error:  # of a matchmaker of the user's, say
+            raise CheckpointFailed(f"what the driver knows cannot be kept: {error}") from error
+        for number, packed in enumerate(self._runtime.pack(waiting.payloads)):
+            files[f"{_WAITING}.{number}"] = packed
+        held = {
+            name: whose for name, whose in self._row_files.items() if whose[1] > kept.replays[whose[0]][0]
+        }  # of those before, what is not all evicted
+        notes = {
+            "identity": identity(self._made),
+            "replay": self._settings.replay,
+            "reports": reports,
+        }
+        try:
+            path = self._store.write(env_steps, files, [name for name in held if name not in files], notes, figure)
+        except CheckpointFailed:
+            if self._last is not None and not self._last.is_dir():  # somebody removed what rows were to be shared with
+                self._begin_rows()
+            raise
+        self._row_files = held | {name: whose for name in files if (whose := _rows_of(name)) is not None}
+        if self._settings.replay == "rows":
+            self._rows_kept = {policy: stop for policy, (_, stop) in kept.replays.items()}
+        self.kept_at, self._last = env_steps, path
+        return path
+
+    def restore(self, checkpoint: Checkpoint) -> tuple[Tree, Waiting, Resumed]:
+        """The driver's state, the rows that waited, and what could not be taken up again."""
+        try:
+            resumed = self._runtime.restore(checkpoint.read, checkpoint.names, self._settings.replay_max_env_steps)
+        except CheckpointUnusable as error:
+            raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in error.problems]) from error
+        self.kept_at, self._last = checkpoint.env_steps, checkpoint.path
+        self._store.go_on_from(checkpoint)
+        tree = from_bytes(checkpoint.read(DRIVER))
+        count = sum(name.startswith(f"{_WAITING}.") for name in checkpoint.names)
+        packed = [checkpoint.read(f"{_WAITING}.{number}") for number in range(count)]
+        if self._settings.replay == "rows":
+            self._row_files = {name: whose for name in checkpoint.names if (whose := _rows_of(name)) is not None}
+            for policy, stop in self._row_files.values():
+                self._rows_kept[policy] = max(stop, self._rows_kept.get(policy, 0))
+        return tree, Waiting(self._runtime.unpack(packed)), resumed
+
+
+def _rows_of(name: str) -> tuple[str, int] | None:
+    """Whose rows a file has and at which number they end; None if it has none."""
+    kind, _, rest = name.partition(".")
+    policy, _, numbers = rest.rpartition(".")
+    first, dash, stop = numbers.partition("-")
+    is_rows = kind == "replay" and policy and dash and first.isdigit() and stop.isdigit()
+    return (policy, int(stop)) if is_rows else None
+
+
+@contextmanager
+def only_process_in(run_dir: Path) -> Iterator[None]:
+    """No other process runs in this directory; raises ConfigInvalid if one does. It ends with its process."""
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigInvalid(
+                [f"another process is running in {run_dir}; wait for its end, or interrupt it"]
+            ) from error
+        except OSError as error:
+            log.info("%s cannot be locked (%s): nothing keeps two processes from running in it", run_dir, error)
+        yield
+    finally:
+        os.close(folder)
+
+
+def newest(run_dir: Path) -> Checkpoint:
+    """The newest whole checkpoint of a run; raises CheckpointUnusable if there is none."""
+    return Checkpoints(folder(run_dir), keep=1).load()
+
+
+def passed_over(checkpoint: Checkpoint) -> list[str]:
+    """Which newer checkpoints are not whole, and why."""
+    return [f"checkpoint {path} is not whole ({why}); one before it is used" for path, why in checkpoint.passed_over]
+
+
+def check_identity(checkpoint: Checkpoint, made: Ready) -> None:
+    """Raises CheckpointUnusable with every difference between the run that was kept and the one that is to go on."""
+    kept, now = checkpoint.notes["identity"], identity(made)
+    if problems := list(_differences(kept, now)):
+        raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in problems])
+
+
+def _differences(kept: Any, now: Any, path: str = "") -> Iterator[str]:
+    if isinstance(kept, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys([*kept, *now]):
+            where = f"{path}.{key}" if path else str(key)
+            if key not in now:
+                yield f"it has {where}, which this run has not"
+            elif key not in kept:
+                yield f"it has no {where}, which this run has"
+            else:
+                yield from _differences(kept[key], now[key], where)
+    elif kept != now:
+        yield f"{path} was {kept!r} when it was kept, and is {now!r} now"

@@ -1,0 +1,105 @@
+"""From what the configuration says about places to what each process takes, and what of it makes no sense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+
+import torch
+
+from marlflow.experiment.experiment import Experiment, Policy, PolicyPlacement, RunPlacement
+from marlflow.runtime.spec import Inference, Placement, Reservation
+
+_SMALLEST_GPU = 10_000
+"""Ray counts GPUs in parts of so many."""
+
+
+def placements(run: RunPlacement, policies: Mapping[str, Policy]) -> dict[str, Placement]:
+    """What the learner of each policy takes: what it says itself, else what the run says."""
+    placed = {name: _placed(run.learners, policy.placement) for name, policy in policies.items()}
+    if run.shared_gpus is None:
+        return placed
+    sharing = [name for name, policy in policies.items() if _shares(policy)]
+    share = shared_equally(run.shared_gpus, sum(placed[name].num_learners for name in sharing))
+    return placed | {name: replace(placed[name], num_gpus=share) for name in sharing}
+
+
+def _placed(learners: Placement, own: PolicyPlacement) -> Placement:
+    said = {field.name: getattr(own, field.name) for field in fields(own)}
+    return replace(learners, **{name: value for name, value in said.items() if value is not None})
+
+
+def _shares(policy: Policy) -> bool:
+    return policy.algorithm.learns and policy.placement.num_gpus is None
+
+
+def shared_equally(gpus: float, processes: int) -> float:
+    """What each of `processes` takes of `gpus` (a fraction of one, or whole ones), so that all fit.
+
+    Where there is more than one GPU but not one for each, as many share a GPU as must.
+    """
+    if processes == 0:
+        return 0.0
+    if gpus >= processes:
+        return float(gpus // processes)
+    share = gpus / processes if gpus <= 1 else 1 / math.ceil(processes / gpus)
+    return math.floor(share * _SMALLEST_GPU + 1e-6) / _SMALLEST_GPU
+
+
+def placement_problems(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each number or device of a placement that makes no sense."""
+    run = experiment.placement
+    yield from _reservation_problems("rollouts.placement", experiment.rollouts.placement)
+    yield from _learner_problems("placement.learners", run.learners)
+    if run.inference is not None:
+        yield from _reservation_problems("placement.inference", run.inference)
+        yield from _device_problems("placement.inference", run.inference.device, run.inference.num_gpus)
+    if run.shared_gpus is not None and (run.shared_gpus <= 0 or (run.shared_gpus > 1 and run.shared_gpus % 1)):
+        yield f"placement.shared_gpus must be a fraction below 1, a whole number, or null, not {run.shared_gpus:g}"
+    if run.shared_gpus is not None and run.learners.num_gpus > 0:
+        yield (
+            f"placement.shared_gpus is {run.shared_gpus:g} and placement.learners.num_gpus {run.learners.num_gpus:g}: "
+            "learners share GPUs, or each takes its own; set one of the two to null or 0"
+        )
+    everybody = {f"policies.{name}": policy for name, policy in experiment.policies.items()}
+    everybody["default_policy"] = experiment.default_policy
+    for path, policy in everybody.items():
+        yield from _learner_problems(f"{path}.placement", policy.placement)
+
+
+def device_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
+    """One sentence for each policy that is to learn on a GPU without a share of one, or on what torch does not know."""
+    for name, placement in placements(experiment.placement, policies).items():
+        if policies[name].algorithm.learns:
+            yield from _device_problems(f"policies.{name}.placement", placement.device, placement.num_gpus)
+
+
+def _learner_problems(path: str, placement: Placement | PolicyPlacement) -> Iterator[str]:
+    if placement.num_learners is not None and placement.num_learners < 1:
+        yield f"{path}.num_learners must be at least 1, not {placement.num_learners}"
+    yield from _reservation_problems(path, placement)
+
+
+def _reservation_problems(path: str, takes: Reservation | Placement | PolicyPlacement | Inference) -> Iterator[str]:
+    resources = {f"resources.{name}": amount for name, amount in (takes.resources or {}).items()}
+    for key, amount in {"num_cpus": takes.num_cpus, "num_gpus": takes.num_gpus, **resources}.items():
+        if amount is not None and amount < 0:
+            yield f"{path}.{key} must be at least 0, not {amount:g}"
+    if takes.num_gpus is not None and takes.num_gpus > 1 and takes.num_gpus % 1:
+        yield f"{path}.num_gpus must be a fraction below 1 or a whole number, not {takes.num_gpus:g}"
+
+
+def _device_problems(path: str, device: str | None, num_gpus: float) -> Iterator[str]:
+    if device is None:
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        yield f"{path}.device must be one of torch's, such as cpu, cuda or cuda:1, not {device!r}"
+        return
+    if kind == "cuda" and num_gpus <= 0:
+        yield (
+            f"{path}.device is {device} and num_gpus 0: a process sees only the GPUs that it has a share of; "
+            "raise num_gpus"
+        )

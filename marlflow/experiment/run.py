@@ -1,0 +1,331 @@
+"""A run under way: what its plan asks of the driver, when it stops, and what is said and kept of it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
+from marlflow.base.items import Update, Weights
+from marlflow.base.kept import Tree
+from marlflow.experiment.experiment import Policy
+from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
+from marlflow.experiment.interrupt import Interrupt
+from marlflow.experiment.keeping import Keeper
+from marlflow.experiment.plans import Desk, build_plan
+from marlflow.experiment.ready import Ready
+from marlflow.experiment.reporting import Reporting, figure
+from marlflow.experiment.tally import Tally
+from marlflow.experiment.waiting import Waiting
+from marlflow.flow import Executor, Plan, source
+from marlflow.observe.console import RunConsole
+from marlflow.observe.record import MetricsRecord
+from marlflow.rollout.fragment import Evaluated, Fault
+from marlflow.rollout.matchups import Dealer, DealtWorkers
+from marlflow.rollout.protocol import Request, Round
+from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runtime.protocol import Resumed, Runtime
+
+log = logging.getLogger("marlflow")
+
+
+class Run:
+    """A run, its parts set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there."""
+
+    def __init__(
+        self,
+        made: Ready,
+        run_dir: Path,
+        runtime: Runtime,
+        shown: RunConsole,
+        interrupt: Interrupt,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self._experiment, self._spec, self._run_dir = made.experiment, made.spec, run_dir
+        self._runtime, self._console = runtime, shown
+        self._interrupt = interrupt
+        self.budget = FaultBudget(made.experiment.faults, shown.notice)
+        self._tally = Tally(tuple(made.spec.policies), made.agents)
+        self._rounds = 0
+        self._due_log = made.experiment.log.every_env_steps
+        self._due_evaluation = 0
+        self._due_checkpoint = made.experiment.checkpoint.every_env_steps
+        self._ended: set[str] = set()
+        self._stopping: str | None = None
+        self._time_before_s = self._training_s = self._evaluating_s = 0.0
+        self._not_kept: MarlflowError | None = None
+        self.stopped_by = ""
+        self._keeper = Keeper(made, run_dir, runtime)
+        parts = runtime.start(made.spec, self._lost)
+        self._dealer = _dealer(made)
+        dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
+        self._workers = BudgetedWorkers(dealt, self.budget)
+        self._parts = replace(parts, workers=self._workers)
+        plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
+        (run_dir / "plan.mmd").write_text(plan.mermaid())
+        self.reporting = Reporting(made.experiment, run_dir, shown)
+        self._executor = Executor(plan, self._reported, (self.reporting,), self._between_rounds)
+        self._began_s = time.perf_counter()
+        if checkpoint is not None:
+            self._go_on_from(checkpoint)
+        self.reporting.begin(checkpoint)
+        self.last: MetricsRecord = self._record()
+
+    @property
+    def failure(self) -> MarlflowError | None:
+        """What is to be raised when the run has ended: a fault too many, or that its end could not be kept."""
+        return self.budget.failure or self._not_kept
+
+    @property
+    def kept_at(self) -> int | None:
+        """Env steps of the checkpoint that `marlflow resume` would go on from; None if there is none."""
+        return self._keeper.kept_at
+
+    def run(self) -> None:
+        """Until a stop condition holds and everything under way has been used."""
+        self._began_s = time.perf_counter() - self._time_before_s
+        self._executor.run_sync()
+        # When every plan has ended, so does their source, without asking for another round.
+        self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
+        if self._tally.env_steps and self._keeper.kept_at != self._tally.env_steps and not self.failure:
+            self._keep()
+        if self._experiment.evaluation.episodes and not self._interrupt.asked and self.budget.failure is None:
+            self._evaluate_at_the_end()
+        self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
+        self.report()
+        for name in self._spec.learning:
+            if self._tally.policies[name].updates == 0:
+                sampled = self._tally.policies[name].agent_steps_sampled
+                self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
+
+    def _evaluate_at_the_end(self) -> None:
+        """What the policies came to, greedily: a plan of one stage and one item."""
+        left = [range(self._experiment.evaluation.episodes)]
+
+        def evaluate() -> Evaluated | Awaitable[Evaluated]:
+            if not left:
+                raise StopIteration
+            return self._workers.evaluate(left.pop(), self._published())
+
+        plan = Plan("evaluation", source(evaluate, name="Evaluate"))
+        Executor(plan, lambda _, results: self._evaluated(results, time.perf_counter())).run_sync()
+
+    # -- what the plan asks of the driver -----------------------------------------------------------------------
+
+    def _between_rounds(self) -> Callable[[], None] | None:
+        """Whether the next round is to wait until a checkpoint is taken: when one is due, and before the end."""
+        self._stopping = self._stop_reason()
+        due = self._due_checkpoint is not None and self._tally.env_steps >= self._due_checkpoint
+        return self._keep if due or (self._stopping is not None and self._rounds) else None
+
+    def _next_request(self) -> Request | None:
+        if self._stopping is not None:
+            self.stopped_by = self._stopping
+            self._console.notice(f"stopping: {self._stopping}")
+            return None
+        schedules = {
+            name: dict(self._spec.policies[name].algorithm.schedules(self._tally.policies[name].agent_steps_sampled))
+            for name in self._spec.learning
+        }
+        self._rounds += 1
+        return Request(self._rounds - 1, self._published(), schedules)
+
+    def _published(self) -> dict[str, Weights]:
+        return {name: learner.published for name, learner in self._parts.learners.items()}
+
+    def _round_made(self, round: Round) -> Round | Awaitable[Round]:
+        began_s = time.perf_counter()
+        self._training_s = began_s - self._began_s - self._evaluating_s
+        self._tally.collected(round.receipts)
+        self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
+        self._end_policies()
+        evaluation = self._experiment.evaluation
+        if evaluation.episodes and self._tally.env_steps >= self._due_evaluation:
+            self._due_evaluation += evaluation.every_env_steps
+            results = self._workers.evaluate(range(evaluation.episodes), self._published())
+            if isinstance(results, Awaitable):
+                return self._after_evaluation(round, results, began_s)
+            self._evaluated(results, began_s)
+        self._report_if_due()
+        return round
+
+    async def _after_evaluation(self, round: Round, results: Awaitable[Evaluated], began_s: float) -> Round:
+        self._evaluated(await results, began_s)
+        self._report_if_due()
+        return round
+
+    def _evaluated(self, results: Evaluated, began_s: float) -> None:
+        self._tally.evaluated(results)
+        self._evaluating_s += time.perf_counter() - began_s
+        self.budget.account(results.faults)
+
+    def _reported(self, plan: str, item: Any) -> None:
+        if not isinstance(item, Update):
+            return
+        self._tally.policies[plan].updated(item)
+        if item.updates_skipped:
+            reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
+            skipped = Fault("updates_skipped", f"learner {plan}", reason, "", 0)
+            self.budget.spend(skipped, item.updates_skipped)
+
+    def _lost(self, fault: Fault) -> None:
+        """A process died, and has a successor."""
+        self._tally.faulted([fault])
+        self.budget.spend(fault)
+        if fault.kind == "replays_lost":
+            self._executor.starts_again(fault.where.removeprefix("replay "))
+
+    # -- when to stop -------------------------------------------------------------------------------------------
+
+    def _stop_reason(self) -> str | None:
+        stop = self._experiment.stop
+        if self.budget.failure is not None:
+            return "more faults than are allowed"
+        if self._interrupt.asked is not None:
+            return self._interrupt.asked
+        if stop.env_steps is not None and self._tally.env_steps >= stop.env_steps:
+            return f"stop.env_steps={stop.env_steps}"
+        if stop.time_s is not None and time.perf_counter() - self._began_s >= stop.time_s:
+            return f"stop.time_s={stop.time_s:g}"
+        reached = [self._has_reached(name, target) for name, target in stop.policies.items()]
+        if reached and all(reached):
+            return ", ".join(f"stop.policies.{name}.return_mean={target:g}" for name, target in stop.policies.items())
+        if self._spec.learning and self._ended == set(self._spec.learning):
+            return "every policy's own stop"
+        return None
+
+    def _has_reached(self, policy: str, target: float) -> bool:
+        mean = self._tally.policies[policy].settled_return_mean
+        return mean is not None and mean >= target
+
+    def _end_policies(self) -> None:
+        for name in self._spec.learning:
+            if name not in self._ended and self._is_done(name):
+                self._ended.add(name)
+                self._executor.end_plan(name)
+                self._console.notice(f"policy {name} has learned enough: its plan ends, it goes on acting")
+
+    def _policy(self, name: str) -> Policy:
+        return self._experiment.policies.get(name, self._experiment.default_policy)
+
+    def _is_done(self, name: str) -> bool:
+        """Whether a policy's own stop holds."""
+        limit, target = self._policy(name).stop.agent_steps, self._policy(name).stop.return_mean
+        sampled = self._tally.policies[name].agent_steps_sampled
+        return (limit is not None and sampled >= limit) or (target is not None and self._has_reached(name, target))
+
+    # -- what is kept -------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """A checkpoint; nothing is in flight. If there can be none, that is a fault, and the last one stands."""
+        every = self._experiment.checkpoint.every_env_steps
+        while every is not None and self._due_checkpoint is not None and self._tally.env_steps >= self._due_checkpoint:
+            self._due_checkpoint += every
+        try:
+            try:
+                path = self._kept()
+            except ActorLost:  # who was lost meanwhile, or before and nobody noticed, has a successor now
+                path = self._kept()
+        except (ActorLost, CheckpointFailed) as failure:
+            fault = Fault("checkpoints_failed", f"checkpoint at {self._tally.env_steps} env steps", str(failure), "", 0)
+            self._tally.faulted([fault])
+            self.budget.spend(fault)
+            self._not_kept = failure
+            return
+        self._not_kept = None
+        log.info("checkpoint %s", path)
+
+    def _kept(self) -> Path:
+        self.reporting.sync()
+        return self._keeper.keep(self._tally.env_steps, self._state, self.reporting.count, self._figure())
+
+    def _figure(self) -> float | None:
+        best = self._experiment.checkpoint.best
+        return None if best is None else figure(self._record(), best)
+
+    def _state(self, waiting: Waiting) -> Tree:
+        """All that the driver knows."""
+        matchups = {} if self._dealer is None else {"dealer": self._dealer.state()}
+        return {
+            "tally": self._tally.state(),
+            "flow": self._executor.state(waiting.keep),
+            "faults": dict(self.budget.spent),
+            "rounds": self._rounds,
+            "due": [self._due_log, self._due_evaluation],
+            "ended": {name: asdict(self._policy(name).stop) for name in sorted(self._ended)},
+            "times_s": [time.perf_counter() - self._began_s, self._training_s, self._evaluating_s],
+            **matchups,
+        }
+
+    def _go_on_from(self, checkpoint: Checkpoint) -> None:
+        state, waiting, resumed = self._keeper.restore(checkpoint)
+        self._tally.load_state(state["tally"])
+        self._executor.load_state(state["flow"], waiting.give_back)
+        self.budget.spent |= state["faults"]
+        self._rounds = state["rounds"]
+        self._due_log, self._due_evaluation = state["due"]
+        self._time_before_s, self._training_s, self._evaluating_s = state["times_s"]
+        self._began_s = time.perf_counter() - self._time_before_s
+        if (every := self._experiment.checkpoint.every_env_steps) is not None:
+            self._due_checkpoint = self._tally.env_steps + every
+        if self._dealer is not None:
+            self._dealer.load_state(state["dealer"])
+        for name, stop in state["ended"].items():
+            if stop == asdict(self._policy(name).stop) or self._is_done(name):
+                self._ended.add(name)
+                self._executor.end_plan(name)
+            else:
+                self._executor.rejoin(name)
+        self._resumed(checkpoint, resumed)
+
+    def _resumed(self, checkpoint: Checkpoint, resumed: Resumed) -> None:
+        """Counts and says what could not be taken up again."""
+        self._tally.faults["episodes_abandoned"] += resumed.episodes_abandoned
+        self._tally.faults["episodes_restarted"] += resumed.episodes_restarted
+        self._tally.faults["rows_lost"] += resumed.rows_lost
+        said = [f"going on from {checkpoint.path}, {self._tally.env_steps:,} env steps"]
+        if resumed.episodes_abandoned:
+            said.append(f"{resumed.episodes_abandoned} running episodes did not come out the same and were given up")
+        if resumed.episodes_restarted:
+            said.append(
+                f"{resumed.episodes_restarted} running episodes were too long to be played again and begin anew"
+            )
+        for name in self._parts.replays:
+            if checkpoint.notes["replay"] == "none":
+                said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
+                self._executor.starts_again(name)
+        for text in said:
+            log.info(text)
+            self._console.notice(text)
+
+    # -- what is said -------------------------------------------------------------------------------------------
+
+    def _record(self) -> MetricsRecord:
+        time_s = time.perf_counter() - self._began_s
+        stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
+        return self._tally.record(time_s, self._training_s, stages, self._published(), store_bytes)
+
+    def _report_if_due(self) -> None:
+        if self._tally.env_steps >= self._due_log:
+            self._due_log += self._experiment.log.every_env_steps
+            self.report()
+
+    def report(self) -> None:
+        """Tells the files and the console how the run stands."""
+        self.last = self._record()
+        self._tally.reported(self._training_s)
+        self.reporting.report(self.last)
+
+
+def _dealer(made: Ready) -> Dealer | None:
+    """Who deals matchups, if they are dealt."""
+    experiment, matchmaker = made.experiment, made.experiment.mapping
+    if not callable(matchmaker):
+        return None
+    # A copy: an experiment is data, and the same run may be asked for again.
+    return Dealer(copy.deepcopy(matchmaker), made.seats, experiment.env.copies, experiment.seed)

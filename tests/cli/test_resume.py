@@ -1,0 +1,220 @@
+"""`marlflow resume`: a run goes on in its own directory, as it was started, but for what is said anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.experiment.keeping import newest
+from tests.cli.conftest import Marlflow
+from tests.cli.test_train import SHORT
+
+WORDS = (*SHORT, "rollouts.fragment_env_steps=100", "hydra.run.dir=run")
+OWN = "# @package _global_\ndefaults:\n  - /policy@policies.cart: dqn\n  - _self_\nname: mine\n"
+
+
+def env_steps(run: Path) -> list[int]:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["env_steps"] for line in lines]
+
+
+def overrides(run: Path) -> list[str]:
+    lines = (run / ".hydra" / "overrides.yaml").read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("- ").strip("'") for line in lines]
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """All files below a folder, and when each was written."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def run(marlflow: Marlflow, tmp_path: Path) -> Path:
+    """A run of 400 env steps that has ended."""
+    assert marlflow("train", *WORDS).code == 0
+    return tmp_path / "run"
+
+
+def test_it_goes_on_in_its_own_directory_and_files_with_what_it_was_started_with(marlflow: Marlflow, run: Path) -> None:
+    log = (run / "run.log").read_text(encoding="utf-8")
+    said = marlflow("resume", "run", "stop.env_steps=800", "log.console=plain")
+    assert (said.code, said.err) == (0, "")
+    assert f"going on from {run / 'checkpoints' / '400'}, 400 env steps" in said.out.splitlines()
+    assert env_steps(run) == [200, 400, 600, 800, 800]
+    goes_on = (run / "run.log").read_text(encoding="utf-8")
+    assert goes_on.startswith(log)
+    assert "stopped by stop.env_steps=800" in goes_on[len(log) :]
+    assert newest(run).env_steps == 800
+    assert not list(run.parent.glob("runs")), "no directory of its own"
+
+
+def test_values_are_replaced_by_key_and_kept_over_further_resumes(marlflow: Marlflow, run: Path) -> None:
+    assert marlflow("resume", str(run), "stop.env_steps=600", "checkpoint.keep=1", "+env.step_timeout_s=30").code == 0
+    given = [word for word in WORDS if not word.startswith(("stop.env_steps", "hydra"))]
+    assert overrides(run) == [*given, "stop.env_steps=600", "checkpoint.keep=1", "env.step_timeout_s=30"]
+    assert marlflow("resume", str(run), "stop.env_steps=1000").code == 0
+    assert overrides(run) == [*given, "checkpoint.keep=1", "env.step_timeout_s=30", "stop.env_steps=1000"]
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["1000"]
+    assert env_steps(run) == [200, 400, 600, 800, 1000, 1000]
+
+
+def test_a_run_that_has_reached_its_stop_ends_again_at_once(marlflow: Marlflow, run: Path) -> None:
+    before = env_steps(run)
+    assert marlflow("resume", "run").code == 0
+    assert env_steps(run) == before
+    assert newest(run).env_steps == 400
+
+
+def test_one_job_of_several_goes_on_by_itself(marlflow: Marlflow, tmp_path: Path) -> None:
+    words = [word for word in WORDS if not word.startswith("hydra")]
+    assert marlflow("train", "-m", *words, "seed=1,2", "hydra.sweep.dir=several").code == 0
+    first, second = tmp_path / "several" / "0", tmp_path / "several" / "1"
+    untouched = content(first)
+    assert marlflow("resume", "several/1", "stop.env_steps=600").code == 0
+    assert env_steps(second) == [200, 400, 600, 600]
+    assert "seed: 2\n" in (second / ".hydra" / "config.yaml").read_text(encoding="utf-8")
+    assert content(first) == untouched
+
+
+def test_the_folder_of_the_users_own_options_is_remembered(marlflow: Marlflow, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "experiment"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text(OWN, encoding="utf-8")
+    assert marlflow("train", "--config-dir", "own", "experiment=mine", *WORDS).code == 0
+    for stop in (600, 800):
+        assert marlflow("resume", "run", f"stop.env_steps={stop}").code == 0
+        assert newest(tmp_path / "run").env_steps == stop
+
+
+def test_a_run_that_was_moved_goes_on_where_it_is(marlflow: Marlflow, run: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "a folder, with = and 'quotes'"
+    shutil.move(run, moved)
+    said = marlflow("resume", moved.name, "stop.env_steps=600")
+    assert (said.code, said.err) == (0, "")
+    assert env_steps(moved) == [200, 400, 600, 600]
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------
+
+
+def nothing(run: Path) -> None:
+    """Leaves the run as it is."""
+
+
+def without_hydra(run: Path) -> None:
+    shutil.rmtree(run / ".hydra")
+
+
+def without_checkpoints(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+
+
+def truncated(run: Path) -> None:
+    path = run / "checkpoints" / "400" / "learner.cart.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def of_another_format(run: Path) -> None:
+    path = run / "checkpoints" / "400" / "checkpoint.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"format": 1', '"format": 7'), encoding="utf-8")
+
+
+def overrides_that_are_no_list(run: Path) -> None:
+    (run / ".hydra" / "overrides.yaml").write_text("a: [", encoding="utf-8")
+
+
+CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
+    "no directory": (nothing, [], ["resume needs the directory of a run first: marlflow resume <run directory>"]),
+    "an override first": (nothing, ["seed=1"], ["resume needs the directory of a run first"]),
+    "not there": (nothing, ["nowhere"], ["there is no directory nowhere; resume needs that of a run"]),
+    "two directories": (nothing, ["run", "other"], ["'other' is not of the form key=value"]),
+    "no .hydra": (without_hydra, ["run"], ["run has no .hydra/overrides.yaml, which `marlflow train` leaves"]),
+    "a checkpoint of it": (nothing, ["run/checkpoints/400"], [" (did you mean ", "/run?)"]),
+    "what it is in": (nothing, ["."], [" (did you mean ", "/run?)"]),
+    "damaged .hydra": (overrides_that_are_no_list, ["run"], [".hydra/overrides.yaml cannot be read: "]),
+    "no checkpoint": (without_checkpoints, ["run"], ["there is no checkpoint in ", "start a new run"]),
+    "truncated": (truncated, ["run"], ["learner.cart.safetensors has", "none in ", " is whole"]),
+    "another format": (of_another_format, ["run"], ["400 cannot be used: its format is 7, written by marlflow "]),
+    "misspelt key": (
+        nothing,
+        ["run", "stop.env_stps=3"],
+        ["there is no stop.env_stps; did you mean 'stop.env_steps'?"],
+    ),
+    "flag": (nothing, ["run", "--multirun"], ["marlflow resume has no flag --multirun"]),
+    "another run": (
+        nothing,
+        ["run", "seed=3", "env.copies=4", "policy@policies.cart=ppo", "policies.cart.model.hidden_sizes=[8]"],
+        [
+            "3 problems in this checkpoint:",
+            "seed was 0 when it was kept, and is 3 now",
+            "env.copies was 2 when it was kept, and is 4 now",
+            "policies.cart.model was ",
+        ],
+    ),
+    "other agents": (nothing, ["run", "env.num_agents=2"], ["env.agents was ['cart_0', 'cart_1', 'cart_2', 'cart_3']"]),
+    "what no run could have": (nothing, ["run", "env.copies=0"], ["env.copies must be at least 1, not 0"]),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has ended, to be copied."""
+    from marlflow.cli.main import main
+
+    where = tmp_path_factory.mktemp("ended") / "run"
+    assert main(["train", *WORDS[:-1], f"hydra.run.dir={where}"]) == 0
+    return where
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_one_clear_error_and_touches_nothing(
+    case: str, marlflow: Marlflow, ended: Path, tmp_path: Path
+) -> None:
+    spoil, words, messages = CASES[case]
+    shutil.copytree(ended, tmp_path / "run")
+    spoil(tmp_path / "run")
+    before = content(tmp_path)
+    said = marlflow("resume", *words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("error: ")
+    for message in messages:
+        assert message in said.err
+    assert "Traceback" not in said.err
+    assert content(tmp_path) == before
+
+
+# -- help -----------------------------------------------------------------------------------------------------------
+
+
+def test_help_says_what_may_change_and_is_shown_for_a_run_too(marlflow: Marlflow) -> None:
+    shown = marlflow("resume", "--help")
+    assert shown.code == 0
+    assert "marlflow resume <run directory> [key=value ...]" in shown.out
+    assert "what may change:" in shown.out
+    assert "  resume " in marlflow("--help").out
+    assert marlflow("resume", "run", "-h").out == shown.out
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("marlflow res", "resume\n"),
+        ("marlflow resume ru", ""),
+        ("marlflow resume run stop.env", "stop.env_steps=\n"),
+        ("marlflow resume run seed=1 rollouts.num_w", "rollouts.num_workers=\n"),
+    ],
+)
+def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    said = marlflow("--shell-completion", "query=bash")
+    assert (said.code, said.out) == (0, offered)

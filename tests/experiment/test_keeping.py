@@ -1,0 +1,70 @@
+"""A checkpoint during which a process dies is taken again at once: who was lost has a successor by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.base.errors import ActorLost, CheckpointFailed
+from marlflow.experiment.experiment import Checkpoints
+from marlflow.experiment.keeping import newest
+from marlflow.experiment.train import Result, train
+from marlflow.rollout.matchups import RandomSeats
+from marlflow.runtime.inline import InlineRuntime
+from tests.runtime.small_runs import small_run
+
+ROUND = 80  # env steps
+
+
+@pytest.fixture
+def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], Result]:
+    """Trains for three rounds, with a checkpoint after each, in which somebody dies at some of the attempts."""
+
+    def trained(attempts: set[int]) -> Result:
+        left, real = iter(range(100)), InlineRuntime.keep
+
+        def keep(self: InlineRuntime, *arguments: Any) -> Any:
+            if next(left) in attempts:
+                raise ActorLost("rollout worker 1 died while the run's state was taken")
+            return real(self, *arguments)
+
+        monkeypatch.setattr(InlineRuntime, "keep", keep)
+        return train(small_run(env_steps=3 * ROUND, checkpoint=Checkpoints(every_env_steps=ROUND, keep=9)), tmp_path)
+
+    return trained
+
+
+@pytest.mark.parametrize(("attempts", "failed"), [(set(), 0), ({0}, 0), ({0, 2, 4}, 0), ({1, 2}, 1)])
+def test_it_fails_only_if_somebody_dies_again(
+    attempts: set[int], failed: int, dying: Callable[[set[int]], Result], tmp_path: Path
+) -> None:
+    result = dying(attempts)
+    assert result.metrics["faults"]["checkpoints_failed"] == failed
+    assert newest(tmp_path).env_steps == 3 * ROUND
+    assert len(list((tmp_path / "checkpoints").glob("[0-9]*"))) == 3 - failed
+
+
+def test_a_run_whose_end_could_not_be_kept_says_so(dying: Callable[[set[int]], Result], tmp_path: Path) -> None:
+    with pytest.raises(ActorLost, match="rollout worker 1 died"):
+        dying({2, 3})
+    assert newest(tmp_path).env_steps == 2 * ROUND
+
+
+class Unkeepable(RandomSeats):
+    """A matchmaker whose state is none that can be kept."""
+
+    def state(self) -> object:
+        return {"seen": {1, 2}}
+
+    def load_state(self, tree: object) -> None:
+        raise AssertionError("nothing was kept")
+
+
+def test_what_a_matchmaker_cannot_have_kept_is_a_failed_checkpoint_that_says_where(tmp_path: Path) -> None:
+    experiment = small_run(env_steps=ROUND, mapping=Unkeepable(["hunters", "prey"]))
+    with pytest.raises(CheckpointFailed, match=r"what the driver knows cannot be kept: .*/dealer/matchmaker/seen"):
+        train(experiment, tmp_path)
+    assert not (tmp_path / "checkpoints").exists() or not list((tmp_path / "checkpoints").glob("[0-9]*"))
