@@ -19,7 +19,7 @@ from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Update
 from marlflow.flow import Flow, Place, Plan
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Advantages, DropStale, Learn, Publish
+from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.stages import Concat
 
@@ -127,6 +127,7 @@ class CuriousPPO(mf.PPO):
             .then(DropStale(learner, self.max_staleness))
             .then(Curiosity(learner, self.curiosity))
             .then(Advantages(learner, self.discount, self.gae_lambda))
+            .then(Normalise(learner))
             .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
             .then(Publish(learner))
             .then(Progress())

@@ -45,6 +45,7 @@ def ray_session() -> Iterator[None]:
     this = psutil.Process()
     before = set(this.children())
     ray.init(
+        address="local",
         num_cpus=RAY_CPUS,
         include_dashboard=False,
         log_to_driver=False,

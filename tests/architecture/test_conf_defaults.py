@@ -21,10 +21,11 @@ from marlflow.experiment.experiment import (
     Log,
     Policy,
     Rollouts,
+    RunPlacement,
     RuntimeChoice,
     Stop,
 )
-from marlflow.runtime.spec import Placement
+from marlflow.runtime.spec import Inference
 from tests.architecture.sources import REPOSITORY, within
 
 CONF = REPOSITORY / "conf"
@@ -66,16 +67,30 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
 
-def test_placements_have_the_defaults_of_the_dataclass() -> None:
-    assert _read(CONF / "placement" / "cpu.yaml") == _defaults(Placement)
-    assert _read(CONF / "placement" / "gpu.yaml") == {**_defaults(Placement), "num_gpus": 1.0}
+def test_the_placement_is_that_of_the_dataclass() -> None:
+    assert _read(CONF / "placement" / "cpu.yaml") == _defaults(RunPlacement)
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("placement/*.yaml")), ids=within)
+def test_a_placement_says_only_what_differs_from_that_on_cpus(path: Path) -> None:
+    if path.stem == "cpu":
+        return
+    values, on_cpus = _read(path), _read(CONF / "placement" / "cpu.yaml")
+    assert values.pop("defaults") == ["cpu", "_self_"]
+    learners = values.pop("learners", {})
+    if "inference" in values:
+        assert values.pop("inference") == {**_defaults(Inference), "num_gpus": 1.0}
+    assert values.keys() <= on_cpus.keys()
+    assert learners.keys() <= on_cpus["learners"].keys()
+    assert not [key for key in values if values[key] == on_cpus[key]]
+    assert not [key for key in learners if learners[key] == on_cpus["learners"][key]]
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn"])
 def test_a_policy_has_the_defaults_of_the_dataclass(name: str) -> None:
-    composed_of_groups = ("algorithm", "model", "placement")
+    composed_of_groups = ("algorithm", "model")
     values = _read(CONF / "policy" / f"{name}.yaml")
-    assert [list(entry) for entry in values["defaults"][:3]] == [[f"/{group}@{group}"] for group in composed_of_groups]
+    assert [list(entry) for entry in values["defaults"][:2]] == [[f"/{group}@{group}"] for group in composed_of_groups]
     assert _without(values, "defaults") == _without(_defaults(Policy), *composed_of_groups)
 
 
@@ -86,14 +101,12 @@ def test_the_runtimes_are_those_of_the_dataclass() -> None:
 
 def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
     root = _read(CONF / "train.yaml")
-    composed = {"env", "runtime", "default_policy"}
+    composed = {"env", "runtime", "placement", "default_policy"}
     assert set(root) - {"defaults", "hydra"} == {field.name for field in dataclasses.fields(Experiment)} - composed
     assert root["evaluation"] == _defaults(Evaluation)
     assert root["faults"] == _defaults(Faults)
     assert root["log"] == _defaults(Log)
-    # A worker learns nothing and has no replay.
-    of_workers = _without(_defaults(Placement), "num_learners", "replay")
-    assert root["rollouts"] == {**_defaults(Rollouts), "placement": of_workers}
+    assert root["rollouts"] == _defaults(Rollouts)
     run = _defaults(Experiment)
     assert root["stop"] == {**_defaults(Stop), "env_steps": run["stop"]["env_steps"]}
     for name in ("seed", "objective", "policies", "mapping"):
