@@ -17,6 +17,7 @@ from marlflow.experiment.environment import environment_name
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.waiting import Waiting
 from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
+from marlflow.runtime.keeping import RowsFile, rows_file
 from marlflow.runtime.protocol import Resumed, Runtime
 
 log = logging.getLogger("marlflow")
@@ -71,7 +72,7 @@ class Keeper:
         keeps_none = self._settings.replay == "none"
         # From which row on each replay is to give its rows: where they ended the last time, or none at all.
         self._rows_kept = dict.fromkeys(self._made.spec.learning, _NO_ROWS) if keeps_none else {}
-        self._row_files: dict[str, tuple[str, int]] = {}  # of each file with rows: whose they are, and where they end
+        self._row_files: dict[str, RowsFile] = {}
 
     def keep(self, env_steps: int, driver_state: Callable[[Waiting], Tree], reports: int, figure: float | None) -> Path:
         """Writes a checkpoint; nothing is in flight. Raises ActorLost or CheckpointFailed: there is none then.
@@ -87,9 +88,8 @@ class Keeper:
             raise CheckpointFailed(f"what the driver knows cannot be kept: {error}") from error
         for number, packed in enumerate(self._runtime.pack(waiting.payloads)):
             files[f"{_WAITING}.{number}"] = packed
-        held = {
-            name: whose for name, whose in self._row_files.items() if whose[1] > kept.replays[whose[0]][0]
-        }  # of those before, what is not all evicted
+        # Of those before, what is not all evicted.
+        held = {name: rows for name, rows in self._row_files.items() if rows.stop > kept.replays[rows.policy][0]}
         notes = {
             "identity": identity(self._made),
             "replay": self._settings.replay,
@@ -101,7 +101,7 @@ class Keeper:
             if self._last is not None and not self._last.is_dir():  # somebody removed what rows were to be shared with
                 self._begin_rows()
             raise
-        self._row_files = held | {name: whose for name in files if (whose := _rows_of(name)) is not None}
+        self._row_files = held | {name: rows for name in files if (rows := rows_file(name)) is not None}
         if self._settings.replay == "rows":
             self._rows_kept = {policy: stop for policy, (_, stop) in kept.replays.items()}
         self.kept_at, self._last = env_steps, path
@@ -119,19 +119,10 @@ class Keeper:
         count = sum(name.startswith(f"{_WAITING}.") for name in checkpoint.names)
         packed = [checkpoint.read(f"{_WAITING}.{number}") for number in range(count)]
         if self._settings.replay == "rows":
-            self._row_files = {name: whose for name in checkpoint.names if (whose := _rows_of(name)) is not None}
-            for policy, stop in self._row_files.values():
-                self._rows_kept[policy] = max(stop, self._rows_kept.get(policy, 0))
+            self._row_files = {name: rows for name in checkpoint.names if (rows := rows_file(name)) is not None}
+            for rows in self._row_files.values():
+                self._rows_kept[rows.policy] = max(rows.stop, self._rows_kept.get(rows.policy, 0))
         return tree, Waiting(self._runtime.unpack(packed)), resumed
-
-
-def _rows_of(name: str) -> tuple[str, int] | None:
-    """Whose rows a file has and at which number they end; None if it has none."""
-    kind, _, rest = name.partition(".")
-    policy, _, numbers = rest.rpartition(".")
-    first, dash, stop = numbers.partition("-")
-    is_rows = kind == "replay" and policy and dash and first.isdigit() and stop.isdigit()
-    return (policy, int(stop)) if is_rows else None
 
 
 @contextmanager

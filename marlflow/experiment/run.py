@@ -92,7 +92,7 @@ class Run:
         self._executor.run_sync()
         # When every plan has ended, so does their source, without asking for another round.
         self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
-        if self._tally.env_steps and self._keeper.kept_at != self._tally.env_steps and not self.failure:
+        if self._has_news and not self.failure:
             self._keep()
         if self._experiment.evaluation.episodes and not self._interrupt.asked and self.budget.failure is None:
             self._evaluate_at_the_end()
@@ -121,7 +121,7 @@ class Run:
         """Whether the next round is to wait until a checkpoint is taken: when one is due, and before the end."""
         self._stopping = self._stop_reason()
         due = self._due_checkpoint is not None and self._tally.env_steps >= self._due_checkpoint
-        return self._keep if due or (self._stopping is not None and self._rounds) else None
+        return self._keep if self._has_news and (due or self._stopping is not None) else None
 
     def _next_request(self) -> Request | None:
         if self._stopping is not None:
@@ -220,6 +220,11 @@ class Run:
         return (limit is not None and sampled >= limit) or (target is not None and self._has_reached(name, target))
 
     # -- what is kept -------------------------------------------------------------------------------------------
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is something that the last checkpoint does not have."""
+        return self._tally.env_steps not in (0, self._keeper.kept_at)
 
     def _keep(self) -> None:
         """A checkpoint; nothing is in flight. If there can be none, that is a fault, and the last one stands."""

@@ -82,8 +82,7 @@ class RolloutWorker:
         self._finishing = finishing or {}
         self._policy_of = _policy_of(mapping)
         self._with_state = frozenset(with_state)
-        self._watchdog = Watchdog(step_timeout_s, end_process_after_s)
-        self._faults = FaultLog(tolerated_faults)
+        self._watchdog, self._faults = Watchdog(step_timeout_s, end_process_after_s), FaultLog(tolerated_faults)
         self._copies = self._make_copies(copies)
         window = self._copies.windows[0]
         self._spaces = dict(spaces) if spaces is not None else policy_spaces(window, self._policy_of, actors)
@@ -95,10 +94,8 @@ class RolloutWorker:
         self._recorder = Recorder(lanes.player_of, len(self._order))
         self._episodes = TrainingEpisodes(seed, copies, dealt=mapping is None)
         self._episodes.go_on(next_episodes or {})
-        self._history = History(len(copies), self._stride, history_env_steps)
-        self._lockstep = Lockstep(
-            self._copies, self._order, lanes, self._episodes, "explore", self._recorder, self._history
-        )
+        history = self._history = History(len(copies), self._stride, history_env_steps)
+        self._lockstep = Lockstep(self._copies, self._order, lanes, self._episodes, "explore", self._recorder, history)
         self._evaluation: Copies | None = None
 
     @property

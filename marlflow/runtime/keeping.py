@@ -22,10 +22,24 @@ def replay_file(policy: str) -> str:
     return f"replay.{policy}"
 
 
+class RowsFile(NamedTuple):
+    """What the name of a file says of the rows in it: whose they are, and their numbers [first, stop)."""
+
+    policy: str
+    first: int
+    stop: int
+
+
+def rows_file(name: str) -> RowsFile | None:
+    """What a file's name says of the rows in it; None if it has none."""
+    found = re.fullmatch(rf"{re.escape(replay_file(''))}(.+)\.(\d+)-(\d+)", name)
+    return None if found is None else RowsFile(found[1], int(found[2]), int(found[3]))
+
+
 def rows_files(policy: str, names: Collection[str]) -> list[str]:
     """Those of `names` that have rows of a policy's replay, by the rows' numbers."""
-    found = [(name, re.fullmatch(r"(\d+)-\d+", name.removeprefix(f"{replay_file(policy)}."))) for name in names]
-    return [name for name, match in sorted(((n, m) for n, m in found if m), key=lambda pair: int(pair[1][1]))]
+    found = {name: rows for name in names if (rows := rows_file(name)) is not None and rows.policy == policy}
+    return sorted(found, key=lambda name: found[name].first)
 
 
 class KeptReplay(NamedTuple):

@@ -11,9 +11,10 @@ import pytest
 from marlflow.base.errors import ActorLost, CheckpointFailed
 from marlflow.experiment.experiment import Checkpoints
 from marlflow.experiment.keeping import newest
-from marlflow.experiment.train import Result, train
+from marlflow.experiment.train import Result, resume, train
 from marlflow.rollout.matchups import RandomSeats
 from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.keeping import rows_file, rows_files
 from tests.runtime.small_runs import small_run
 
 ROUND = 80  # env steps
@@ -68,3 +69,22 @@ def test_what_a_matchmaker_cannot_have_kept_is_a_failed_checkpoint_that_says_whe
     with pytest.raises(CheckpointFailed, match=r"what the driver knows cannot be kept: .*/dealer/matchmaker/seen"):
         train(experiment, tmp_path)
     assert not (tmp_path / "checkpoints").exists() or not list((tmp_path / "checkpoints").glob("[0-9]*"))
+
+
+def test_what_is_kept_already_is_not_written_again(tmp_path: Path) -> None:
+    def files() -> dict[str, int]:
+        return {str(path): path.stat().st_ino for path in (tmp_path / "checkpoints").rglob("*")}
+
+    experiment = small_run(env_steps=2 * ROUND)
+    train(experiment, tmp_path)
+    before = files()
+    assert resume(experiment, tmp_path).metrics["env_steps"] == 2 * ROUND
+    assert files() == before
+
+
+@pytest.mark.parametrize("policy", ["prey", "a.b", "prey.0-5"])
+def test_rows_belong_to_the_policy_that_their_file_names(policy: str) -> None:
+    names = [f"replay.{policy}.900-1200", f"replay.{policy}", f"replay.{policy}.0-900", "replay.other.0-7", "workers"]
+    assert rows_file(names[0]) == (policy, 900, 1200)
+    assert rows_files(policy, names) == [names[2], names[0]]
+    assert rows_file("learner.prey.0-5") is None
