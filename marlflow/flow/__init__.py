@@ -4,12 +4,14 @@ from marlflow.flow.executor import Executor
 from marlflow.flow.flow import Flow, merge, source
 from marlflow.flow.meters import Hook, StageId
 from marlflow.flow.operators import EndOfFlow, GatherOperator, OperatorRaised, Outcome, Place, StageTimes
-from marlflow.flow.pace import AgentSteps, Freely, InTurn, Pace
+from marlflow.flow.pace import AgentSteps, AtMost, Freely, InTurn, Pace
 from marlflow.flow.plan import AnyPlan, Feed, Plan, Rounds, Together, together
+from marlflow.flow.rotation import Rotation
 
 __all__ = [
     "AgentSteps",
     "AnyPlan",
+    "AtMost",
     "EndOfFlow",
     "Executor",
     "Feed",
@@ -23,6 +25,7 @@ __all__ = [
     "Pace",
     "Place",
     "Plan",
+    "Rotation",
     "Rounds",
     "StageId",
     "StageTimes",

@@ -13,14 +13,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marlflow.flow.flow import Full, Kind
-from marlflow.flow.meters import Clock, Meter, StageId
+from marlflow.flow.meters import Clock, Meter, StageId, rows_of
 from marlflow.flow.pace import UNLIMITED, Ledger
 
 
 class Edge:
     """Items between two cells, oldest first. `stage` names it where it is a buffer that the plan states."""
 
-    __slots__ = ("capacity", "closed", "discarding", "dropped", "full", "gates", "items", "passed", "stage")
+    __slots__ = (
+        "capacity",
+        "closed",
+        "discarding",
+        "dropped",
+        "full",
+        "gates",
+        "items",
+        "passed",
+        "rows",
+        "rows_dropped",
+        "stage",
+    )
 
     def __init__(self, capacity: int = 1, full: Full = "wait", stage: StageId | None = None) -> None:
         self.capacity, self.full, self.stage = capacity, full, stage
@@ -28,29 +40,34 @@ class Edge:
         self.gates: list[Gate] = []
         self.closed = False  # the producer has ended: nothing more will come
         self.discarding = False  # the consumer has ended: what comes is counted and dropped
-        self.dropped = 0
-        self.passed = 0
+        self.dropped = self.rows_dropped = 0
+        self.passed = self.rows = 0
 
     def room(self) -> int:
         """How many items it takes at a time without waiting."""
-        if self.discarding or self.full != "wait":
+        if self.closed or self.full != "wait":
             return self.capacity
         return self.capacity - len(self.items)
 
     def put(self, item: Any) -> None:
         """Takes an item; what does not fit is dropped, oldest first, and counted."""
-        if self.discarding:
-            self.dropped += 1
+        if self.closed:
+            self._drop(item)
             return
         if len(self.items) >= self.capacity and self.full == "drop_oldest":
-            self.items.popleft()
-            self.dropped += 1
+            self._drop(self.items.popleft())
         self.items.append(item)
         self.passed += 1
+        self.rows += rows_of(item)
+
+    def _drop(self, item: Any) -> None:
+        self.dropped += 1
+        self.rows_dropped += rows_of(item)
 
     def discard(self) -> None:
         """From now on nobody takes from here."""
-        self.dropped += len(self.items)
+        for item in self.items:
+            self._drop(item)
         self.items.clear()
         self.discarding = self.closed = True
 
@@ -102,6 +119,8 @@ class Cell:
     """Of a source: the paces that hold it, the innermost first. Other cells are held at their inbox's gates."""
     sides: list[tuple[Ledger | None, str]] = field(default_factory=list)
     """Of a merge or a plan's end: whom to tell, and under which name, of what came by each inbox."""
+    handed_on: str | None = None
+    """Of a merge: the side whose items it hands on; None: all."""
     meters: list[Meter] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     in_flight: int = 0
@@ -134,6 +153,26 @@ class Cell:
     def room(self) -> int:
         """How many items its consumers have room for."""
         return min([edge.room() for edge in self.outs.values()], default=UNLIMITED)
+
+    def hands_on(self, index: int) -> bool:
+        """Whether what comes by an inbox goes to its consumers."""
+        return self.handed_on in (None, self.sides[index][1])
+
+    def leave(self) -> bool:
+        """Ended sides leave their pace, and what nobody will take any more is discarded; whether there was any."""
+        news = False
+        for (ledger, side), edge in zip(self.sides, self.inboxes, strict=False):
+            if edge.ended and ledger is not None and not ledger.is_over(side):
+                ledger.leave(side)
+                news = True
+        abandoned = self.is_abandoned
+        for edge in self.inboxes:
+            if edge.discarding:
+                continue
+            if abandoned or (edge.gates and any(gate.ledger.is_over(gate.side) for gate in edge.gates)):
+                edge.discard()
+                news = True
+        return news
 
     def deliver(self) -> bool:
         """Hands on what is pending as far as there is room, in order on each edge; whether anything moved."""

@@ -130,9 +130,15 @@ def _rounds(plan: Together) -> Iterator[str]:
         if one.waits_for_rounds:
             yield from _on_policy(one, own)
         strict = [stage for stage in own if getattr(stage.operator, "max_staleness", None) == 0]
-        if plan.rounds.overlap and strict:
+        if strict and not one.waits_for_rounds:
             yield (
-                f"rounds overlap learning, so rows are a version old, but stage {strict[0].name!r} of plan "
+                f"plan {one.name!r} takes no stale row (stage {strict[0].name!r} has max_staleness 0), but rounds do "
+                "not wait for it: say Plan(..., waits_for_rounds=True)"
+            )
+        if plan.rounds.pace != "lockstep" and strict:
+            why = "rounds overlap learning" if plan.rounds.pace == "overlap" else "rounds do not wait for learning"
+            yield (
+                f"{why}, so rows are a version old, but stage {strict[0].name!r} of plan "
                 f"{one.name!r} has max_staleness 0; give it 1 or more, or choose rollouts.pace=lockstep"
             )
 

@@ -24,6 +24,8 @@ def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[
         if stage.kind is not Kind.MERGE:
             continue
         what = f"merge {stage.name!r} of plan {owner[id(stage)]!r}"
+        if stage.handed_on not in (None, *stage.sides):
+            yield f"{what} is to hand on only {stage.handed_on!r}, but its sides are {_listed(stage.sides)}"
         if stage.pace is None:
             yield f"{what} has no pace: say Freely() or InTurn({_shares(stage.sides)})"
         else:
@@ -52,7 +54,8 @@ def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
         return
     yield from (f"{what}: {problem}" for problem in pace.problems())
     if pace.sides() != frozenset(ends):
-        yield f"{what}: InTurn is between {_listed(pace.sides())}, but the flows are {_listed(ends)}"
+        kind = type(pace).__name__
+        yield f"{what}: {kind} is between {_listed(pace.sides())}, but the flows are {_listed(ends)}"
         return
     for side, share in pace.shares:
         given = [hint for _, hint in producers(ends[side])]

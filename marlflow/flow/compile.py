@@ -127,7 +127,7 @@ class _Compiler:
             cell.call = place.prepare(cell.operators)
         if first.kind is Kind.MERGE:
             ledger = self._ledger(first.pace, f"{self._owner[id(first)]}/{first.name}")
-            cell.sides = [(ledger, side) for side in first.sides]
+            cell.sides, cell.handed_on = [(ledger, side) for side in first.sides], first.handed_on
             for side, before, edge in zip(first.sides, first.inputs, cell.inboxes, strict=True):
                 self._gate(before, edge, ledger, side)
         return self._add(cell)

@@ -31,7 +31,7 @@ def label(stage: Flow[Any]) -> str:
     if stage.kind is Kind.FORK:
         return f"{stage.name}({len(stage.branches)}, capacity={stage.capacity}{full})"
     if stage.kind is Kind.MERGE:
-        return f"{stage.name}, {stage.pace}"
+        return f"{stage.name}, {stage.pace}" + (f"; hands on {stage.handed_on}" if stage.handed_on else "")
     if stage.kind is Kind.BRANCH:
         return stage.name
     own_name = stage.shown.split("(")[0] == stage.name
@@ -55,9 +55,11 @@ def _together(plan: Together) -> Iterator[str]:
 
 def _round_text(plan: Together) -> str:
     waiting = [one.name for one in plan.plans if one.waits_for_rounds]
+    if plan.rounds.pace == "asynchronous":
+        return "asynchronous, each worker a round of its own"
     if not waiting:
         return "in rounds that wait for no plan"
-    what = "overlapping the learning of" if plan.rounds.overlap else "in lockstep with"
+    what = "overlapping the learning of" if plan.rounds.pace == "overlap" else "in lockstep with"
     return f"in rounds, {what} {', '.join(waiting)}"
 
 

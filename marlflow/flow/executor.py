@@ -52,10 +52,11 @@ class Executor:
         self._metered_before: dict[str, dict[str, Any]] = {}
         self._plans = (plan.name, *(one.name for one in plan.plans)) if isinstance(plan, Together) else (plan.name,)
         self._stopping: set[str] = set()
+        self._closed: set[str] = set()
         self._has_begun = False
         self._ending = False  # until a source ends or is told to, no cell can, and none has to be asked
         self._shared = self._network.by_plan.get(plan.name, []) if isinstance(plan, Together) else []
-        self._overlap = isinstance(plan, Together) and plan.rounds.overlap
+        self._rounds = plan.rounds.pace if isinstance(plan, Together) else "lockstep"
         waiting = [one.name for one in plan.plans if one.waits_for_rounds] if isinstance(plan, Together) else []
         self._waited_for = {name: self._network.by_plan[name] for name in waiting}
         # A round is begun when nothing else can move, so that what was made is used first; unless there are sources
@@ -144,10 +145,17 @@ class Executor:
         """
         if name not in self._plans:
             raise PlanInvalid([f"no plan is named {name!r}; there are {', '.join(map(repr, self._plans))}"])
-        self._stopping.add(name)
-        self._ending = True
         if name in self._network.feeds:
             self._network.feeds[name].discard()
+        self.close_plan(name)
+
+    def close_plan(self, name: str) -> None:
+        """Nothing more is coming for the plan; what waits for it is still used. Otherwise as `end_plan`."""
+        if name in self._network.feeds:
+            self._network.feeds[name].closed = True
+            self._closed.add(name)
+        self._stopping.add(name)
+        self._ending = True
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -198,7 +206,7 @@ class Executor:
                 moved = True
                 if firing.failure is not None:
                     return True
-            if (self._ending or firing.exhausted) and (self._leave(cell) or self._has_ended(cell)):
+            if (self._ending or firing.exhausted) and (cell.leave() or self._has_ended(cell)):
                 moved = True
         return moved
 
@@ -244,7 +252,7 @@ class Executor:
         sides = len(cell.inboxes)
         for offset in range(sides):
             index = (cell.next_inbox + offset) % sides
-            if cell.takeable(index) < 1 or cell.room() < 1:
+            if cell.takeable(index) < 1 or (cell.room() < 1 and cell.hands_on(index)):
                 continue
             self._firing.take_side(cell, index)
             while cell.kind is None and cell.takeable(index) > 0:
@@ -260,12 +268,12 @@ class Executor:
         if source not in self._shared:
             return True
         delivered = all(cell.held() == 0 for cell in self._shared if cell is not source)
-        return delivered and all(self._has_rested(name) for name in self._waited_for)
+        return delivered and all(map(self._has_rested, self._waited_for))
 
     def _has_rested(self, name: str) -> bool:
         """Whether the plan is done with all rounds so far; where rounds overlap, with all but the last piece."""
         cells = self._waited_for[name]
-        if not self._overlap:
+        if self._rounds != "overlap":
             return all(cell.held() == 0 for cell in cells)
         waiting = sum(cell.held() - cell.in_flight for cell in cells)
         return waiting == 0 and sum(cell.in_flight for cell in cells) <= 1
@@ -274,7 +282,8 @@ class Executor:
         """Whether no rest is wanted that a source could come to now. Of nested paces, the outermost has to rest."""
         if source in self._shared:
             if not self._rest.permits_round():
-                return False
+                # What a source has begun ahead of its turns has to come home first.
+                return bool(getattr(source.operators[0], "under_way", 0))
             self._rest.has_begun()
             return True
         return not (self._rest.is_wanted and (not source.gates or source.gates[-1].may_stop()))
@@ -289,22 +298,6 @@ class Executor:
             return False
         return not source.gates or source.gates[-1].may_stop()
 
-    def _leave(self, cell: Cell) -> bool:
-        """Ended sides leave their pace, and what nobody will take any more is discarded; whether there was any."""
-        news = False
-        for (ledger, side), edge in zip(cell.sides, cell.inboxes, strict=False):
-            if edge.ended and ledger is not None and not ledger.is_over(side):
-                ledger.leave(side)
-                news = True
-        abandoned = cell.is_abandoned
-        for edge in cell.inboxes:
-            if edge.discarding:
-                continue
-            if abandoned or (edge.gates and any(gate.ledger.is_over(gate.side) for gate in edge.gates)):
-                edge.discard()
-                news = True
-        return news
-
     def _has_ended(self, cell: Cell) -> bool:
         """Ends the cell if nothing will come out of it any more; whether that was now."""
         if cell.in_flight or cell.pending:
@@ -315,6 +308,8 @@ class Executor:
             over = all(edge.ended for edge in cell.inboxes)
         if not over:
             return False
+        if cell.kind is Kind.GATHER and cell.stages[0].plan in self._closed and self._firing.hand_over(cell):
+            return True
         cell.ended = True
         cell.clock.turn(Condition.ENDED, time.perf_counter())
         for edge in cell.outs.values():

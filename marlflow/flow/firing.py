@@ -66,6 +66,15 @@ class Firing:
         cell.deliver()
         self._record(cell, len(gives), [StageTimes(began_s, time.time(), rows)])
 
+    def hand_over(self, cell: Cell) -> bool:
+        """Has a gather give what it still holds, if it can, since nothing more will come; whether there was any."""
+        rest: Sequence[Any] = getattr(cell.operators[0], "rest", list)()
+        cell.pending.extend((cell.outs[None], part) for part in rest)
+        if rest:
+            now = time.time()
+            self._record(cell, len(rest), [StageTimes(now, now, sum(map(rows_of, rest)))])
+        return bool(rest)
+
     def copy(self, cell: Cell, items: list[Any]) -> None:
         """Gives each item to every consumer: a fork, or a carrier between two buffers."""
         if not cell.is_plumbing:
@@ -84,8 +93,10 @@ class Firing:
             ledger.took(side, rows_of(items[0]))
         if cell.kind is Kind.MERGE:
             self._begin(cell, 1)
-            cell.outs[None].put(items[0])
-            self._pass(cell, items)
+            handed_on = items if cell.hands_on(index) else []
+            for item in handed_on:
+                cell.outs[None].put(item)
+            self._pass(cell, handed_on)
         elif side == "output":
             self._on_output(cell.stages[0].plan, items[0])
 

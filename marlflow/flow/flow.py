@@ -50,6 +50,8 @@ class Flow(Generic[T]):
     branches: tuple[Hashable, ...] = ()
     pace: Pace | None = None
     sides: tuple[str, ...] = ()
+    handed_on: str | None = None
+    """Of a merge: the side whose items it hands on; None: all."""
     shown: str = ""
     gives: Any = None
     """The type of its items, where a stage moved ahead of it has made them more than its operator says."""
@@ -89,6 +91,10 @@ class Flow(Generic[T]):
     def queue(self, capacity: int | None = None, full: Full = "wait", name: str = "queue") -> Flow[T]:
         """Holds up to `capacity` items, so that what is before and what is behind need not keep step."""
         return Flow(Kind.QUEUE, name, (self,), capacity=capacity, full=full)
+
+    def only(self, side: str) -> Flow[T]:
+        """The same merge, which hands on the items of one side: the others end there, and count for the pace alone."""
+        return replace(self, handed_on=side)
 
     def named(self, name: str) -> Flow[T]:
         """The same stage under another name."""

@@ -19,7 +19,7 @@ def stage_figures(network: Network, before: Mapping[str, Mapping[str, Any]]) -> 
                 found[str(stage)] = _metered(cell, position).snapshot()
     for edge in network.edges:
         if edge.stage is not None:
-            found[str(edge.stage)] = Meter(items=edge.passed, dropped=edge.dropped).snapshot()
+            found[str(edge.stage)] = Meter(edge.passed, edge.rows, edge.dropped, edge.rows_dropped).snapshot()
     for name, figures in before.items():
         now = found.get(name, dict.fromkeys(figures, 0))
         found[name] = {figure: now[figure] + value for figure, value in figures.items()}
@@ -37,4 +37,4 @@ def _metered(cell: Cell, position: int) -> Meter:
         blocked_s += elsewhere_s if position == 0 else 0.0
     last = position == len(cell.stages) - 1
     dropped = cell.lost + sum(edge.dropped for edge in cell.outs.values() if edge.stage is None) if last else 0
-    return Meter(meter.items, meter.rows, dropped, busy_s, starved_s, blocked_s)
+    return Meter(meter.items, meter.rows, dropped, 0, busy_s, starved_s, blocked_s)

@@ -32,11 +32,15 @@ class StageId:
 
 @dataclass(slots=True)
 class Meter:
-    """One stage's figures: items and rows that came out of it, and seconds by condition. `dropped` counts items."""
+    """One stage's figures: items and rows that came out of it, and seconds by condition.
+
+    `dropped` counts items; `rows_dropped` the rows of those that a buffer dropped.
+    """
 
     items: int = 0
     rows: int = 0
     dropped: int = 0
+    rows_dropped: int = 0
     busy_s: float = 0.0
     starved_s: float = 0.0
     blocked_s: float = 0.0

@@ -12,12 +12,15 @@ A source ends its flow by raising StopIteration or, where Python forbids that (i
 
 What else an operator may declare: `place` (a Place, where it runs), `name`, `routes` (of a split: the type of what it
 routes), `at_most_one` (of a gather: it never gives several items for one), `updates` (the learner that it changes),
-`publishes` (it hands out weights), `max_staleness` (how many versions old its rows may be), `held` (of a gather: a list
-of the items that it keeps between calls, which is kept with the plan's state and put back).
+`publishes` (it hands out weights), `under_way` (of a source: how many of its items have begun already, and have to be
+asked for before the plan can be at rest), `max_staleness` (how many versions old its rows may be), `held` (of a gather:
+a list of the items that it keeps between calls, which is kept with the plan's state and put back), `rest` (of a gather:
+gives what it still holds, when it is known that nothing more will come).
 
 What decides whether it may run elsewhere (see relocate): `by_segment` (it needs of its learner or replay no more than
 values and a version: True if it may be given any part of the segments, to the same end; False if whole batches),
-`passes_segments` (it gives segments as they came, all or some, so that others may run ahead of it), `stays` (why it is
+`gives_segments` (False: not even parts of them, so that nothing that takes any may come behind it), `passes_segments`
+(it gives segments as they came, all or some, so that others may run ahead of it), `stays` (why it is
 not to be moved).
 """
 

@@ -1,4 +1,4 @@
-"""How flows share time: freely, or in an exact ratio.
+"""How flows share time: freely, in an exact ratio, or within a limit.
 
 A pace is data. While a plan runs, each pace has a *ledger* in the executor: it says how many turns a side may take now
 and is told of each turn that came to its end. A turn is counted where it leaves the side, not where it enters, so an
@@ -122,6 +122,31 @@ class InTurn:
         name, share = rows[0]
         starts = f", after the first {share.starts}" if share.starts else ""
         return f"in turn: {items} for every {share.per} agent steps of {name}{starts}"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AtMost(InTurn):
+    """A limit instead of a ratio: the side measured in agent steps never waits, and those that follow may fall behind.
+
+    `AtMost(store=AgentSteps(4, starts=1000), output=1)`: output never takes more than floor((rows stored - 1000) / 4)
+    turns. So what follows neither begins too early nor runs for ever; when the run is to stop, turns that it has not
+    taken are forgone.
+    """
+
+    def problems(self) -> list[str]:
+        """What makes this limit impossible, whatever comes."""
+        found = InTurn.problems(self)  # slots give this class a cell that super() does not know
+        if not any(isinstance(share, AgentSteps) for _, share in self.shares):
+            found.append("AtMost needs one side in agent steps, which earns the others their turns")
+        return found
+
+    def ledger(self) -> Ledger:
+        """A new ledger, at the beginning."""
+        (leader,) = [(name, share) for name, share in self.shares if isinstance(share, AgentSteps)]
+        return _LimitLedger(*leader, [(name, share) for name, share in self.shares if isinstance(share, int)])
+
+    def __str__(self) -> str:
+        return InTurn.__str__(self).replace("in turn", "at most", 1)
 
 
 Pace = Freely | InTurn
@@ -275,3 +300,13 @@ class _RowLedger:
         if not self._followers.sides or self._to_start:  # nobody is left to spend what the leader earns, or may yet
             return 0
         return self._counted // self._share.per - self._followers.turns
+
+
+class _LimitLedger(_RowLedger):
+    """The leading side earns turns and never waits for them to be spent."""
+
+    def permits(self, side: str) -> int:
+        return UNLIMITED if side == self._leader else super().permits(side)
+
+    def may_stop(self, side: str, idle: bool) -> bool:
+        return True

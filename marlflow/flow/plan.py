@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from marlflow.base.errors import PlanInvalid
 from marlflow.flow.flow import Flow, Full, Kind
@@ -67,14 +67,15 @@ class Plan:
 class Rounds:
     """How the shared source proceeds beside the plans that wait for rounds.
 
-    `overlap=False` (lockstep): a round begins when every such plan has come to rest. `overlap=True`: a round begins
+    `lockstep`: a round begins when every such plan has come to rest. `overlap`: a round begins
     when every such plan has taken up what it was given; it is collected while they learn, one version behind.
+    `asynchronous`: as lockstep, but a round is only a part of what the source has under way; the rest goes on.
     """
 
-    overlap: bool = False
+    pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
 
     def __str__(self) -> str:
-        return "overlap" if self.overlap else "lockstep"
+        return self.pace
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,8 @@ def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
         return [(flow, emits(flow.operator, "add"))]
     if flow.kind is Kind.BRANCH and flow.inputs[0].kind is Kind.SPLIT:
         return [(flow.inputs[0], getattr(flow.inputs[0].operator, "routes", Any))]
+    if flow.handed_on in flow.sides:
+        return producers(flow.inputs[flow.sides.index(flow.handed_on)])
     return [found for before in flow.inputs for found in producers(before)]
 
 

@@ -118,9 +118,12 @@ def _reason(stage: Flow[Any], where: Where, experience: Flow[Any], wishes: Mappi
 
 def _reason_behind(stage: Flow[Any], experience: Flow[Any], wishes: Mapping[str, Where]) -> str | None:
     """Why the stage cannot come ahead of those that stand between it and the experience."""
+    gives_segments = getattr(stage.operator, "gives_segments", True)
     before = stage.inputs[0] if stage.inputs else None
     while before is not None and before is not experience:
         passes = before.kind is Kind.QUEUE or getattr(before.operator, "passes_segments", False)
+        if before.kind is not Kind.QUEUE and not gives_segments and wishes.get(before.name) != "worker":
+            return f"it gives no segments, but {before.name!r}, which it would come ahead of, takes them"
         if not passes and wishes.get(before.name) != "worker":
             return f"it stands behind {before.name!r}, which may change what it needs: move that too"
         before = before.inputs[0] if before.inputs else None

@@ -12,6 +12,7 @@ from typing import Any
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.flow.cells import Cell, Edge
 from marlflow.flow.compile import Network
+from marlflow.flow.rotation import Rotation
 
 Keep = Callable[[Any], Any]
 """What stands for an item in the state, or gives it back."""
@@ -31,6 +32,7 @@ def network_state(network: Network, keep: Keep) -> dict[str, Any]:
         },
         "held": {name: [keep(item) for item in held] for name, held in _held(network).items() if held},
         "next_inbox": {name: cell.next_inbox for name, cell in cells.items() if cell.next_inbox},
+        "next_branch": {name: split.next_branch for name, split in _rotations(network).items()},
         "exhausted": [name for name, cell in cells.items() if cell.exhausted],
     }
 
@@ -38,7 +40,8 @@ def network_state(network: Network, keep: Keep) -> dict[str, Any]:
 def load_network_state(network: Network, state: Mapping[str, Any], give_back: Keep) -> None:
     """Takes up what `network_state` said; raises CheckpointUnusable where that was of another plan."""
     edges, cells, held = dict(_edges(network)), dict(_cells(network)), _held(network)
-    _check(state, edges=edges, cells=cells, held=held, paces=network.ledgers)
+    rotations = _rotations(network)
+    _check(state, edges=edges, cells=cells, held=held, rotations=rotations, paces=network.ledgers)
     for name, pace in state["paces"].items():
         network.ledgers[name].load_state(pace)
     for name, items in state["waiting"].items():
@@ -49,6 +52,8 @@ def load_network_state(network: Network, state: Mapping[str, Any], give_back: Ke
         held[name][:] = [give_back(item) for item in items]
     for name, number in state["next_inbox"].items():
         cells[name].next_inbox = number
+    for name, number in state.get("next_branch", {}).items():
+        rotations[name].next_branch = number
     for name in state["exhausted"]:
         cells[name].exhausted = True
 
@@ -56,7 +61,8 @@ def load_network_state(network: Network, state: Mapping[str, Any], give_back: Ke
 def _check(state: Mapping[str, Any], **here: Mapping[str, Any]) -> None:
     """Whatever was kept needs its place here; a pace stands for its plan even where nothing waits."""
     places = {"waiting": "edges", "undelivered": "cells", "held": "held", "next_inbox": "cells", "exhausted": "cells"}
-    gone = {name for what, where in places.items() for name in state[what] if name not in here[where]}
+    places["next_branch"] = "rotations"
+    gone = {name for what, where in places.items() for name in state.get(what, ()) if name not in here[where]}
     gone |= set(state["paces"]) ^ set(here["paces"])
     if gone:
         raise CheckpointUnusable([f"it is of another plan: {', '.join(sorted(gone))} is not in both"])
@@ -79,6 +85,15 @@ def _cells(network: Network) -> Iterator[tuple[str, Cell]]:
         name = str(cell.stages[0])
         seen[name] += 1
         yield (name if seen[name] == 1 else f"{name} ({seen[name]})"), cell
+
+
+def _rotations(network: Network) -> dict[str, Rotation]:
+    return {
+        str(cell.stages[0]): operator
+        for cell in network.cells
+        for operator in cell.operators
+        if isinstance(operator, Rotation)
+    }
 
 
 def _held(network: Network) -> dict[str, list[Any]]:

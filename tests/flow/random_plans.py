@@ -280,7 +280,7 @@ class Built:
             return build
 
         builders = {name: builder(number, name) for number, name in enumerate(names)}
-        return together(collect, route, builders, feeds, Rounds(overlap=self.spec.rounds % 2 == 1))
+        return together(collect, route, builders, feeds, Rounds("overlap" if self.spec.rounds % 2 else "lockstep"))
 
     def operator(self, kind: type[Any], bits: tuple[int, int]) -> Any:
         return kind(self, self.name(kind.__name__), bits)

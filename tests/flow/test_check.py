@@ -281,7 +281,7 @@ def test_rounds_that_overlap_the_learning_of_a_plan_that_allows_no_staleness() -
         return Plan("ppo", flow.then(Publish()), waits_for_rounds=True)
 
     assert problems(_on_policy(build)) == []
-    assert problems(_on_policy(build, Rounds(overlap=True))) == [
+    assert problems(_on_policy(build, Rounds("overlap"))) == [
         "rounds overlap learning, so rows are a version old, but stage 'Publish' of plan 'prey' has max_staleness 0; "
         "give it 1 or more, or choose rollouts.pace=lockstep"
     ]

@@ -106,8 +106,7 @@ rollouts: in rounds, in lockstep with prey
 
 def test_tree_says_how_rounds_proceed() -> None:
     assert (
-        str(ppo_and_dqn(Rounds(overlap=True))).splitlines()[0]
-        == "rollouts: in rounds, overlapping the learning of prey"
+        str(ppo_and_dqn(Rounds("overlap"))).splitlines()[0] == "rollouts: in rounds, overlapping the learning of prey"
     )
     alone = together(source(Collect()), ByPolicy(), {"predator": dqn}, {"predator": Feed(2)})
     assert str(alone).splitlines()[0] == "rollouts: in rounds that wait for no plan"

@@ -136,7 +136,7 @@ def test_in_overlap_learning_is_at_most_one_round_behind(turns: list[int], colle
         by_policy,
         {"prey": on_policy, "predator": _simple},
         {"prey": Feed(4), "predator": Feed(8)},
-        Rounds(overlap=True),
+        Rounds("overlap"),
     )
     executor = Executor(plan, lambda name, item: learnt.append(item[0]) if name == "prey" else None, [AtRounds(look)])
     executor.run_sync()
@@ -153,7 +153,7 @@ def test_overlap_does_overlap() -> None:
     def on_policy(flow: Flow[Any]) -> Plan:
         return Plan("ppo", flow.gather(Batches(2)).then(_slow(20), name="learn"), waits_for_rounds=True)
 
-    executor = Executor(_plans(on_policy, _simple, rounds=Rounds(overlap=True)), hooks=[AtRounds(look)])
+    executor = Executor(_plans(on_policy, _simple, rounds=Rounds("overlap")), hooks=[AtRounds(look)])
     executor.run_sync()
     assert learning == [False, *[True] * 6]
 
