@@ -11,6 +11,7 @@ MarlflowError
 │   ├── EnvironmentFailed   an environment raised, or broke PettingZoo's contract
 │   │   └── EnvironmentHung a step or reset took longer than it may
 │   └── MatchmakerFailed    a matchmaker raised, or dealt a matchup that cannot be played
+├── RecordsDamaged          a file of recorded experience cannot be read; says which
 ├── ActorLost               a process of the run died
 ├── CheckpointFailed        a checkpoint could not be written
 └── BudgetExceeded          more faults of one kind than `faults.*` allows
@@ -111,6 +112,10 @@ class EnvironmentHung(EnvironmentFailed):
 
 class MatchmakerFailed(UserCodeFailed):
     """A matchmaker raised, or dealt a matchup that cannot be played."""
+
+
+class RecordsDamaged(MarlflowError):
+    """A file of recorded experience cannot be read any more; says which, and why."""
 
 
 class ActorLost(MarlflowError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from marlflow.base.batch import Array
 
@@ -82,6 +82,23 @@ class Update:
     updates_skipped: int = 0
     priorities: Array | None = None
     row_ids: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradient of a loss over `rows` agent steps, by all parameters of a learner, to be applied by it.
+
+    `flat` is float32 [P], in the learner's own order; `loss` has the terms; `version_mean` is the mean version by which
+    the rows were chosen, NaN if there are none; `rows_carried` of them were begun in the fragment before.
+    """
+
+    made_from: ClassVar[Mapping[str, str]] = {"EstimatedBatch": ".then(ComputeGradients(learner))"}
+
+    flat: Array
+    rows: int
+    loss: Mapping[str, float] = field(default_factory=dict)
+    version_mean: float = 0.0
+    rows_carried: int = 0
 
 
 def as_it_is(value: Any) -> Any:

@@ -51,19 +51,21 @@ class RowRandom:
     """Random numbers for the rows of one tick, one independent stream per row.
 
     `keys` [N] are the streams (from `key(seed, copy, episode, agent)`), `counters` [N] the decisions they stand at.
-    Each call takes the next draw of every stream.
+    Each call takes the next draw of every stream. `copies` are the copies of the environment that the rows are from,
+    int64 [N], for whoever explores more in some than in others; without them all rows are from copy 0.
     """
 
-    __slots__ = ("_base", "_draw")
+    __slots__ = ("_base", "_draw", "copies")
 
-    def __init__(self, keys: Array, counters: Array) -> None:
+    def __init__(self, keys: Array, counters: Array, copies: Array | None = None) -> None:
         self._base = mix(keys + mix(counters.astype(np.uint64)))
         self._draw = 0
+        self.copies: Array = np.zeros(len(keys), np.int64) if copies is None else copies
 
     def only(self, rows: Array) -> RowRandom:
         """The streams of `rows` (int64 [K]), from their first draw."""
         some = RowRandom.__new__(RowRandom)
-        some._base, some._draw = self._base[rows], 0
+        some._base, some._draw, some.copies = self._base[rows], 0, self.copies[rows]
         return some
 
     @classmethod
@@ -73,6 +75,7 @@ class RowRandom:
             raise ValueError("only streams that stand at the same draw can be joined")
         joined = cls.__new__(cls)
         joined._base, joined._draw = np.concatenate([part._base for part in parts]), parts[0]._draw
+        joined.copies = np.concatenate([part.copies for part in parts])
         return joined
 
     def __len__(self) -> int:

@@ -1,0 +1,106 @@
+"""Settings that change while a policy learns: functions of its own agent steps sampled, so a resume goes on exactly.
+
+A setting is a number, or one of these:
+
+    >>> Linear(1.0, 0.05, agent_steps=10_000).at(5_000)
+    0.525
+    >>> Cosine(1e-3, 0.0, agent_steps=100).at(50)
+    0.0005
+    >>> Step([0.1, 0.01], at_agent_steps=[1_000]).at(1_000)
+    0.01
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from marlflow.base.errors import ConfigInvalid
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """A number that depends on how many agent steps of the policy were sampled so far."""
+
+    def at(self, agent_steps: int) -> float:
+        """Its value after so many agent steps."""
+        ...
+
+
+Setting: TypeAlias = float | Schedule
+"""A number, or what says which number it is when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """From `start` to `end` in a straight line over the first `agent_steps`, then `end`."""
+
+    start: float
+    end: float
+    agent_steps: int
+
+    def __post_init__(self) -> None:
+        """Raises ConfigInvalid unless there is a way to go."""
+        _check_length(self.agent_steps)
+
+    def at(self, agent_steps: int) -> float:
+        """Its value after so many agent steps."""
+        return self.start + min(1.0, agent_steps / self.agent_steps) * (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine:
+    """From `start` to `end` along half a cosine over the first `agent_steps`, then `end` (arXiv:1608.03983)."""
+
+    start: float
+    end: float
+    agent_steps: int
+
+    def __post_init__(self) -> None:
+        """Raises ConfigInvalid unless there is a way to go."""
+        _check_length(self.agent_steps)
+
+    def at(self, agent_steps: int) -> float:
+        """Its value after so many agent steps."""
+        done = min(1.0, agent_steps / self.agent_steps)
+        return self.end + 0.5 * (self.start - self.end) * (1.0 + math.cos(math.pi * done))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The first of `values`, then from each of `at_agent_steps` on the next."""
+
+    values: Sequence[float]
+    at_agent_steps: Sequence[int]
+
+    def __post_init__(self) -> None:
+        """Raises ConfigInvalid unless there is one value more than steps, and these grow."""
+        if len(self.values) != len(self.at_agent_steps) + 1:
+            values, steps = len(self.values), len(self.values) - 1
+            raise ConfigInvalid([f"a Step of {values} values has {steps} at_agent_steps: the first is from 0 on"])
+        if any(later <= earlier for earlier, later in pairwise((0, *self.at_agent_steps))):
+            raise ConfigInvalid([f"the at_agent_steps of a Step are above 0 and grow, not {[*self.at_agent_steps]}"])
+
+    def at(self, agent_steps: int) -> float:
+        """Its value after so many agent steps."""
+        return self.values[bisect_right(self.at_agent_steps, agent_steps)]
+
+
+def at_start(setting: Setting) -> float:
+    """What a setting is before anything was sampled."""
+    return float(setting.at(0) if isinstance(setting, Schedule) else setting)
+
+
+def scheduled(settings: Any, agent_steps: int) -> Mapping[str, float]:
+    """Those fields of a dataclass that are schedules, by name, after so many agent steps."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {name: float(value.at(agent_steps)) for name, value in values.items() if isinstance(value, Schedule)}
+
+
+def _check_length(agent_steps: int) -> None:
+    if agent_steps < 1:
+        raise ConfigInvalid([f"agent_steps of a schedule must be at least 1, not {agent_steps}"])

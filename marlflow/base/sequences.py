@@ -1,0 +1,79 @@
+"""Sequences of rows, for a learner that must see them in their order: of a recurrent network.
+
+A segment is cut into sequences of up to a fixed length; none crosses a segment's end, and each row is in exactly one.
+Each comes with what was remembered before its first row, so that a network goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from marlflow.base.batch import Array, EstimatedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """S sequences of up to T rows each, with their estimates.
+
+    `columns` are those of an EstimatedBatch, [S, T, ...] each, zero behind a sequence's last row; `present` (bool
+    [S, T]) says where there is a row. `memory` [S, ...] is what was remembered before the first. `carried` (bool [S]):
+    the first was begun in the fragment before.
+    """
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "EstimatedBatch": ".then(CutSequences(learner, length=...))",
+        "Batch": ".then(Advantages(learner, ...)).then(CutSequences(learner, length=...))",
+        "Fragment": (
+            ".gather(Concat(agent_steps=...)).then(Advantages(learner, ...)).then(CutSequences(learner, length=...))"
+        ),
+    }
+
+    columns: Mapping[str, Array]
+    present: Array
+    memory: Array
+    carried: Array
+
+    @property
+    def count(self) -> int:
+        """How many sequences there are, S."""
+        return len(self.present)
+
+    @property
+    def rows(self) -> int:
+        """How many agent steps there are."""
+        return int(np.count_nonzero(self.present))
+
+    @property
+    def version(self) -> Array:
+        """That of each row, [rows]."""
+        version: Array = self.columns["version"][self.present]
+        return version
+
+    @property
+    def weight(self) -> Array:
+        """What each row counts, float32 [S, T], so that a mean over rows is one over sequences, of weighted sums.
+
+        It is the number of sequences for each row, the same for all: of the whole, not of a minibatch of it. So a loss
+        of a few sequences is a mean over them, and those of several shares add up, however long their sequences are.
+        """
+        return self.present * np.float32(self.count / max(1, self.rows))
+
+
+def cut_sequences(batch: EstimatedBatch, length: int) -> Sequences:
+    """All rows of `batch`, which has a column `memory`, in sequences of `length` rows, or less at a segment's end."""
+    rows_of = batch.segments["length"]
+    counts = -(-rows_of // length)
+    offset = (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)) * length  # in its segment
+    first = np.repeat(np.cumsum(rows_of) - rows_of, counts) + offset
+    at = first[:, None] + np.arange(length)
+    present = at < (first + np.repeat(rows_of, counts) - offset)[:, None]
+    at[~present] = 0
+    columns = {name: column[at] for name, column in batch.columns.items() if name != "memory"}
+    for column in columns.values():
+        column[~present] = 0
+    carried = np.repeat(batch.segments["carried"], counts) & (offset == 0)
+    return Sequences(columns, present, batch.columns["memory"][first], carried)
