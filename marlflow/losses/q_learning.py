@@ -36,8 +36,18 @@ def double_q_learning_target(
         q_t_value: the target network's values of the next observation, [N, A].
         mask_t: legal next actions, bool [N, A], or None if all are. A row without one has discount 0.
     """
-    selected = _legal(q_t_selector, mask_t).argmax(-1, keepdim=True)
+    selected = greedy_action(q_t_selector, mask_t).unsqueeze(-1)
     return (r_t + discount_t * q_t_value.gather(-1, selected).squeeze(-1)).detach()
+
+
+def greedy_action(q_t: Tensor, mask_t: Tensor | None) -> Tensor:
+    """The legal action of the highest value in each row, int64 [N].
+
+    Args:
+        q_t: action values, [N, A].
+        mask_t: legal actions, bool [N, A], or None if all are; of a row without one, any.
+    """
+    return _legal(q_t, mask_t).argmax(-1)
 
 
 def td_error(q_tm1: Tensor, a_tm1: Tensor, target_tm1: Tensor) -> Tensor:
