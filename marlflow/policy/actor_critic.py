@@ -13,6 +13,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.gaussian import GaussianActor
+from marlflow.policy.normalised import ReturnScale, in_units_of
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 StochasticActor: TypeAlias = CategoricalActor | GaussianActor
@@ -21,10 +22,18 @@ StochasticActor: TypeAlias = CategoricalActor | GaussianActor
 class ActorCritic(nn.Module):
     """`actor` is what is published; `critic` estimates the return of an observation.
 
-    With `critic_torso` None the critic reads the features of the actor's torso, and trains it too.
+    With `critic_torso` None the critic reads the features of the actor's torso, and trains it too. With
+    `normalise_returns` its head learns in units that follow the returns (see ReturnScale).
     """
 
-    def __init__(self, spaces: Spaces, torso: TorsoConfig, critic_torso: TorsoConfig | None, seed: int) -> None:
+    def __init__(
+        self,
+        spaces: Spaces,
+        torso: TorsoConfig,
+        critic_torso: TorsoConfig | None,
+        seed: int,
+        normalise_returns: bool = False,
+    ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.actor = stochastic_actor(spaces, torso, generator)
@@ -33,6 +42,7 @@ class ActorCritic(nn.Module):
         if critic_torso is not None:
             self.critic_torso, features = build_torso(spaces, critic_torso, generator)
         self.critic_head = linear(features, 1, 1.0, generator)
+        self.returns = ReturnScale(self.critic_head) if normalise_returns else None
         self.layers = _layers_of(self)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,17 +50,25 @@ class ActorCritic(nn.Module):
         if self.critic_torso is not None:
             return self.actor(obs), self.critic(obs)
         features = self.actor.torso(obs)
-        return self.actor.head(features), self.critic_head(features).squeeze(-1)
+        return self.actor.head(features), in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
     def critic(self, obs: Tensor) -> Tensor:
         """The values [N] of `obs` [N, ...]."""
         torso = self.actor.torso if self.critic_torso is None else self.critic_torso
-        return through(torso, self.critic_head, obs).squeeze(-1)
+        return in_units_of(self.returns, through(torso, self.critic_head, obs).squeeze(-1))
+
+    def value_error(self, squared: Tensor) -> Tensor:
+        """Squared errors of values, any shape, in the squared units in which the critic learns."""
+        return squared if self.returns is None else squared / self.returns.variance
 
 
 def stochastic_actor(spaces: Spaces, torso: TorsoConfig, generator: torch.Generator) -> StochasticActor:
     """The actor that fits the action space; raises ConfigInvalid if there is none."""
-    body, features = build_torso(spaces, torso, generator)
+    return stochastic_head(spaces, *build_torso(spaces, torso, generator), generator)
+
+
+def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: torch.Generator) -> StochasticActor:
+    """As `stochastic_actor`, behind a `body` that gives [N, features]."""
     if isinstance(spaces.action, gym.Discrete):
         return CategoricalActor(body, features, spaces.num_actions, generator)
     if isinstance(spaces.action, gym.Box):
@@ -102,6 +120,8 @@ class ActorCriticLayers(NamedTuple):
 def _layers_of(module: ActorCritic) -> ActorCriticLayers | None:
     # Exactly these classes: one derived from them may compute something else.
     actor, critic_torso = module.actor, module.critic_torso
+    if module.returns is not None:
+        return None
     if type(module) is not ActorCritic or type(actor) is not CategoricalActor or type(actor.torso) is not Dense:
         return None
     if critic_torso is None:

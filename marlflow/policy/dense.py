@@ -42,8 +42,8 @@ class Dense(nn.Module):
         if not torch.is_grad_enabled():
             return forward_layers(as_rows(obs), self.in_order, self.activation, len(self.layers))[-1]
         x = as_rows(obs)
-        for index in range(0, len(self.in_order), 2):
-            x = _ACTIVATIONS[self.activation](functional.linear(x, self.in_order[index], self.in_order[index + 1]))
+        for layer in self.layers:  # not `in_order`: for a while the layers may have other parameters (torch.func)
+            x = _ACTIVATIONS[self.activation](layer(x))
         return x
 
     def through(self, obs: Tensor, head: nn.Linear) -> Tensor:

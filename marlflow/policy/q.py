@@ -36,12 +36,16 @@ class DuelingHead(nn.Module):
 
 
 class QActor(nn.Module):
-    """Acts epsilon-greedily on action values; `epsilon` comes from the schedule of that name and starts at 1."""
+    """Acts epsilon-greedily on action values; `epsilon` comes from the schedule of that name and starts at 1.
+
+    With a `ladder` above 0, copies of the environment explore differently (see `epsilon_of_copy`); how many there are
+    comes as `copies`, beside what is scheduled.
+    """
 
     def __init__(self, torso: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.torso, self.head = torso, head
-        self.epsilon = 1.0
+        self.epsilon, self.ladder, self.copies = 1.0, 0.0, 1
         self.device: str | None = None
         # Exactly these classes: one derived from them may compute something else.
         plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
@@ -61,13 +65,18 @@ class QActor(nn.Module):
             q = as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
         if np.isnan(q.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not a number")
-        epsilon = self.epsilon if mode == "explore" else 0.0
-        action, logp = epsilon_greedy(q, action_mask, epsilon, generator)
+        action, logp = epsilon_greedy(q, action_mask, self._epsilon(generator) if mode == "explore" else 0.0, generator)
         return Acted(action, logp, memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes `epsilon`."""
+        """Takes `epsilon`, and `copies`."""
         self.epsilon = float(values.get("epsilon", self.epsilon))
+        self.copies = int(values.get("copies", self.copies))
+
+    def _epsilon(self, generator: RowRandom) -> float | Array:
+        if not self.ladder:
+            return self.epsilon
+        return epsilon_of_copy(self.epsilon, generator.copies, self.copies, self.ladder)
 
     def move_to(self, device: str) -> None:
         """Acts on a torch device from here on; what comes in and goes out are still arrays."""
@@ -125,11 +134,21 @@ class QPass:
         self._layers.pull(d_q, self._values)
 
 
-def epsilon_greedy(q: Array, mask: Array | None, epsilon: float, generator: RowRandom) -> tuple[Array, Array]:
+def epsilon_of_copy(epsilon: float, copy: Array, copies: int, ladder: float) -> Array:
+    """The probability of a random action in each of the copies `copy`, [N], of `copies`.
+
+    epsilon ** (1 + i * ladder / (copies - 1)) in copy i (Horgan et al., 2018, arXiv:1803.00933, section 4.1); a copy
+    that would all but never explore does so with the smallest probability there is.
+    """
+    exponent = 1.0 + copy * (ladder / max(1, copies - 1))
+    return np.maximum(epsilon**exponent, np.finfo(np.float64).tiny)
+
+
+def epsilon_greedy(q: Array, mask: Array | None, epsilon: float | Array, generator: RowRandom) -> tuple[Array, Array]:
     """Actions (int64 [N]) and their log-probabilities (float32 [N]).
 
-    `q` float32 [N, A] and no NaN, `mask` bool [N, A]. Draws once, and only if `epsilon` > 0: a draw below `epsilon`,
-    divided by it, is itself uniform and picks the random action.
+    `q` float32 [N, A] and no NaN, `mask` bool [N, A]; `epsilon` is one number, or [N] above 0. Draws once, and not if
+    `epsilon` is 0: a draw below `epsilon`, divided by it, is itself uniform and picks the random action.
     """
     rows, actions = q.shape
     if mask is not None:
@@ -137,7 +156,7 @@ def epsilon_greedy(q: Array, mask: Array | None, epsilon: float, generator: RowR
         if not mask.any(1).all():
             raise MarlflowError("cannot choose an action: a row has no legal action")
     greedy = q.argmax(1)
-    if epsilon <= 0.0:
+    if isinstance(epsilon, float) and epsilon <= 0.0:
         return greedy, np.zeros(rows, np.float32)
     uniform = generator.uniform()
     explores = uniform < epsilon

@@ -29,10 +29,15 @@ def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
+def in_flat_order(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters of `module` as they stand in a flat vector: first those that do not learn, then the others."""
+    return sorted(module.parameters(), key=lambda parameter: parameter.requires_grad)
+
+
 def read_flat(module: nn.Module) -> Array:
-    """A copy of all parameters of `module`, in their order, as one float32 vector."""
+    """A copy of all parameters of `module`, in flat order, as one float32 vector."""
     with torch.no_grad():
-        parts = [parameter.reshape(-1).cpu().numpy() for parameter in module.parameters()]
+        parts = [parameter.reshape(-1).cpu().numpy() for parameter in in_flat_order(module)]
     return np.concatenate(parts, dtype=np.float32)
 
 
@@ -46,6 +51,6 @@ def write_flat(module: nn.Module, flat: Array) -> None:
         raise ValueError(f"expected a flat vector of {expected} parameters, got shape {flat.shape}")
     source, offset = as_tensor(flat), 0
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in in_flat_order(module):
             parameter.copy_(source[offset : offset + parameter.numel()].view_as(parameter))
             offset += parameter.numel()

@@ -18,6 +18,7 @@ from marlflow.base.observations import Layout, named
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import Activation, Dense
 from marlflow.policy.nested import BRIGHTEST, Flattened, Joined, Part
+from marlflow.policy.normalised import NormalisedTorso
 
 # In place: the result is all that the backward pass of either needs.
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
@@ -49,26 +50,40 @@ def build_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) 
 
     Raises ConfigInvalid for observations that nobody can see, and for those that `model` cannot.
     """
-    layout = spaces.layout()
+    return build_for(spaces.layout(), model, generator)
+
+
+def build_for(layout: Layout, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
+    """A module from rows of `layout` to features [N, F], and F; raises ConfigInvalid where `model` cannot see them."""
     if layout.form == "plain":
         return model.build(layout.shape, generator)
     if isinstance(model, NestedTorsoConfig):
         return model.build_nested(layout, generator)
+    if layout.form != "flat" and getattr(model, "normalise_observations", False):
+        raise ConfigInvalid(
+            ["normalise_observations is for observations of plain numbers, not with pixels or categories among them"]
+        )
     torso, features = model.build((sum(leaf.size for leaf in layout.leaves),), generator)
     return (torso if layout.form == "flat" else Flattened(layout, torso)), features
 
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """Fully connected layers over the flattened observation."""
+    """Fully connected layers over the flattened observation.
+
+    With `normalise_observations` they see each of its numbers shifted and scaled by its running mean and variance,
+    which belong to the policy.
+    """
 
     hidden_sizes: Sequence[int] = (64, 64)
     activation: Activation = "tanh"
+    normalise_observations: bool = False
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         """A module from `obs` [N, *obs_shape] to features [N, F], and F."""
         sizes = [math.prod(obs_shape), *self.hidden_sizes]
-        return Dense(sizes, self.activation, generator), sizes[-1]
+        dense = Dense(sizes, self.activation, generator)
+        return NormalisedTorso(dense, sizes[0]) if self.normalise_observations else dense, sizes[-1]
 
 
 @dataclass(frozen=True, slots=True)

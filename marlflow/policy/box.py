@@ -1,0 +1,62 @@
+"""Coordinates of a bounded Box in which every component of an action is in [-1, 1], as a tanh gives it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.random import RowRandom
+from marlflow.policy.tensors import as_tensor
+
+
+class BoxCoordinates(nn.Module):
+    """Between actions in [-1, 1], [N, D], and those of a Box, [N, *shape].
+
+    `size` is D; `log_volume` is by how much a log-density in the Box is below that in [-1, 1], in nats. Raises
+    ConfigInvalid for a Box that is not bounded, or that has a component with only one value.
+    """
+
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, box: spaces.Box) -> None:
+        super().__init__()
+        if problem := box_problem(box):
+            raise ConfigInvalid([f"a policy with bounded actions cannot act here: {problem}"])
+        self._shape, self.size = box.shape, int(np.prod(box.shape))
+        self._low, self._high = box.low.astype(np.float32).ravel(), box.high.astype(np.float32).ravel()
+        low, high = self._low.astype(np.float64), self._high.astype(np.float64)
+        self._centre, self._scale = (0.5 * (low + high)).astype(np.float32), (0.5 * (high - low)).astype(np.float32)
+        self.log_volume = float(np.log(self._scale, dtype=np.float64).sum())
+        self.register_buffer("centre", torch.from_numpy(self._centre), persistent=False)
+        self.register_buffer("scale", torch.from_numpy(self._scale), persistent=False)
+
+    def within(self, action: Tensor) -> Tensor:
+        """Actions of the `action` column, [N, *shape], as [N, D] in [-1, 1]."""
+        flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
+        return (flat - self.centre) / self.scale
+
+    def in_box(self, action: Array) -> Array:
+        """Actions [N, D] in [-1, 1] as they go into the `action` column, float32 [N, *shape]; none out of bounds."""
+        rounded: Array = np.minimum(np.maximum(self._centre + self._scale * action, self._low), self._high)
+        return rounded.reshape(len(action), *self._shape)
+
+
+def box_problem(space: spaces.Space[object]) -> str | None:
+    """Why actions in [-1, 1] have no place in `space`; None where they have."""
+    if not isinstance(space, spaces.Box):
+        return f"it needs a Box of actions, not {space}"
+    if not space.is_bounded():
+        return f"it needs actions with finite bounds, not {space}: bound them, as by a wrapper that rescales or clips"
+    if not (space.low < space.high).all() or space.low.size == 0:
+        return f"it needs actions whose every component can vary, not {space}: drop the fixed ones, by a wrapper"
+    return None
+
+
+def normals(generator: RowRandom, size: int, device: str | None) -> Tensor:
+    """Standard normal numbers, float32 [N, size], the next `size` draws of each row's stream."""
+    return as_tensor(np.stack([generator.normal() for _ in range(size)], axis=-1).astype(np.float32), device)

@@ -1,0 +1,174 @@
+"""Torsos with memory: gated recurrent units and long short-term memory, behind dense layers over the observation.
+
+A recurrent torso is asked for one step of many agents when acting, and for whole sequences when learning; both go
+through the same arithmetic. Cho et al., 2014, arXiv:1406.1078 (GRU, in the form that cuDNN has); Hochreiter and
+Schmidhuber, "Long short-term memory", 1997, doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al., 2000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from marlflow.base.observations import Layout
+from marlflow.base.spaces import Spaces
+from marlflow.policy.dense import Activation
+from marlflow.policy.torso import MLP, TorsoConfig, build_for, build_torso
+
+
+@runtime_checkable
+class RecurrentTorsoConfig(TorsoConfig, Protocol):
+    """How to build a torso with memory: what its `build` gives is a RecurrentTorso."""
+
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
+        """The shape of what is remembered of one agent."""
+        ...
+
+
+class RecurrentTorso(nn.Module):
+    """Features of observations and of what is remembered; memory is zero at an episode's start.
+
+    Derive from it with a `_project` and a `_cell`. The encoder sees each observation by itself, all at once.
+    """
+
+    def __init__(self, encoder: nn.Module, memory_shape: tuple[int, ...], features: int) -> None:
+        super().__init__()
+        self.encoder, self.memory_shape, self.features = encoder, memory_shape, features
+
+    def _project(self, encoded: Tensor) -> Tensor:
+        """What of a step does not depend on the memory, [N, P] of `encoded` [N, E]."""
+        raise NotImplementedError
+
+    def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [N, F] and memory [N, *memory_shape] after one step."""
+        raise NotImplementedError
+
+    def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [N, F] of `obs` [N, ...] after `memory` [N, *memory_shape], and the memory after them."""
+        return self._cell(self._project(self.encoder(obs)), memory)
+
+    def unroll(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [S, T, F] of `obs` [S, T, ...], step by step from `memory` [S, *memory_shape], and the last memory.
+
+        Where `present` (bool [S, T]) is false there is no step: memory stays as it is, and features mean nothing.
+        """
+        projected = self._project(self.encoder(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
+        steps = []
+        for inputs, there in zip(projected.unbind(1), present.unbind(1), strict=True):
+            features, after = self._cell(inputs, memory)
+            memory = torch.where(there.view(-1, *[1] * (memory.dim() - 1)), after, memory)
+            steps.append(features)
+        return torch.stack(steps, 1), memory
+
+
+class GRUTorso(RecurrentTorso):
+    """Gated recurrent units; the memory is the features, [H]."""
+
+    def __init__(self, encoder: nn.Module, inputs: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__(encoder, (hidden,), hidden)
+        self.by_input, self.by_memory = gates(3, inputs, hidden, generator)
+
+    def _project(self, encoded: Tensor) -> Tensor:
+        return functional.linear(encoded, self.by_input.weight, self.by_input.bias)
+
+    def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = memory.shape[1]
+        recalled = functional.linear(memory, self.by_memory.weight, self.by_memory.bias)
+        reset, keep = torch.sigmoid(projected[:, : 2 * hidden] + recalled[:, : 2 * hidden]).chunk(2, 1)
+        new = torch.tanh(torch.addcmul(projected[:, 2 * hidden :], reset, recalled[:, 2 * hidden :]))
+        after = torch.lerp(new, memory, keep)
+        return after, after
+
+
+class LSTMTorso(RecurrentTorso):
+    """Long short-term memory; the memory is the features and the cells, [2, H]."""
+
+    def __init__(self, encoder: nn.Module, inputs: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__(encoder, (2, hidden), hidden)
+        self.by_input, self.by_memory = gates(4, inputs, hidden, generator)
+
+    def _project(self, encoded: Tensor) -> Tensor:
+        return functional.linear(encoded, self.by_input.weight, self.by_input.bias)
+
+    def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        before, cells = memory.unbind(1)
+        recalled = torch.addmm(projected, before, self.by_memory.weight.t()) + self.by_memory.bias
+        admit, forget, new, show = recalled.chunk(4, 1)
+        cells = torch.sigmoid(forget) * cells + torch.sigmoid(admit) * torch.tanh(new)
+        features = torch.sigmoid(show) * torch.tanh(cells)
+        return features, torch.stack((features, cells), 1)
+
+
+def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> tuple[nn.Linear, nn.Linear]:
+    """The layers of `count` gates by the input and by the memory: orthogonal gate by gate, and biases at zero."""
+    by_input, by_memory = nn.Linear(inputs, count * hidden), nn.Linear(hidden, count * hidden)
+    for layer in (by_input, by_memory):
+        nn.init.zeros_(layer.bias)
+        for gate in layer.weight.chunk(count):
+            nn.init.orthogonal_(gate, 1.0, generator)
+    return by_input, by_memory
+
+
+@dataclass(frozen=True, slots=True)
+class GRU:
+    """Gated recurrent units over dense layers, which see all numbers of an observation side by side."""
+
+    hidden_size: int = 64
+    encoder_sizes: Sequence[int] = (64,)
+    activation: Activation = "tanh"
+
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
+        """The shape of what is remembered of one agent."""
+        return (self.hidden_size,)
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        """A RecurrentTorso over `obs` [N, *obs_shape], and how many features it has."""
+        return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
+
+    def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
+        """The same over rows of `layout`, flat or packed, [N, D]."""
+        return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
+
+    def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
+        return GRUTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
+
+
+@dataclass(frozen=True, slots=True)
+class LSTM:
+    """Long short-term memory over dense layers, which see all numbers of an observation side by side."""
+
+    hidden_size: int = 64
+    encoder_sizes: Sequence[int] = (64,)
+    activation: Activation = "tanh"
+
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
+        """The shape of what is remembered of one agent: features, then cells."""
+        return (2, self.hidden_size)
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        """A RecurrentTorso over `obs` [N, *obs_shape], and how many features it has."""
+        return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
+
+    def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
+        """The same over rows of `layout`, flat or packed, [N, D]."""
+        return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
+
+    def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
+        return LSTMTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
+
+
+def build_recurrent_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[RecurrentTorso, int]:
+    """A torso with memory over the `obs` column of these spaces, and how many features it has; see `build_torso`.
+
+    `model` is a RecurrentTorsoConfig, as validation sees to; raises ConfigInvalid as `build_torso` does.
+    """
+    torso, features = build_torso(spaces, model, generator)
+    return cast(RecurrentTorso, torso), features

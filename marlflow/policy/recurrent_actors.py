@@ -1,0 +1,101 @@
+"""Policies with memory: a recurrent torso before the head of any actor that can look at features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from marlflow.base.batch import Array
+from marlflow.base.random import RowRandom
+from marlflow.base.spaces import Spaces
+from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.actor_critic import StochasticActor, stochastic_head
+from marlflow.policy.dense import linear
+from marlflow.policy.normalised import ReturnScale, in_units_of
+from marlflow.policy.q import QActor
+from marlflow.policy.recurrent import RecurrentTorso, build_recurrent_torso
+from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
+from marlflow.policy.torso import TorsoConfig
+
+Head = TypeVar("Head", bound=StochasticActor | QActor)
+
+
+class RecurrentActor(nn.Module, Generic[Head]):
+    """Acts as `head` does, which looks at the features of `torso` (its own torso is nn.Identity)."""
+
+    def __init__(self, torso: RecurrentTorso, head: Head) -> None:
+        super().__init__()
+        self.torso = torso
+        self.head: Head = head
+        self.memory_shape = torso.memory_shape
+        self.device: str | None = None
+
+    def unroll(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The head's outputs [S, T, ...], the features [S, T, F] and the last memory; see `RecurrentTorso.unroll`."""
+        features, after = self.torso.unroll(obs, memory, present)
+        outputs: Tensor = self.head(features.flatten(0, 1))
+        return outputs.unflatten(0, features.shape[:2]), features, after
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        """What the head chooses for each row, after one step of its memory."""
+        with torch.inference_mode():
+            features, after = self.torso.step(as_tensor(obs, self.device), as_tensor(memory, self.device))
+        acted = self.head.act(as_array(features), action_mask, None, mode, generator)
+        return Acted(acted.action, acted.behaviour_logp, as_array(after))
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Hands them to the head."""
+        self.head.set_schedule(values)
+
+    def move_to(self, device: str) -> None:
+        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
+        self.to(device)
+        self.head.move_to(device)
+        self.device = self.head.device
+
+    def flat(self) -> Array:
+        """A copy of all parameters, in their order, as one float32 vector."""
+        return read_flat(self)
+
+    def load_flat(self, flat: Array) -> None:
+        """Replaces all parameters by those of `flat`; raises ValueError if it has another size."""
+        write_flat(self, flat)
+
+
+def recurrent_stochastic_actor(
+    spaces: Spaces, model: TorsoConfig, generator: torch.Generator
+) -> RecurrentActor[StochasticActor]:
+    """The actor with memory that fits the action space; raises ConfigInvalid if there is none."""
+    torso, features = build_recurrent_torso(spaces, model, generator)
+    return RecurrentActor(torso, stochastic_head(spaces, nn.Identity(), features, generator))
+
+
+class RecurrentActorCritic(nn.Module):
+    """`actor` is what is published; the critic reads the features of the actor's torso, and trains it too.
+
+    With `normalise_returns` its head learns in units that follow the returns (see ReturnScale).
+    """
+
+    def __init__(self, spaces: Spaces, model: TorsoConfig, seed: int, normalise_returns: bool = False) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.actor = recurrent_stochastic_actor(spaces, model, generator)
+        self.critic_head = linear(self.actor.torso.features, 1, 1.0, generator)
+        self.returns = ReturnScale(self.critic_head) if normalise_returns else None
+
+    def forward(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """The actor's outputs [S, T, ...] and the values [S, T] of `obs` [S, T, ...]; see `RecurrentTorso.unroll`."""
+        outputs, features, _ = self.actor.unroll(obs, memory, present)
+        return outputs, in_units_of(self.returns, self.critic_head(features).squeeze(-1))
+
+    def critic(self, obs: Tensor, memory: Tensor) -> Tensor:
+        """The values [N] of `obs` [N, ...] after `memory` [N, ...]."""
+        features, _ = self.actor.torso.step(obs, memory)
+        return in_units_of(self.returns, self.critic_head(features).squeeze(-1))
+
+    def value_error(self, squared: Tensor) -> Tensor:
+        """Squared errors of values, any shape, in the squared units in which the critic learns."""
+        return squared if self.returns is None else squared / self.returns.variance

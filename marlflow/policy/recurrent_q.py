@@ -1,0 +1,37 @@
+"""Action values of observations and of what is remembered, over whole sequences."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from marlflow.base.spaces import Spaces
+from marlflow.policy.dense import linear
+from marlflow.policy.q import DuelingHead, QActor
+from marlflow.policy.recurrent import build_recurrent_torso
+from marlflow.policy.recurrent_actors import RecurrentActor
+from marlflow.policy.torso import TorsoConfig
+
+
+class RecurrentQNetwork(nn.Module):
+    """What a recurrent Q-learner learns: all of it is published to `actor`, which is epsilon-greedy."""
+
+    def __init__(self, spaces: Spaces, model: TorsoConfig, dueling: bool, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        torso, features = build_recurrent_torso(spaces, model, generator)
+        actions = spaces.num_actions
+        head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
+        self.actor = RecurrentActor(torso, QActor(nn.Identity(), head))
+
+    def forward(self, obs: Tensor, memory: Tensor, present: Tensor, burn_in: int) -> Tensor:
+        """Action values [S, T - burn_in, A] of `obs` [S, T, ...] after `memory` [S, ...] and `burn_in` steps.
+
+        Where `present` (bool [S, T]) is false there is no step. The burn-in only renews the memory: it is without
+        gradients (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3).
+        """
+        if burn_in:
+            with torch.no_grad():
+                _, memory = self.actor.torso.unroll(obs[:, :burn_in], memory, present[:, :burn_in])
+        q, _, _ = self.actor.unroll(obs[:, burn_in:], memory, present[:, burn_in:])
+        return q

@@ -1,0 +1,92 @@
+"""A policy over a bounded Box: a Gaussian, squashed into the box by a tanh (Haarnoja et al., 2018, arXiv:1812.05805).
+
+The standard deviation depends on the observation, and lies between exp(-20) and exp(2), as in the authors' code. The
+log-density is that of the squashed action (their appendix C), in a form that is exact however far out the tanh is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import MarlflowError
+from marlflow.base.random import RowRandom
+from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.box import BoxCoordinates, normals
+from marlflow.policy.dense import linear, through
+from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_LOG_TWO = math.log(2.0)
+_LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
+
+
+class SquashedGaussianActor(nn.Module):
+    """A torso with a linear head for the means and the log standard deviations, [N, D] each, before the tanh."""
+
+    def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
+        super().__init__()
+        self.box = BoxCoordinates(box)
+        self.torso = torso
+        self.head = linear(features, 2 * self.box.size, 0.01, generator)
+        self.device: str | None = None
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log standard deviations of `obs` [N, ...], [N, D] each."""
+        mean, log_std = through(self.torso, self.head, obs).float().chunk(2, -1)
+        return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [N, D] in [-1, 1], and their log-densities there, [N] in nats, differentiable by the parameters.
+
+        `noise`: standard normal numbers, [N, D]; where they are 0, the action is the tanh of the mean.
+        """
+        mean, log_std = self(obs)
+        return squashed_sample(mean, log_std, noise)
+
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        """Samples an action per row; when greedy the tanh of the mean, with the log-density of sampling it."""
+        with torch.inference_mode():
+            mean, log_std = self(as_tensor(obs, self.device))
+            explores = mode == "explore"
+            noise = normals(generator, self.box.size, self.device) if explores else torch.zeros_like(mean)
+            squashed, logp = squashed_sample(mean, log_std, noise)
+        likelihood = as_array(logp - self.box.log_volume)
+        if not math.isfinite(likelihood.sum()):
+            raise MarlflowError("cannot choose an action: the network's output is not finite")
+        return Acted(self.box.in_box(as_array(squashed)), likelihood, memory)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Nothing of a squashed Gaussian is scheduled."""
+
+    def move_to(self, device: str) -> None:
+        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
+        self.to(device)
+        self.device = None if device == "cpu" else device
+
+    def flat(self) -> Array:
+        """A copy of all parameters, in their order, as one float32 vector."""
+        return read_flat(self)
+
+    def load_flat(self, flat: Array) -> None:
+        """Replaces all parameters by those of `flat`; raises ValueError if it has fewer."""
+        write_flat(self, flat)
+
+
+def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The tanh of a Gaussian's sample, [N, D], and its log-density, [N] in nats (arXiv:1812.05805, equation 26).
+
+    `mean`, `log_std` and `noise` (standard normal) are [N, D]; the sample is differentiable by the first two.
+    """
+    raw = mean + log_std.exp() * noise
+    # log(1 - tanh(x)**2) without the square, which rounds to 1 for large x.
+    log_slope = 2.0 * (_LOG_TWO - raw - functional.softplus(-2.0 * raw))
+    logp = (-0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI - log_slope).sum(-1)
+    return torch.tanh(raw), logp
