@@ -8,14 +8,14 @@ receives until then, on whosever turn, is still its own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.env.holder import attribute_holder
-from marlflow.env.opened import Opened
+from marlflow.env.opened import Opened, options_for
 from marlflow.env.place import Place
 from marlflow.env.turn import Ending, Turn
 
@@ -28,13 +28,13 @@ class AECWindow(Opened):
         self._known: list[str] = []
         self._gone: set[int] = set()
         self._said = env
-        self._begin(seed=0)
+        self._begin(0, {})
         self._roster.find_info_masks(self._said.infos)
         self._any_masked = any(self._roster.masked)
 
-    def reset(self, seed: int) -> Turn:
-        """Begins an episode."""
-        self._begin(seed)
+    def reset(self, seed: int, task: int | None = None) -> Turn:
+        """Begins an episode, of the task of this number if there is one."""
+        self._begin(seed, options_for(task))
         self._clear()
         self._settle()
         if self._turn.over:
@@ -42,12 +42,12 @@ class AECWindow(Opened):
         self._roster.check(self._turn.deciding[0], self._turn.observations[0])
         return self._turn
 
-    def _begin(self, seed: int) -> None:
+    def _begin(self, seed: int, options: Mapping[str, Any]) -> None:
         self._place.begin(seed)
         self._known = []
         self._appeared.clear()
         try:
-            self._env.reset(seed=seed)
+            self._env.reset(seed=seed, **options)
         except Exception as error:
             raise self._place.raised(error, "reset()") from error
         self._said = attribute_holder(self._env)

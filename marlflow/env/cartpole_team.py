@@ -18,7 +18,10 @@ from marlflow.base.batch import Array
 
 
 class CartPoleTeam(ParallelEnv[str, Array, int]):
-    """Agents `cart_0`, `cart_1`, ...; reward 1 per env step; who still stands after `max_cycles` is truncated."""
+    """Agents `cart_0`, `cart_1`, ...; reward 1 per env step; who still stands after `max_cycles` is truncated.
+
+    Without `velocities` a cart sees how things stand and not where they are going: what it does well needs memory.
+    """
 
     metadata: ClassVar[dict[str, Any]] = {
         "name": "cartpole_team_v0",
@@ -27,7 +30,9 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         "is_parallelizable": True,
     }
 
-    def __init__(self, num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> None:
+    def __init__(
+        self, num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None, velocities: bool = True
+    ) -> None:
         if num_agents < 1 or max_cycles < 1:
             raise ValueError(f"num_agents and max_cycles must be at least 1, not {num_agents} and {max_cycles}")
         if render_mode not in (None, "rgb_array"):
@@ -37,12 +42,17 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         self.possible_agents = [f"cart_{number}" for number in range(num_agents)]
         self.agents: list[str] = []
         self._carts = {agent: CartPoleEnv(render_mode=render_mode) for agent in self.possible_agents}
+        whole = self._carts[self.possible_agents[0]].observation_space
+        # Position, velocity, angle, angular velocity: the even ones are no velocities.
+        self._seen = slice(None) if velocities else slice(0, None, 2)
+        self._observation_space = Box(whole.low[self._seen], whole.high[self._seen], dtype=np.float32)  # type: ignore[attr-defined]
         self._random = np.random.default_rng()
         self._cycles = 0
 
     def observation_space(self, agent: str) -> Box:
-        """Position, velocity, angle, angular velocity: float32 [4]."""
-        return self._carts[agent].observation_space  # type: ignore[return-value]
+        """Position, velocity, angle, angular velocity: float32 [4]; position and angle: [2]."""
+        del agent
+        return self._observation_space
 
     def action_space(self, agent: str) -> Discrete:
         """Push to the left (0) or to the right (1)."""
@@ -60,7 +70,7 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         observations = {}
         for agent, cart in self._carts.items():
             cart.np_random = self._random
-            observations[agent] = cart.reset()[0]
+            observations[agent] = cart.reset()[0][self._seen]
         return observations, {agent: {} for agent in self.agents}
 
     def step(
@@ -72,7 +82,7 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         observations, rewards, terminations, truncations = {}, {}, {}, {}
         for agent in self.agents:
             observation, reward, fell, _, _ = self._carts[agent].step(actions[agent])
-            observations[agent] = observation
+            observations[agent] = observation[self._seen]
             rewards[agent] = float(reward)
             terminations[agent] = fell
             truncations[agent] = late and not fell
@@ -90,11 +100,15 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
             cart.close()
 
 
-def parallel_env(num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> CartPoleTeam:
+def parallel_env(
+    num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None, velocities: bool = True
+) -> CartPoleTeam:
     """The team as a ParallelEnv."""
-    return CartPoleTeam(num_agents, max_cycles, render_mode)
+    return CartPoleTeam(num_agents, max_cycles, render_mode, velocities)
 
 
-def env(num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> AECEnv[str, Array, int | None]:
+def env(
+    num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None, velocities: bool = True
+) -> AECEnv[str, Array, int | None]:
     """The team as an AECEnv, by PettingZoo's own conversion."""
-    return parallel_to_aec(CartPoleTeam(num_agents, max_cycles, render_mode))
+    return parallel_to_aec(CartPoleTeam(num_agents, max_cycles, render_mode, velocities))

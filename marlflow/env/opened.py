@@ -81,3 +81,8 @@ class Opened:
     def close(self) -> None:
         """Frees what the environment holds."""
         self._env.close()
+
+
+def options_for(task: int | None) -> dict[str, Any]:
+    """What `reset` is given beside the seed: nothing where there are no tasks, for not every environment takes it."""
+    return {} if task is None else {"options": {"task": task}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marlflow.env.opened import Opened
+from marlflow.env.opened import Opened, options_for
 from marlflow.env.place import Place
 from marlflow.env.roster import MASK
 from marlflow.env.turn import Ending, Turn
@@ -18,24 +18,24 @@ class ParallelWindow(Opened):
         super().__init__(env, place)
         self._live: list[str] = []
         self._lingering: set[str] = set()
-        _, infos = self._begin(seed=0)
+        _, infos = self._begin(0, {})
         self._roster.find_info_masks(infos)
         self._any_masked = any(self._roster.masked)
 
-    def reset(self, seed: int) -> Turn:
-        """Begins an episode."""
-        observations, infos = self._begin(seed)
+    def reset(self, seed: int, task: int | None = None) -> Turn:
+        """Begins an episode, of the task of this number if there is one."""
+        observations, infos = self._begin(seed, options_for(task))
         turn = self._settle(observations, {}, {}, {}, infos)
         if turn.over:
             raise self._place.broken("reset() left no agents")
         return turn
 
-    def _begin(self, seed: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    def _begin(self, seed: int, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         self._place.begin(seed)
         self._live, self._lingering = [], set()
         self._appeared.clear()
         try:
-            observations, infos = self._env.reset(seed=seed)
+            observations, infos = self._env.reset(seed=seed, **options)
         except Exception as error:
             raise self._place.raised(error, "reset()") from error
         for agent in self._env.agents:

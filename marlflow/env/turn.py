@@ -132,8 +132,8 @@ class Window(Protocol):
         """The present moment in words: environment, copy, episode seed, env step, agent."""
         ...
 
-    def reset(self, seed: int) -> Turn:
-        """Begins an episode."""
+    def reset(self, seed: int, task: int | None = None) -> Turn:
+        """Begins an episode; an environment that has tasks is given the number of one as `options["task"]`."""
         ...
 
     def act(self, actions: Sequence[Any]) -> Turn:

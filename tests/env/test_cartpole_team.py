@@ -35,6 +35,19 @@ def test_each_cart_moves_as_gymnasiums_does():
     assert fell
 
 
+def test_without_velocities_a_cart_sees_position_and_angle():
+    whole, blind = cartpole_team.parallel_env(), cartpole_team.parallel_env(velocities=False)
+    parallel_api_test(blind)
+    seen, half_seen = whole.reset(seed=3)[0], blind.reset(seed=3)[0]
+    while whole.agents:
+        for agent, observation in seen.items():
+            np.testing.assert_array_equal(half_seen[agent], observation[[0, 2]])
+            assert half_seen[agent] in blind.observation_space(agent)
+        actions = dict.fromkeys(whole.agents, 1)
+        seen, half_seen = whole.step(actions)[0], blind.step(actions)[0]
+    assert blind.agents == []
+
+
 def test_a_fallen_pole_ends_its_own_agent_alone():
     env = cartpole_team.parallel_env()
     env.reset(seed=0)
