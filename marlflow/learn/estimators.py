@@ -16,25 +16,17 @@ _SMALLEST_SPREAD = 1e-8
 class Critic(Protocol):
     """What estimates the return from an observation on; a learner is one."""
 
-    def values(self, obs: Array) -> Array:
-        """Values of `obs` [N, ...], float32 [N]."""
+    def values(self, obs: Array, memory: Array | None = None) -> Array:
+        """Values of `obs` [N, ...], after `memory` [N, ...] if it is recurrent, float32 [N]."""
         ...
 
 
 def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float) -> EstimatedBatch:
-    """`batch` with columns `value`, `advantage` and `value_target` (float32 [N]) by the learner's present critic.
-
-    A segment that terminated is followed by value 0, any other by the value of its `bootstrap_obs`.
-    """
-    ends, follows = batch.ends(), ~batch.segments["terminated"]
-    value = learner.values(batch.columns["obs"])
-    after = np.zeros(len(ends), np.float32)
-    after[follows] = learner.values(batch.segments["bootstrap_obs"][follows])
-    next_value = np.roll(value, -1)
-    next_value[ends] = after
+    """`batch` with columns `value`, `advantage` and `value_target` (float32 [N]) by the learner's present critic."""
+    value, next_value = values_around(batch, learner)
     # Segments stand behind each other on one time axis; lambda 0 at their ends keeps them apart.
     lambdas = np.full(batch.rows, gae_lambda)
-    lambdas[ends] = 0.0
+    lambdas[batch.ends()] = 0.0
     r_t = torch.from_numpy(batch.columns["reward"].astype(np.float64))
     v_tm1, v_t = (torch.from_numpy(column.astype(np.float64)) for column in (value, next_value))
     discount_t = torch.full_like(r_t, discount)
@@ -45,6 +37,23 @@ def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float
         "value_target": (estimate + v_tm1).numpy().astype(np.float32),
     }
     return EstimatedBatch({**batch.columns, **found}, batch.segments)
+
+
+def values_around(batch: Batch, learner: Critic) -> tuple[Array, Array]:
+    """The present critic's values of each row's observation and of what followed it, float32 [N] each.
+
+    A segment that terminated is followed by value 0, any other by the value of its `bootstrap_obs`. Rows that have a
+    `memory` are valued after it: what was remembered when they were decided, which an older version may have made.
+    """
+    ends, follows = batch.ends(), ~batch.segments["terminated"]
+    value = learner.values(batch.columns["obs"], batch.columns.get("memory"))
+    after = np.zeros(len(ends), np.float32)
+    recalled = batch.segments.get("bootstrap_memory")
+    recalled = None if recalled is None else recalled[follows]
+    after[follows] = learner.values(batch.segments["bootstrap_obs"][follows], recalled)
+    next_value = np.roll(value, -1)
+    next_value[ends] = after
+    return value, next_value
 
 
 def normalised(batch: EstimatedBatch) -> EstimatedBatch:

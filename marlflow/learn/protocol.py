@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
-from marlflow.base.batch import Array, Batch, Transitions
-from marlflow.base.items import Update, Weights
+from marlflow.base.batch import Array, Transitions
+from marlflow.base.items import Gradients, Update, Weights
 from marlflow.flow import Place
+from marlflow.learn.reports import Trained
 
 
 class Learner(Protocol):
@@ -28,17 +30,35 @@ class Learner(Protocol):
     stale_rows_dropped: int
     """Rows dropped as too old since the last update, which reports them."""
     published: Weights
+    scheduled: Mapping[str, float]
+    """The settings that were last scheduled, by name."""
 
-    def values(self, obs: Array) -> Array:
-        """The critic's values of `obs` [N, ...], float32 [N]."""
+    def values(self, obs: Array, memory: Array | None = None) -> Array:
+        """The critic's values of `obs` [N, ...], after `memory` [N, ...] if it is recurrent, float32 [N]."""
         ...
 
-    def update(self, batch: Batch | Transitions, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
+    def priorities(self, rows: Transitions) -> Array:
+        """What the loss says of each of `rows` with the network as its own target, float32 [N]."""
+        ...
+
+    def update(self, batch: Trained, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
         """Learns from each row of `batch` once per epoch."""
         ...
 
-    def sync_target(self) -> None:
-        """Copies the parameters into the target."""
+    def gradients(self, batch: Trained) -> Gradients:
+        """The gradient of the loss over all rows, for the learner itself to `apply`."""
+        ...
+
+    def apply(self, gradients: Gradients) -> Update:
+        """One optimiser step by gradients that were found elsewhere."""
+        ...
+
+    def sync_target(self, tau: float = 1.0) -> None:
+        """Moves the target by the share `tau` of the way to the parameters."""
+        ...
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes the present values of what is scheduled, by name."""
         ...
 
     def publish(self) -> Weights:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from marlflow.base.batch import Array
-from marlflow.base.items import Weights, as_it_is
+from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.items import Gradients, Weights, as_it_is
 from marlflow.flow import Place
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.tensors import as_tensor
@@ -16,6 +16,7 @@ class Publisher(Protocol):
     """Knows what a learner published last."""
 
     published: Weights
+    scheduled: Mapping[str, float]
 
 
 class PublishedLearner:
@@ -37,19 +38,41 @@ class PublishedLearner:
         self.name, self.trains_on, self.place = name, trains_on, place
         self._build, self._source, self._fetch = build, source, fetch
         self._model: TorchLearner | None = None
-        self._loaded: int | None = None
+        self._version: int | None = None
+
+    @property
+    def scheduled(self) -> Mapping[str, float]:
+        """The settings that were last scheduled, as whoever published says."""
+        return self._source.scheduled
+
+    @property
+    def acting(self) -> Any:
+        """What acts by what was published; AttributeError where this does not stand on a rollout worker."""
+        return self._source.actor  # type: ignore[attr-defined]
 
     @property
     def version(self) -> int:
         """That of the parameters by which it values."""
         return self._source.published.version
 
-    def values(self, obs: Array) -> Array:
-        """The published critic's values of `obs` [N, ...], float32 [N]."""
+    def values(self, obs: Array, memory: Array | None = None) -> Array:
+        """The published critic's values of `obs` [N, ...], after `memory` [N, ...] if it is recurrent, float32 [N]."""
+        return self._loaded().values(obs, memory)
+
+    def priorities(self, rows: Transitions) -> Array:
+        """What the loss says of each of `rows` by the published parameters, float32 [N]."""
+        return self._loaded().priorities(rows)
+
+    def gradients(self, batch: Batch | Transitions) -> Gradients:
+        """The gradient of the loss by the published parameters."""
+        return self._loaded().gradients(batch)
+
+    def _loaded(self) -> TorchLearner:
         if self._model is None:
             self._model = self._build()
         published = self._source.published
-        if published.version != self._loaded:
+        if published.version != self._version:
             self._model.flat.load(as_tensor(self._fetch(published.flat)))
-            self._loaded = published.version
-        return self._model.values(obs)
+            self._version = published.version
+        self._model.set_schedule(self._source.scheduled)
+        return self._model

@@ -8,13 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import PlanInvalid
-from marlflow.base.items import Update
+from marlflow.base.items import Fragment, Update
 from marlflow.base.joint import JointBatch, join
 from marlflow.flow import Place
 from marlflow.learn.estimators import advantages, normalised
 from marlflow.learn.protocol import Learner
+from marlflow.learn.reports import Trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Join:
 class Advantages:
     """Generalised advantage estimates by the learner's critic (Schulman et al., 2016, arXiv:1506.02438).
 
-    The version of the critic is the segments' `estimated_by`.
+    The version of the critic is the segments' `estimated_by`. A fragment is opened where this runs.
     """
 
     learner: Learner = field(repr=False)
@@ -88,9 +89,13 @@ class Advantages:
         """Beside the learner."""
         return self.learner.place
 
-    def __call__(self, batch: Batch) -> EstimatedBatch:
+    def __call__(self, batch: Batch | Fragment) -> EstimatedBatch:
         """`batch` with `value`, `advantage` and `value_target`."""
-        estimated = advantages(batch, self.learner, self.discount, self.gae_lambda)
+        if isinstance(batch, Fragment):
+            raise PlanInvalid(["it expects rows, but got a fragment unopened: its learner has no place"])
+        now = self.learner.scheduled
+        discount, gae_lambda = now.get("discount", self.discount), now.get("gae_lambda", self.gae_lambda)
+        estimated = advantages(batch, self.learner, discount, gae_lambda)
         estimated_by = np.full(len(batch.segments["length"]), self.learner.version)
         return EstimatedBatch(estimated.columns, {**estimated.segments, "estimated_by": estimated_by})
 
@@ -135,17 +140,22 @@ class Learn:
         """The learner whose parameters this stage changes."""
         return self.learner.name
 
-    def __call__(self, batch: Batch | Transitions) -> Update:
+    def __call__(self, batch: Trained) -> Update:
         """What came of it."""
         return self.learner.update(batch, self.epochs, self.minibatch)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncTarget:
-    """Renews the learner's target network every `every` optimiser steps (Mnih et al., 2015)."""
+    """Renews the learner's target network every `every` optimiser steps (Mnih et al., 2015).
+
+    With `tau` below 1 it goes only so far towards the parameters (Lillicrap et al., 2016, arXiv:1509.02971); a schedule
+    of the setting `tau` counts more.
+    """
 
     learner: Learner = field(repr=False)
     every: int
+    tau: float = 1.0
 
     @property
     def place(self) -> Place | None:
@@ -155,7 +165,7 @@ class SyncTarget:
     def __call__(self, update: Update) -> Update:
         """The report, unchanged."""
         if self.learner.updates - self.learner.updates_when_synced >= self.every:
-            self.learner.sync_target()
+            self.learner.sync_target(self.learner.scheduled.get("tau", self.tau))
         return update
 
 

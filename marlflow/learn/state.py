@@ -30,6 +30,11 @@ def check_state(policy: str, state: Tree, arrays: Mapping[str, Tensor], counts: 
         )
 
 
+def as_mapping(state: Tree) -> Mapping[str, Any]:
+    """The state, or nothing where it is none."""
+    return state if isinstance(state, Mapping) else {}
+
+
 def publishing(state: Tree, count: int) -> Tree:
     """`state` with `count` parameters published: with its stages elsewhere, a learner published more of them, or fewer.
 

@@ -56,27 +56,36 @@ class StepLog:
     """The terms of each step and its gradient's norm, left where they are until the end."""
 
     def __init__(self) -> None:
-        self.names: tuple[str, ...] = ()
+        self._names: list[tuple[str, ...]] = []
         self._scalars: list[Tensor | float] = []
 
     def add(self, terms: Terms, grad_norm: Tensor | float) -> None:
-        """One more step."""
-        self.names = (*terms, "grad_norm")
+        """One more step; not every step has every term, where parts of a module learn at times only."""
+        self._names.append(tuple(terms))
         self._scalars += terms.values()
         self._scalars.append(grad_norm)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All terms, in order, and last the norm."""
+        return (*dict.fromkeys(name for names in dict.fromkeys(self._names) for name in names), "grad_norm")
+
     def steps(self) -> list[list[float]]:
-        """Each step's terms, then its norm, fetched from the device all at once."""
+        """Each step's terms, then its norm, fetched from the device all at once; NaN where a step has no such term."""
         on_device = [scalar for scalar in self._scalars if isinstance(scalar, Tensor)]
         fetched = iter(torch.stack(on_device).tolist() if on_device else ())
-        scalars = [next(fetched) if isinstance(scalar, Tensor) else scalar for scalar in self._scalars]
-        width = max(1, len(self.names))
-        return [scalars[start : start + width] for start in range(0, len(scalars), width)]
+        scalars = iter([next(fetched) if isinstance(scalar, Tensor) else scalar for scalar in self._scalars])
+        found = [{name: next(scalars) for name in (*names, "grad_norm")} for names in self._names]
+        names = self.names
+        return [[step.get(name, math.nan) for name in names] for step in found]
 
 
 def means(names: Sequence[str], steps: Sequence[Sequence[float]]) -> tuple[dict[str, float], int, int]:
-    """The mean of each term over the steps with a finite gradient, how many these are, and how many had none."""
+    """The mean of each term over the steps with a finite gradient, how many these are, and how many had none.
+
+    A term is left out of the mean where a step does not have it.
+    """
     finite = [step for step in steps if math.isfinite(step[-1])]
-    columns = zip(*finite, strict=True)
-    found = {name: sum(column) / len(finite) for name, column in zip(names, columns, strict=False)}
+    columns = [[term for term in column if not math.isnan(term)] for column in zip(*finite, strict=True)]
+    found = {name: sum(column) / len(column) for name, column in zip(names, columns, strict=False) if column}
     return found, len(finite), len(steps) - len(finite)

@@ -17,11 +17,17 @@ from gymnasium import spaces
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.r2d2 import R2D2
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import ActorLost
+from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
+from marlflow.learn.optimiser import Adam
+from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 from tests.learn.experience import ACTIONS, FEATURES, estimated, transitions
 
@@ -35,7 +41,20 @@ def _ppo(of: Spaces, seed: int) -> TorchLearner:
 
 
 def _dqn(dueling: bool, seed: int) -> TorchLearner:
-    return DQN(learning_rate=1e-3, adam_eps=1e-5, dueling=dueling).learner("prey", DISCRETE, MLP((8,)), seed, ON_CPU)
+    return DQN(learning_rate=1e-3, optimiser=Adam(eps=1e-5), dueling=dueling).learner(
+        "prey", DISCRETE, MLP((8,)), seed, ON_CPU
+    )
+
+
+def _recurrent_ppo(seed: int) -> TorchLearner:
+    return RecurrentPPO(learning_rate=1e-3).learner("hunter", DISCRETE, GRU(6, (8,)), seed, ON_CPU)
+
+
+def sequences(rows: int, seed: int) -> Sequences:
+    """Of all lengths from 1 to 3."""
+    batch, generator = estimated(rows, seed, masked=True), np.random.default_rng(seed)
+    memory = generator.standard_normal((rows, 6)).astype(np.float32)
+    return cut_sequences(EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 3)
 
 
 def continuous(rows: int, seed: int) -> EstimatedBatch:
@@ -44,16 +63,45 @@ def continuous(rows: int, seed: int) -> EstimatedBatch:
     return EstimatedBatch({**batch.columns, "action": actions}, batch.segments)
 
 
+def _r2d2(seed: int) -> TorchLearner:
+    config = R2D2(sequence_agent_steps=3, burn_in_agent_steps=2, learning_rate=1e-3)
+    return config.learner("prey", DISCRETE, GRU(6, (8,)), seed, ON_CPU)
+
+
+def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
+    """Of all lengths from 1 to 3, each behind a burn-in of 2."""
+    rng, lengths = np.random.default_rng(seed), list[int]()
+    while sum(lengths) < rows:
+        lengths.append(min(int(rng.integers(1, 4)), rows - sum(lengths)))
+    length, count = np.array(lengths, np.int64)[:, None], len(lengths)
+    reward, discount = rng.random((2, count, 3)).astype(np.float32)
+    return SequenceTransitions(
+        obs=rng.standard_normal((count, 6, FEATURES)).astype(np.float32),
+        present=np.arange(-2, 4) <= length,
+        memory=rng.standard_normal((count, 6)).astype(np.float32),
+        trained=np.arange(3) < length,
+        action=rng.integers(0, ACTIONS, (count, 3)),
+        reward=reward,
+        discount=discount,
+        following=np.minimum(np.arange(3) + 2, length),
+        weight=rng.random(count).astype(np.float32),
+        row_id=np.arange(count) + 100,
+        version=np.zeros(rows, np.int64),
+    )
+
+
 class Kind(NamedTuple):
     """How a learner is made, and what it learns from."""
 
     learner: Callable[[int], TorchLearner]
-    batch: Callable[[int, int], EstimatedBatch | Transitions]
+    batch: Callable[[int, int], EstimatedBatch | Sequences | Transitions | SequenceTransitions]
 
 
 KINDS = {
     "ppo": Kind(lambda seed: _ppo(DISCRETE, seed), lambda rows, seed: estimated(rows, seed, masked=True)),
     "ppo by autograd": Kind(lambda seed: _ppo(CONTINUOUS, seed), continuous),
+    "recurrent ppo": Kind(_recurrent_ppo, sequences),
+    "r2d2": Kind(_r2d2, sequence_transitions),
     "dqn": Kind(lambda seed: _dqn(False, seed), transitions),
     "dqn by autograd": Kind(lambda seed: _dqn(True, seed), transitions),
 }

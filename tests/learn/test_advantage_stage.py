@@ -10,7 +10,7 @@ from tests.learn.experience import ragged
 class Critic:
     """Values are the sum of the observation."""
 
-    def values(self, obs: Array) -> Array:
+    def values(self, obs: Array, memory: Array | None = None) -> Array:
         return obs.sum(1).astype(np.float32)
 
 

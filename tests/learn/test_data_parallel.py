@@ -18,6 +18,8 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.learn.shares import priorities_of_all, share_sizes, shares, steps_of_all
 from tests.learn.group import KINDS, Process, processes
 
+ADAM = tuple(f"optimiser/all/{name}" for name in ("moment_1", "moment_2", "steps"))
+
 
 @pytest.fixture(scope="module")
 def others() -> Iterator[Sequence[Process]]:
@@ -73,7 +75,7 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
                 each.sync_target()
     learner.disband()
     states = [learner.state(), *(other.answer() for other in present)]
-    for name in ("vector", "moment_1", "moment_2", "steps", "generator", *(["target"] if "dqn" in kind else [])):
+    for name in (*ADAM, "vector", "generator", *(["target"] if "dqn" in kind else [])):
         for state in states[1:]:
             np.testing.assert_array_equal(state[name], states[0][name])
     learner.update(KINDS[kind].batch(5, 0))  # alone again
@@ -138,7 +140,7 @@ def test_a_process_that_dies_is_an_error_to_all_others() -> None:
         follower = KINDS["dqn"].learner(0)
         with pytest.raises(ActorLost, match="policy 'prey'"):
             follower.follow(second.answer(), 1, 2)
-        assert follower.optimiser.steps == 1
+        assert follower.parts[0].optimiser.steps == 1
 
 
 def test_a_leader_that_fails_leaves_nobody_waiting(others: Sequence[Process]) -> None:
@@ -147,7 +149,7 @@ def test_a_leader_that_fails_leaves_nobody_waiting(others: Sequence[Process]) ->
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    learner.loss = broken
+    learner.parts[0].loss = broken
     with pytest.raises(ZeroDivisionError):
         learner.update(batch, 1, 4)
     for rank, other in enumerate(others, 1):
@@ -187,3 +189,15 @@ def test_what_all_found_is_what_one_would_have_found(rows: int, parts: int, coun
         assert found == pytest.approx([minibatch.mean().item(), 1.0])
     together = priorities_of_all([torch.cat(owned) for owned in by_rank], sizes)
     assert [found.tolist() for found in together] == [part.tolist() for part in values.tensor_split(parts)]
+
+
+def test_gradients_that_were_found_apart_are_applied_by_all(others: Sequence[Process]) -> None:
+    kind = "ppo by autograd"
+    learner, alone, batch = led(kind, others), KINDS[kind].learner(0), KINDS[kind].batch(12, 0)
+    for each in (learner, alone):
+        each.apply(alone.gradients(batch))
+        each.update(batch, 1, 4)
+    assert_same(learner, alone)
+    learner.disband()
+    for other in others:
+        np.testing.assert_array_equal(other.answer()["vector"], learner.flat.vector.numpy())

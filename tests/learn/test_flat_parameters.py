@@ -3,7 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from marlflow.learn.flat import FlatAdam, FlatParameters
+from marlflow.learn.flat import FlatParameters
+from marlflow.learn.optimiser import Adam, FlatAdam
 
 
 class TwoPart(nn.Module):
@@ -45,7 +46,7 @@ def test_publishing_copies() -> None:
 def test_equals_adam_on_separate_parameters(max_norm: float, unseen: bool) -> None:
     module, reference = TwoPart(), TwoPart()
     flat = FlatParameters(module, module.actor)
-    adam = FlatAdam(flat, learning_rate=0.01, max_norm=max_norm, eps=1e-5)
+    adam = FlatAdam(flat.vector, flat.gradient, 0.01, max_norm, Adam(eps=1e-5))
     adam._on_cpu = not unseen
     plain = torch.optim.Adam(reference.parameters(), lr=0.01, eps=1e-5)
     for step in range(20):
@@ -67,7 +68,7 @@ def test_equals_adam_on_separate_parameters(max_norm: float, unseen: bool) -> No
 def test_a_gradient_that_is_not_finite_changes_nothing(poison: float, unseen: bool) -> None:
     module = TwoPart()
     flat = FlatParameters(module, module.actor)
-    adam = FlatAdam(flat, learning_rate=0.01, max_norm=1.0, eps=1e-8)
+    adam = FlatAdam(flat.vector, flat.gradient, 0.01, 1.0)
     adam._on_cpu = not unseen
     flat.gradient.fill_(0.1)
     adam.step()

@@ -1,0 +1,87 @@
+"""Advantages and value targets of rows that an older policy chose, and the stage that finds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, cast
+
+import numpy as np
+import torch
+
+from marlflow.base.batch import Array, Batch, EstimatedBatch
+from marlflow.flow import Place
+from marlflow.learn.compute import tensors_on
+from marlflow.learn.estimators import Critic, values_around
+from marlflow.learn.protocol import Learner
+from marlflow.losses.vtrace import vtrace
+
+
+class Acting(Protocol):
+    """What knows how likely an action is; a learner, where it lives, is one."""
+
+    module: Any
+    """Its `actor` has `log_prob_and_entropy`."""
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class VTrace:
+    """V-trace by the learner's present actor and critic (Espeholt et al., 2018, arXiv:1802.01561, section 4).
+
+    The ratios of probabilities, the present ones over those at the time of the choice, are cut at `rho_max` in the
+    corrections and at `c_max` along the trajectory.
+    """
+
+    learner: Learner = field(repr=False)
+    discount: float
+    trace_lambda: float = 1.0
+    rho_max: float = 1.0
+    c_max: float = 1.0
+    stays: ClassVar[str] = "it corrects for what its learner has learned since the rows were made"
+
+    @property
+    def place(self) -> Place | None:
+        """Beside the learner."""
+        return self.learner.place
+
+    def __call__(self, batch: Batch) -> EstimatedBatch:
+        """`batch` with `value`, `advantage` and `value_target`, and the present `logp` of its actions."""
+        names = ("discount", "trace_lambda", "rho_max", "c_max")
+        settings = [self.learner.scheduled.get(name, getattr(self, name)) for name in names]
+        logp = log_probs(cast("Acting", self.learner), batch)
+        return corrected(batch, logp, self.learner, *settings)
+
+
+def log_probs(learner: Acting, batch: Batch) -> Array:
+    """Log-probabilities of the actions of `batch` under the present actor, float32 [N], in nats."""
+    tensor, actor = tensors_on(learner.device), learner.module.actor
+    with torch.inference_mode():
+        outputs = actor(tensor(batch.columns["obs"]))
+        mask = tensor(batch.columns["action_mask"]) if "action_mask" in batch.columns else None
+        logp, _ = actor.log_prob_and_entropy(outputs, tensor(batch.columns["action"]), mask)
+    found: Array = logp.cpu().numpy()
+    return found
+
+
+def corrected(
+    batch: Batch, logp: Array, critic: Critic, discount: float, trace_lambda: float, rho_max: float, c_max: float
+) -> EstimatedBatch:
+    """`batch` with columns `value`, `advantage` and `value_target` (float32 [N]), and `logp`, the present one [N].
+
+    A segment that terminated is followed by value 0, any other by the value of its `bootstrap_obs`.
+    """
+    value, next_value = values_around(batch, critic)
+    # Segments stand behind each other on one time axis; lambda 0 at their ends keeps them apart.
+    lambdas = np.full(batch.rows, trace_lambda)
+    lambdas[batch.ends()] = 0.0
+    log_rho = logp.astype(np.float64) - batch.columns["behaviour_logp"]
+    columns = (batch.columns["reward"], np.full(batch.rows, discount), lambdas, value, next_value, log_rho)
+    r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_tm1 = (torch.from_numpy(c.astype(np.float64)) for c in columns)
+    estimate = vtrace(r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_tm1, rho_max, c_max)
+    found = {
+        "value": value,
+        "advantage": estimate.advantage_tm1.numpy().astype(np.float32),
+        "value_target": estimate.target_tm1.numpy().astype(np.float32),
+        "logp": logp,
+    }
+    return EstimatedBatch({**batch.columns, **found}, batch.segments)
