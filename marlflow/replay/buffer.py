@@ -1,8 +1,9 @@
-"""The in-process replay: segments in rings with the n-step windows that came with them, rows chosen by a sampler."""
+"""The in-process replay: segments in rings with the n-step windows that came with them, drawn from by a sampler."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,41 +14,100 @@ from marlflow.base.kept import Tree
 from marlflow.flow import Place
 from marlflow.replay.n_step import terms_problems
 from marlflow.replay.sampling import Sampling
-from marlflow.replay.segments import SegmentStore, newest_that_fit, row_type
+from marlflow.replay.segments import SegmentStore, row_type
+
+Drawn = TypeVar("Drawn")
+Drawn_co = TypeVar("Drawn_co", covariant=True)
 
 
-class ReplayBuffer:
-    """The newest whole segments, at most `capacity_agent_steps` rows of them, drawn from as n-step transitions.
+class Store(Protocol[Drawn_co]):
+    """Where the rows lie: SegmentStore, of which a draw takes single rows, or SequenceStore, of which it takes runs."""
 
-    Batches come with their windows, as NStep with the same `n_step` and `discount` sums them. Neighbouring segments of
-    one lane are not joined. Draws are with replacement; `seed` fixes them. `stale_priorities` counts priorities that
-    came for rows no longer held. Wrong input raises InvalidInput.
+    capacity: int
+    first: int
+    stop: int
+    first_segment: int
+    stop_segment: int
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """The numbers [first, stop) of what can be drawn."""
+        ...
+
+    def units_of(self, row_ids: Array) -> Array:
+        """The units that draws named `row_ids`, [B], of rows alive."""
+        ...
+
+    def units_in(self, agent_steps: int) -> int:
+        """How many units a draw of `agent_steps` takes."""
+        ...
+
+    def check(self, batch: Batch) -> None:
+        """Raises InvalidInput unless `batch` can be stored."""
+        ...
+
+    def newest(self, batch: Batch) -> Batch:
+        """As many of the last segments of `batch` as this store can hold."""
+        ...
+
+    def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
+        """Evicts the oldest until `rows` more fit; the [first, stop) of the units that went."""
+        ...
+
+    def append(self, batch: Batch) -> tuple[int, int]:
+        """Stores segments for which there is room; the [first, stop) of their units."""
+        ...
+
+    def take(self, units: Array, weight: Array) -> Drawn_co:
+        """What the learner is given of `units`, [B], with their importance weights."""
+        ...
+
+    def rows(self, first: int) -> Tree:
+        """The rows numbered `first` and up; {} if there are none."""
+        ...
+
+    def begin_at(self, first: int, first_segment: int) -> None:
+        """Holds nothing; the next row and the next segment have these numbers."""
+        ...
+
+    def load(self, kept: Sequence[Tree]) -> None:
+        """Takes what `rows` gave."""
+        ...
+
+
+class StoredReplay(Generic[Drawn]):
+    """The newest whole segments, as many as `store` holds, drawn from with replacement in units of the store.
+
+    Batches come with their windows, as NStep with the same `n_step` and `discount` sums them. `terms` are further
+    settings on which kept rows depend. `seed` fixes the draws. `stale_priorities` counts priorities that came for rows
+    no longer held. Wrong input raises InvalidInput.
     """
 
     __slots__ = ("_discounts", "_generator", "_sampler", "_store", "_terms", "name", "place", "stale_priorities")
 
     def __init__(
         self,
-        capacity_agent_steps: int,
+        store: Store[Drawn],
         n_step: int,
         discount: float,
         seed: int,
         sampling: Sampling,
-        name: str = "replay",
+        name: str,
         place: Place | None = None,
+        terms: Mapping[str, int] | None = None,
     ) -> None:
         broken = terms_problems(n_step, discount)
-        if capacity_agent_steps < 1:
-            broken.append(f"capacity_agent_steps is at least 1, not {capacity_agent_steps}")
+        if store.capacity < 1:
+            broken.append(f"capacity_agent_steps is at least 1, not {store.capacity}")
         if broken:
             raise InvalidInput([f"replay {name!r}: {problem}" for problem in broken])
         self.name, self.place = name, place
         self.stale_priorities = 0
-        self._terms = (n_step, discount)
+        self._terms = {"n_step": n_step, "discount": discount, **(terms or {})}
         self._discounts = np.power(discount, np.arange(n_step + 1.0)).astype(np.float32)
         self._generator = np.random.default_rng(seed)
-        self._store = SegmentStore(capacity_agent_steps)
-        self._sampler = sampling.build(capacity_agent_steps, self._generator)
+        self._store = store
+        self._sampler = sampling.build(store.capacity, self._generator)
 
     @property
     def stored(self) -> int:
@@ -58,49 +118,52 @@ class ReplayBuffer:
         """Take all segments of `batch`, evicting the oldest first; a batch that is refused changes nothing."""
         self._store.check(batch)
         if not self._are_windows(batch.columns["window_steps"], batch.columns["window_discount"]):
-            n_step, discount = self._terms
-            text = f"replay {self.name!r} expects windows of n_step={n_step} and discount={discount}, but others came"
+            expected = f"n_step={self._terms['n_step']} and discount={self._terms['discount']}"
+            text = f"replay {self.name!r} expects windows of {expected}, but others came"
             raise InvalidInput([f"{text}: give NStep the same settings"])
-        newest = newest_that_fit(batch, self._store.capacity)
+        if "priority" in batch.columns:
+            self._check_priorities(batch.columns["priority"])
+        newest = self._store.newest(batch)
         self._sampler.evicted(*self._store.make_room(newest.rows, batch.rows - newest.rows))
-        self._sampler.added(*self._store.append(newest))
+        first, stop = self._store.append(newest)
+        self._sampler.added(first, stop)
+        if "priority" in newest.columns:
+            self._sampler.reprioritize(np.arange(first, stop), newest.columns["priority"].astype(np.float64))
         return Inserted(batch.rows, self.stored)
 
-    def draw(self, agent_steps: int) -> Transitions:
-        """`agent_steps` n-step transitions with replacement; rewards, discounts and weights are float32."""
+    def draw(self, agent_steps: int) -> Drawn:
+        """What `agent_steps` rows make, with replacement; rewards, discounts and weights are float32."""
         if agent_steps < 1:
             raise InvalidInput([f"a draw takes at least 1 agent step, not {agent_steps}"])
         if not self.stored:
             raise InvalidInput([f"replay {self.name!r} is empty: insert before drawing, or raise learning_starts"])
-        return self._store.transitions(*self._sampler.draw(agent_steps, self._store.first, self._store.stop))
+        return self._store.take(*self._sampler.draw(self._store.units_in(agent_steps), *self._store.units))
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """Priorities >= 0, [B], of the rows `row_ids`; of a row named twice the last counts."""
+        """Priorities >= 0, [B], of what was drawn as `row_ids`; of one named twice the last counts."""
         if row_ids.shape != priorities.shape:
             raise InvalidInput([f"{row_ids.shape} row ids came with {priorities.shape} priorities"])
-        if not ((priorities >= 0) & (priorities < np.inf)).all():
-            raise InvalidInput([f"priorities for replay {self.name!r} must be finite and at least 0"])
+        self._check_priorities(priorities)
         held = (row_ids >= self._store.first) & (row_ids < self._store.stop)
         self.stale_priorities += len(row_ids) - int(np.count_nonzero(held))
-        self._sampler.reprioritize(row_ids[held], priorities[held].astype(np.float64))
+        self._sampler.reprioritize(self._store.units_of(row_ids[held]), priorities[held].astype(np.float64))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Take the present values of what is scheduled: `beta`, with prioritized sampling."""
+        """Take the present values of what is scheduled: `priority_beta`, with prioritized sampling."""
         self._sampler.set_schedule(values)
 
     def state(self) -> Tree:
         """Everything but the rows, copied; with what `rows` gave since, a buffer that loads it goes on bit for bit."""
         store = self._store
         return {
-            "n_step": self._terms[0],
-            "discount": self._terms[1],
+            **self._terms,
             "first": store.first,
             "stop": store.stop,
             "first_segment": store.first_segment,
             "stop_segment": store.stop_segment,
             "stale_priorities": self.stale_priorities,
             "generator": self._generator.bit_generator.state,
-            "sampler": self._sampler.state(store.first, store.stop),
+            "sampler": self._sampler.state(*store.units),
         }
 
     def rows(self, first: int) -> Tree:
@@ -124,14 +187,18 @@ class ReplayBuffer:
             self._store.load(held)
         else:
             self._store.begin_at(state["stop"], state["stop_segment"])
-        self._sampler.load_state(state["sampler"], self._store.first, self._store.stop)
+        self._sampler.load_state(state["sampler"], *self._store.units)
         self._generator.bit_generator.state = state["generator"]
         self.stale_priorities = state["stale_priorities"]
 
     def begin_at(self, first_row_id: int) -> None:
         """Hold nothing, and number the rows to come from `first_row_id`: priorities of others' rows are stale here."""
-        self._sampler.evicted(self._store.first, self._store.stop)
+        self._sampler.evicted(*self._store.units)
         self._store.begin_at(first_row_id, 0)
+
+    def _check_priorities(self, priorities: Array) -> None:
+        if not ((priorities >= 0) & (priorities < np.inf)).all():
+            raise InvalidInput([f"priorities for replay {self.name!r} must be finite and at least 0"])
 
     def _are_windows(self, steps: Array, window_discount: Array) -> bool:
         if steps.max() >= len(self._discounts):
@@ -139,10 +206,9 @@ class ReplayBuffer:
         return bool(((window_discount == self._discounts.take(steps)) | (window_discount == 0.0)).all())
 
     def _other_terms(self, state: Tree) -> Iterator[str]:
-        here = {"n_step": self._terms[0], "discount": self._terms[1]}
-        for name, expected in here.items():
-            if state[name] != expected:
-                yield f"expected {name}={expected}, but it was kept with {name}={state[name]}"
+        for name, expected in self._terms.items():
+            if (kept := state.get(name)) != expected:
+                yield f"expected {name}={expected}, but it was kept with {name}={kept}"
         kind = self._sampler.state(0, 0)["kind"]
         if (kept := state["sampler"]["kind"]) != kind:
             yield f"expected {kind} sampling, but it was kept with {kept} sampling"
@@ -161,3 +227,24 @@ class ReplayBuffer:
         kinds = [{name: row_type(column) for name, column in part["columns"].items()} for part in held]
         if other := next((kind for kind in kinds if kind != kinds[0]), None):
             yield f"expected rows of {kinds[0]}, as those before, but then came {other}"
+
+
+class ReplayBuffer(StoredReplay[Transitions]):
+    """The newest whole segments, at most `capacity_agent_steps` rows of them, drawn from as n-step transitions.
+
+    Neighbouring segments of one lane are not joined. See StoredReplay.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        capacity_agent_steps: int,
+        n_step: int,
+        discount: float,
+        seed: int,
+        sampling: Sampling,
+        name: str = "replay",
+        place: Place | None = None,
+    ) -> None:
+        super().__init__(SegmentStore(capacity_agent_steps), n_step, discount, seed, sampling, name, place)

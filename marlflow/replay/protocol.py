@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.items import Inserted
+from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.flow import Place
 
 
@@ -31,10 +33,14 @@ class Replay(Protocol):
         """Take the whole segments of `batch`; the oldest segments make room."""
         ...
 
-    def draw(self, agent_steps: int) -> Transitions:
-        """`agent_steps` n-step transitions, with replacement."""
+    def draw(self, agent_steps: int) -> Transitions | SequenceTransitions:
+        """What `agent_steps` rows make, with replacement: n-step transitions, or sequences."""
+        ...
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Take the present values of what is scheduled, by name: those that it knows."""
         ...
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """Say how much each of these rows, [B], is worth drawing again; rows evicted since are ignored."""
+        """Say how much what was drawn as these rows, [B], is worth drawing again; rows evicted since are ignored."""
         ...

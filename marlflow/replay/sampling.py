@@ -35,7 +35,7 @@ class Sampler(Protocol):
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Take the present values of what is scheduled, by name."""
+        """Take the present values of what is scheduled, by name: those that it knows."""
         ...
 
     def state(self, first: int, stop: int) -> Tree:
@@ -111,8 +111,7 @@ class _UniformSampler:
         return
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        if values:
-            raise InvalidInput([f"uniform sampling has nothing to schedule, but got {sorted(values)}"])
+        return
 
     def state(self, first: int, stop: int) -> Tree:
         return {"kind": "uniform"}
@@ -153,11 +152,9 @@ class _PrioritizedSampler:
         self._tree.set(row_ids % self._capacity, raised**self._config.alpha)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        if unknown := sorted(set(values) - {"beta"}):
-            raise InvalidInput([f"prioritized sampling schedules 'beta', not {name!r}" for name in unknown])
-        beta = float(values.get("beta", self._beta))
+        beta = float(values.get("priority_beta", self._beta))
         if not 0.0 <= beta <= 1.0:
-            raise InvalidInput([f"prioritized sampling: beta is in [0, 1], but its schedule gave {beta}"])
+            raise InvalidInput([f"prioritized sampling: priority_beta is in [0, 1], but its schedule gave {beta}"])
         self._beta = beta
 
     def state(self, first: int, stop: int) -> Tree:

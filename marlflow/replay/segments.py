@@ -20,19 +20,41 @@ _FEW_SEGMENTS = 64
 
 
 class SegmentStore:
-    """At most `capacity` rows in whole segments; the rows first to stop - 1 are alive."""
+    """At most `capacity` rows in whole segments; the rows first to stop - 1 are alive.
 
-    __slots__ = ("_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
+    A unit is what a draw takes one of: here each row, of which it makes a transition. `kept` names properties of
+    segments that are stored as they are.
+    """
 
-    def __init__(self, capacity: int) -> None:
+    __slots__ = ("_kept", "_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
+
+    def __init__(self, capacity: int, kept: Sequence[str] = ()) -> None:
         self.capacity = capacity
+        self._kept = tuple(kept)
         self.first = self.stop = 0
         self.first_segment = self.stop_segment = 0
         self._rows: Ring | None = None
         self._segments: Ring | None = None
 
+    @property
+    def units(self) -> tuple[int, int]:
+        """The numbers [first, stop) of the units alive."""
+        return self.first, self.stop
+
+    def units_of(self, row_ids: Array) -> Array:
+        """The units that draws named `row_ids`, [B], of rows alive."""
+        return row_ids
+
+    def units_in(self, agent_steps: int) -> int:
+        """How many units a draw of `agent_steps` takes."""
+        return agent_steps
+
+    def newest(self, batch: Batch) -> Batch:
+        """As many of the last segments of `batch` as this store can hold."""
+        return newest_that_fit(batch, self.capacity)
+
     def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
-        """Evict whole segments, oldest first, until `rows` more fit; returns the [first, stop) of the rows that went.
+        """Evict whole segments, oldest first, until `rows` more fit; returns the [first, stop) of the units that went.
 
         `skipped` rows came and went before these `rows`, and everything older with them; their numbers are used up.
         """
@@ -50,7 +72,7 @@ class SegmentStore:
         return evicted_first, self.first
 
     def append(self, batch: Batch) -> tuple[int, int]:
-        """Store segments for which there is room; returns the [first, stop) of their rows."""
+        """Store segments for which there is room; returns the [first, stop) of their units."""
         first, segment = self.stop, self.stop_segment
         length = batch.segments["length"]
         numbers = np.arange(segment, segment + len(length))
@@ -62,11 +84,12 @@ class SegmentStore:
         rows["next"] = np.where(following == np.repeat(stop, length), ~own, following)
         rows["segment"] = own
         ends = _named(batch.segments, {"bootstrap_obs": "obs", "bootstrap_mask": "action_mask"})
+        ends |= {name: batch.segments[name] for name in self._kept}
         ends["stop"] = stop
         self._write(rows, ends, len(own), len(numbers))
         return first, self.stop
 
-    def transitions(self, row_ids: Array, weight: Array) -> Transitions:
+    def take(self, row_ids: Array, weight: Array) -> Transitions:
         """The n-step transitions that begin at the rows alive `row_ids`, [B]."""
         rows, _ = self._rings()
         slots = row_ids % self.capacity
@@ -142,6 +165,7 @@ class SegmentStore:
         if ("action_mask" in known) != ("action_mask" in batch.columns):
             masked = "with" if "action_mask" in known else "without"
             problems.append(f"this replay holds rows {masked} an action mask, and the batch is not so")
+        problems += [f"the batch's segments have no {n!r}, which this replay stores" for n in self._unkept(batch)]
         pairs = [("obs", "obs", batch.columns), ("action", "action", batch.columns)]
         pairs.append(("obs", "bootstrap_obs", batch.segments))
         if "action_mask" in known and "action_mask" in batch.columns:
@@ -153,6 +177,9 @@ class SegmentStore:
             elif (want := known[stored]).dtype != table[name].dtype or want.shape[1:] != table[name].shape[1:]:
                 problems.append(f"{name!r} of the batch is {row_type(table[name])}, expected {row_type(want)}")
         return problems
+
+    def _unkept(self, batch: Batch) -> list[str]:
+        return [name for name in self._kept if name not in batch.segments]
 
     def _write(self, rows: Mapping[str, Array], ends: Mapping[str, Array], row_count: int, segment_count: int) -> None:
         if self._rows is None or self._segments is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -50,7 +50,10 @@ class NStep:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Stores every row, with its window (see NStep); says how many, which is what a pace in agent steps counts."""
+    """Stores every row, with its window (see NStep); says how many, which is what a pace in agent steps counts.
+
+    Rows may come with a `priority` of their own (see InitialPriorities).
+    """
 
     replay: Replay = field(repr=False)
 
@@ -71,18 +74,24 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A source of transitions, `agent_steps` at a time."""
+    """A source of what a replay `gives`, `agent_steps` at a time."""
 
     replay: Replay = field(repr=False)
     agent_steps: int
+    gives: type = field(default=Transitions, repr=False)
 
     @property
     def place(self) -> Place | None:
         """Beside the replay."""
         return self.replay.place
 
-    def __call__(self) -> Transitions:
-        """The next draw."""
+    @property
+    def emits(self) -> type:
+        """What the replay is of."""
+        return self.gives
+
+    def __call__(self) -> Any:
+        """The next draw, which is what the replay `gives`."""
         return self.replay.draw(self.agent_steps)
 
 

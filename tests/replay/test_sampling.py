@@ -57,14 +57,12 @@ def test_weights_are_the_formula_over_the_largest_of_the_draw(make_batch: Any, b
 
 def test_beta_follows_its_schedule(make_batch: Any) -> None:
     buffer = _filled(make_batch, Prioritized(beta=0.4))
-    buffer.set_schedule({"beta": 0.0})
+    buffer.set_schedule({"priority_beta": 0.0})
     np.testing.assert_array_equal(buffer.draw(9).weight, np.ones(9))
     with pytest.raises(InvalidInput, match=r"\[0, 1\], but its schedule gave 1.5"):
-        buffer.set_schedule({"beta": 1.5})
-    with pytest.raises(InvalidInput, match="'beta', not 'epsilon'"):
-        buffer.set_schedule({"epsilon": 0.5})
-    with pytest.raises(InvalidInput, match="nothing to schedule"):
-        ReplayBuffer(8, 1, 0.9, 0, Uniform()).set_schedule({"beta": 0.5})
+        buffer.set_schedule({"priority_beta": 1.5})
+    buffer.set_schedule({"learning_rate": 0.5})  # others' settings are not its concern
+    np.testing.assert_array_equal(buffer.draw(9).weight, np.ones(9))
 
 
 def test_a_new_row_has_the_largest_priority_seen(make_batch: Any) -> None:

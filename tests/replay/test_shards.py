@@ -1,0 +1,60 @@
+"""Shards of a replay: row numbers say whose a row is, and rows may bring a priority of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from marlflow.base.batch import Batch
+from marlflow.base.errors import InvalidInput
+from marlflow.base.items import Update
+from marlflow.replay.buffer import ReplayBuffer
+from marlflow.replay.sampling import Prioritized
+from marlflow.replay.shards import SHARD_SPAN, ByShard, first_row_of
+from tests.replay.test_stages import rows
+from tests.replay.windowed import windowed
+
+
+def make_shard(number: int, capacity: int = 20) -> ReplayBuffer:
+    replay = ReplayBuffer(capacity, 1, 0.9, seed=number, sampling=Prioritized(alpha=1.0, epsilon=1e-9))
+    replay.begin_at(first_row_of(number))
+    return replay
+
+
+def with_priority(replay: ReplayBuffer, batch: Batch, priority: list[float]) -> Batch:
+    return windowed(batch, replay).with_columns(priority=np.array(priority, np.float32))
+
+
+def test_a_report_goes_back_to_the_shard_that_was_drawn_from() -> None:
+    for number in (0, 1, 7):
+        shard = make_shard(number)
+        for first in range(0, 60, 12):  # the oldest are evicted on the way
+            shard.insert(windowed(rows(12, first), shard))
+            ids = shard.draw(9).row_id
+            assert list(ByShard()(update := Update("team", 9, 1, 0, row_ids=ids))) == [(number, update)]
+            shard.reprioritize(ids, np.ones(9))
+    nothing = Update("team", 0, 0, 0)
+    assert list(ByShard()(nothing)) == [(0, nothing)]
+    assert first_row_of(3) == 3 * SHARD_SPAN
+
+
+def test_new_rows_are_drawn_in_proportion_to_the_priorities_that_they_bring() -> None:
+    replay = make_shard(1)
+    replay.insert(with_priority(replay, rows(4), [1.0, 0.0, 3.0, 4.0]))
+    drawn = replay.draw(8_000).reward.astype(int)
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 8_000, [0.125, 0.0, 0.375, 0.5], atol=0.002)
+
+
+def test_of_rows_that_do_not_fit_the_newest_bring_theirs() -> None:
+    replay = make_shard(0, capacity=3)
+    parts = [rows(2), rows(2, 2)]
+    batch = with_priority(replay, Batch.concat(parts), [9.0, 9.0, 1.0, 3.0])
+    replay.insert(batch)
+    drawn = replay.draw(4_000).reward.astype(int)
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 4_000, [0.0, 0.0, 0.25, 0.75], atol=0.002)
+
+
+def test_a_priority_that_is_none_is_an_error() -> None:
+    replay = make_shard(0)
+    with pytest.raises(InvalidInput, match="priorities for replay 'replay' must be finite and at least 0"):
+        replay.insert(with_priority(replay, rows(2), [1.0, float("nan")]))
