@@ -8,13 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from marlflow.base.batch import Array
-from marlflow.rollout.memory import SegmentMemory
 
 
 class Segments(NamedTuple):
     """Segments of one policy: `row` of the columns, and from which to before which cell; [S] each.
 
-    `bootstrap` has what was seen after the last row, by the names of the columns; `memory` of policies that have any.
+    `bootstrap` has what was seen after the last row, and what was then remembered, by the names of the columns.
     """
 
     row: Array
@@ -25,37 +24,34 @@ class Segments(NamedTuple):
     carried: Array
     episode: Array
     bootstrap: Mapping[str, Array]
-    memory: SegmentMemory | None
 
     @staticmethod
-    def of(columns: Iterable[Array], bootstrap: Mapping[str, Array], memory: SegmentMemory | None) -> Segments:
-        """Segments of their first seven columns, and the rest."""
+    def of(columns: Iterable[Array], bootstrap: Mapping[str, Array]) -> Segments:
+        """Segments of their first seven columns, and the bootstrap."""
         row, start, stop, terminated, truncated, carried, episode = columns
-        return Segments(row, start, stop, terminated, truncated, carried, episode, bootstrap, memory)
+        return Segments(row, start, stop, terminated, truncated, carried, episode, bootstrap)
 
     def take(self, order: Array) -> Segments:
         """The segments at the indices `order`."""
         return Segments.of(
             [column[order] for column in self[:7]],
             {name: column[order] for name, column in self.bootstrap.items()},
-            None if self.memory is None else SegmentMemory(*(column[order] for column in self.memory)),
         )
 
     @staticmethod
     def concat(parts: Sequence[Segments]) -> Segments:
         """All of `parts`, one after the other."""
-        memories = [part.memory for part in parts if part.memory is not None]
         return Segments.of(
             [np.concatenate(columns) for columns in zip(*(part[:7] for part in parts), strict=True)],
             {name: np.concatenate([part.bootstrap[name] for part in parts]) for name in parts[0].bootstrap},
-            SegmentMemory(*map(np.concatenate, zip(*memories, strict=True))) if memories else None,
         )
 
 
 class Columns:
     """What the actor saw and chose, [rows, capacity, ...] each; one row per lane that the policy has played.
 
-    `seen` is the shape and dtype of what it sees (`obs`, and where there is one `action_mask`, `state`).
+    `seen` is the shape and dtype of what it sees (`obs`, and where there is one `action_mask`, `state`), and of what it
+    remembers (`memory`, `memory_version`), if it does.
     """
 
     def __init__(
@@ -66,7 +62,6 @@ class Columns:
         self._row_of: dict[int, int] = {}
         # Views of `data` over rows x capacity: numpy writes by one index several times as fast as by two.
         self._flat: dict[str, Array] = {}
-        self.seen = tuple(seen)
         shapes = {**seen, "action": action, "behaviour_logp": ((), np.dtype(np.float32))}
         self.data = {name: np.zeros((0, 0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         self.rows = self.capacity = 0

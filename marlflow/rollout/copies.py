@@ -59,13 +59,13 @@ class Copies:
             raise watchdog.hung(window.where(), "step()", overdue) from None
         return turn
 
-    def reset(self, index: int, seed: int) -> Turn:
-        """Begins an episode in a copy; raises EnvironmentFailed."""
+    def reset(self, index: int, seed: int, task: int | None = None) -> Turn:
+        """Begins an episode in a copy, of the task of this number if there is one; raises EnvironmentFailed."""
         self.seeds[index] = seed
         window = self.windows[index]
 
         def begun() -> Turn:
-            turn = window.reset(seed)
+            turn = window.reset(seed, task)
             if self._sees_state:
                 self.states[index] = window.state()
             return turn

@@ -10,6 +10,7 @@ from marlflow.rollout.protocol import Matchup
 
 # Keeps the seeds of evaluation apart from those of every copy.
 EVALUATION = -1
+_TASKS = -2
 
 
 class Episodes(Protocol):
@@ -27,6 +28,10 @@ class Episodes(Protocol):
         """What the environment is reset with."""
         ...
 
+    def task(self, index: int) -> int | None:
+        """The number of the task that a copy has now; None where environments have no tasks, or draw their own."""
+        ...
+
     def stream(self, index: int, episode: int, agent: int) -> int:
         """The key of the random stream of one agent's choices."""
         ...
@@ -40,11 +45,22 @@ class TrainingEpisodes:
         self._next = [0] * len(copies)
         self._first = list(self._next)  # the episode that the first matchup is for
         self._matchups: list[Sequence[Matchup]] = [()] * len(copies)
+        self.tasks: list[int] = []
+        """The number of each copy's task, in [0, 2**31); empty where nobody adapts to any."""
 
     def deal(self, matchups: Mapping[int, Sequence[Matchup]]) -> None:
         """Those of each copy's next episodes, in order; what was dealt before and not used is dealt anew."""
         self._first = list(self._next)
         self._matchups = [matchups.get(copy, ()) for copy in self._copies]
+
+    def begin_tasks(self) -> None:
+        """Each copy has a new task, of the run's seed, the copy, and the next episode: no worker is in it."""
+        numbered = zip(self._copies, self._next, strict=True)
+        self.tasks = [key(self._seed, _TASKS, copy, episode) >> 33 for copy, episode in numbered]
+
+    def task(self, index: int) -> int | None:
+        """That of the copy since `begin_tasks`; None before."""
+        return self.tasks[index] if self.tasks else None
 
     def go_on(self, following: Mapping[int, int]) -> None:
         """Each copy's next episode is that of this number; copies that are not in `following` stay where they are."""
@@ -98,6 +114,11 @@ class EvaluationEpisodes:
         """Of the run's seed and the episode."""
         del index
         return episode_seed(self._seed, EVALUATION, episode)
+
+    def task(self, index: int) -> int | None:
+        """The environment draws it."""
+        del index
+        return None
 
     def stream(self, index: int, episode: int, agent: int) -> int:
         """Of the run's seed, the episode and the agent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import StageFailed
@@ -14,12 +15,15 @@ from marlflow.flow import StageTimes
 class Finishing:
     """The `stages` of one policy's plan that run on a worker, in order, each on the rows of one collect.
 
-    `published` is what the worker acts with, and what the stages compute with.
+    `published` is what the worker acts with, and what the stages compute with; `scheduled` are its settings; `actor`
+    is what acts with them there, from the first collect on.
     """
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
         self.published = Weights(-1, None)
+        self.scheduled: Mapping[str, float] = {}
+        self.actor: Any = None
         self.stages: Mapping[str, Callable[[Batch], Batch]] = {}
 
     def __call__(self, batch: Batch) -> tuple[Batch, tuple[StageTimes, ...]]:

@@ -69,7 +69,9 @@ class Receipt:
     `env_steps` over all copies, `agent_steps` over all agents, those of unrecorded policies too; `policies` has the
     recorded ones; `agents_vanished` counts agents that left unmarked; `next_episodes` is, for each copy, the number of
     the first episode that it has not begun; `faults` are the episodes that were given up;
-    `env_s`, `policy_s` and `bookkeeping_s` share the seconds of the collect among environments, actors and the worker.
+    `env_s`, `policy_s` and `bookkeeping_s` share the seconds of the collect among environments, actors and the worker;
+    `next_fragments` is, for each policy that learns from records and for each copy, how many of its recorded fragments
+    it has handed out.
     """
 
     worker: int
@@ -83,3 +85,4 @@ class Receipt:
     bookkeeping_s: float
     next_episodes: Mapping[int, int] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+    next_fragments: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

@@ -42,17 +42,19 @@ class Lockstep:
         recorder: Recorder | None,
         history: History | None = None,
     ) -> None:
-        self._copies, self._windows = copies, copies.windows
-        self._players, self.lanes = players, lanes
+        self._copies, self._windows, self._players, self.lanes = copies, copies.windows, players, lanes
         self._episodes, self._mode, self._recorder, self._history = episodes, mode, recorder, history
         self._masked = any(player.spaces.masked for player in players)
         self._env_steps = np.zeros(len(self._windows), np.int64)
+        self._broken: dict[int, EnvironmentFailed] = {}
+        self.halt()
+        self.clear()
+
+    def halt(self) -> None:
+        """From here on no copy has an episode, until the next `begin`."""
         self._turns: list[Turn] = [_IDLE] * len(self._windows)
         self._lanes_of: list[list[int]] = [[] for _ in self._windows]
-        self._broken: dict[int, EnvironmentFailed] = {}
-        self._deciding: Array = np.empty(0, np.int64)
-        self._deciding_copy: Array = np.empty(0, np.int64)
-        self.clear()
+        self._show(steady=False)
 
     def clear(self) -> None:
         """Begins to count anew."""
@@ -110,7 +112,7 @@ class Lockstep:
             cells = recorder.decided(deciding, self._env_steps[self._deciding_copy], t_agent)
         if self._history is not None:
             self._history.saw(deciding, self._players)
-        random = RowRandom(lanes.keys[deciding], t_agent)
+        random = RowRandom(lanes.keys[deciding], t_agent, self._numbers)
         actions: list[Any] = [None] * len(deciding)
         for player in self._players:
             if not player.positions:
@@ -122,8 +124,7 @@ class Lockstep:
             acted = player.actor.act(seen["obs"], seen.get("action_mask"), recalled, self._mode, generator)
             self.policy_s += perf_counter() - began
             if memory is not None:
-                begins = np.zeros(len(where), bool) if recorder is None else recorder.begins(player.lanes)
-                memory.decided(player.lanes, acted.memory, player.version, begins)
+                seen = {**seen, **memory.decided(player.lanes, acted.memory, player.version)}
             if player.columns is not None and cells is not None:
                 player.columns.write(player.rows, cells[where], seen, acted.action, acted.behaviour_logp)
             for position, choice in zip(player.positions, player.choices(acted.action), strict=True):
@@ -257,9 +258,8 @@ class Lockstep:
     def _give_up(self, index: int, failure: EnvironmentFailed) -> None:
         """Forgets the episode of a copy that broke, and begins the next with a fresh environment."""
         lanes = self.lanes.of(index)
-        episode, lost = int(self.lanes.episode[lanes.start]), 0
-        if self._recorder is not None:
-            lost = self._recorder.give_up(lanes, episode, self._players)
+        episode = int(self.lanes.episode[lanes.start])
+        lost = 0 if self._recorder is None else self._recorder.give_up(lanes, episode, self._players)
         self._copies.replace(index, failure, lost)
         self.lanes.forget(index, {})
         self._reset(index)
@@ -283,7 +283,7 @@ class Lockstep:
             self.lanes.forget(index, {})
 
     def _begin(self, index: int, episode: int) -> None:
-        turn = self._copies.reset(index, self._episodes.seed(index, episode))
+        turn = self._copies.reset(index, self._episodes.seed(index, episode), self._episodes.task(index))
         self._env_steps[index] = 0
         matchup = self._episodes.matchup(index, episode)
         self.lanes.begin(index, episode, matchup, self._windows[index], self._episodes)
@@ -333,6 +333,7 @@ class Lockstep:
             lanes += of_copy
         self._deciding = np.array(lanes, np.int64)
         self._deciding_copy = self.lanes.copy_of[self._deciding]
+        self._numbers = np.array(self._copies.numbers, np.int64)[self._deciding_copy]
         player_of = self.lanes.player_of[self._deciding]
         for number, player in enumerate(self._players):
             where = np.flatnonzero(player_of == number)

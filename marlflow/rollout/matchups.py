@@ -239,6 +239,12 @@ class DealtWorkers:
         made = self._workers.collect(replace(request, matchups=self._dealer.deal(self._ticks)))
         return self._awaited(made) if isinstance(made, Awaitable) else self._returned(made)
 
+    def collect_next(self, request: Request | None) -> Round | Awaitable[Round]:
+        """Matchups are dealt to all copies at once, in rounds; a run that asks for this does not start."""
+        raise TypeError("matchups are dealt in rounds of all workers")
+
+    under_way = 0
+
     async def _awaited(self, made: Awaitable[Round]) -> Round:
         return self._returned(await made)
 

@@ -53,10 +53,11 @@ class Player:
         if state is not None:
             columns["state"] = (state.shape, np.dtype(state.dtype))
         self.seen: dict[str, Array] = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in columns.items()}
-        self.columns = Columns(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
         self.memory: Memory | None = None
         if isinstance(actor, RememberingActor):
             self.memory = Memory(lanes_of_worker, actor.memory_shape)
+            columns |= Memory.columns(actor.memory_shape)
+        self.columns = Columns(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
     def show(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
         """Takes what the pending lanes see; copies it, since an environment may reuse its arrays.

@@ -6,8 +6,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Weights
+from marlflow.base.kept import Tree
 from marlflow.rollout.fragment import Evaluated, Receipt
+from marlflow.rollout.kept import TakenUp
 
 Matchup: TypeAlias = Mapping[str, str]
 """Who plays whom in one episode: agent to policy."""
@@ -46,6 +49,44 @@ class Round:
         return sum(receipt.env_steps for receipt in self.receipts)
 
 
+class Worker(Protocol):
+    """One rollout worker, where it lives.
+
+    receipt, batches = worker.collect(ticks=64, weights={"prey": Weights(version, flat)})
+    """
+
+    def collect(
+        self,
+        ticks: int,
+        weights: Mapping[str, Weights] | None = None,
+        schedules: Mapping[str, Mapping[str, float]] | None = None,
+        matchups: Mapping[int, Sequence[Matchup]] | None = None,
+    ) -> tuple[Receipt, dict[str, Batch]]:
+        """`ticks` env steps of every copy: a receipt, and for each policy its complete rows."""
+        ...
+
+    def evaluate(
+        self,
+        episodes: Sequence[int],
+        weights: Mapping[str, Weights] | None = None,
+        matchups: Sequence[Matchup] | None = None,
+    ) -> Evaluated:
+        """Greedy episodes, by number."""
+        ...
+
+    def state(self) -> Tree:
+        """Everything that is carried from one collect to the next, but for weights and scheduled values; by copy."""
+        ...
+
+    def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:
+        """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new."""
+        ...
+
+    def close(self) -> None:
+        """Closes all environments."""
+        ...
+
+
 class Workers(Protocol):
     """All rollout workers of a run.
 
@@ -55,6 +96,18 @@ class Workers(Protocol):
 
     def collect(self, request: Request) -> Round | Awaitable[Round]:
         """One round."""
+        ...
+
+    def collect_next(self, request: Request | None) -> Round | Awaitable[Round]:
+        """The part of one worker, whichever is done next, as a round of its own; each goes on at once.
+
+        Those that have nothing to do begin with `request`; None: nobody begins anything, and `under_way` is above 0.
+        """
+        ...
+
+    @property
+    def under_way(self) -> int:
+        """How many workers have begun what `collect_next` has not returned yet."""
         ...
 
     def evaluate(

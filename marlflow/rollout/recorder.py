@@ -15,7 +15,6 @@ from marlflow.base.batch import Array, Batch
 from marlflow.env import Ending
 from marlflow.rollout.columns import Columns, Segments, ranges
 from marlflow.rollout.fragment import PolicyReceipt
-from marlflow.rollout.memory import SegmentMemory
 from marlflow.rollout.player import Player
 
 
@@ -71,11 +70,6 @@ class Recorder:
         flat_t_agent[at] = t_agent
         return cell
 
-    def begins(self, lanes: Array) -> Array:
-        """Whether the rows that `lanes` just opened are the first of their segments, bool [N]."""
-        first: Array = self._cell[lanes] == self._start[lanes]
-        return first
-
     def received(self, lanes: Array, rewards: Array) -> None:
         """Rewards, in order; a lane may stand there several times."""
         np.add.at(self._gained, lanes, rewards)
@@ -104,10 +98,7 @@ class Recorder:
             return
         carried = start == 0 and bool(self._carried[lane])
         place = (player.columns.row(lane), start, cell + 1)
-        # Where there is no final observation the last one stands for it, with the memory that it was looked at with.
-        one, last_is_seen = np.array([lane]), np.array([ending.observation is None])
-        memory = None if player.memory is None else player.memory.of_segments(one, last_is_seen)
-        ended = _Ended((*place, ending.terminated, ending.truncated, carried, episode), lane, bootstrap, memory)
+        ended = _Ended((*place, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
         self._ended.setdefault(player.policy, []).append(ended)
 
     def _bootstrap(self, lane: int, cell: int, ending: Ending, player: Player, state: Array | None) -> dict[str, Array]:
@@ -115,9 +106,12 @@ class Recorder:
             return {}
         row, data = player.columns.row(lane), player.columns.data
         if ending.observation is None:
-            seen = {name: data[name][row, cell].copy() for name in player.seen}
+            # The last one stands for it, with the memory that it was looked at with.
+            seen = {name: data[name][row, cell].copy() for name in _BOOTSTRAPS if name in data}
         else:
             seen = {"obs": player.stack([ending.observation])[0]}
+            if player.memory is not None:
+                seen["memory"] = player.memory.recall(np.array([lane]))[0]
             if player.spaces.masked:
                 seen["action_mask"] = player.stack_masks([ending.mask])[0]
         if state is not None and player.sees_state:
@@ -194,7 +188,8 @@ class Recorder:
         rows["reward"], rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
         rows["version"] = np.full(len(at), player.version, np.int64)
         carried = segments.carried
-        rows["version"][(np.cumsum(length) - length)[carried]] = self._carried_version[lanes[carried]]
+        firsts = np.cumsum(length) - length
+        rows["version"][firsts[carried]] = self._carried_version[lanes[carried]]
         table = {
             "length": length,
             "terminated": segments.terminated,
@@ -204,9 +199,8 @@ class Recorder:
             "lane": lanes,
             **{_BOOTSTRAPS[name]: column for name, column in segments.bootstrap.items()},
         }
-        if segments.memory is not None:
-            first, made_by, last = segments.memory
-            table |= {"memory": first, "memory_version": made_by, "bootstrap_memory": last}
+        if player.memory is not None:
+            table |= {"memory": rows["memory"][firsts], "memory_version": rows.pop("memory_version")[firsts]}
         unattributed = float(self._unattributed[number])
         return PolicyReceipt(len(at), int(carried.sum()), unattributed, player.version), Batch(rows, table)
 
@@ -221,14 +215,14 @@ class Recorder:
         sees = sees[row]
         open_rows = sees < 0
         bootstrap = {}
-        for name, seen in player.seen.items():
+        now = player.seen if player.memory is None else {**player.seen, "memory": player.memory.recall(player.lanes)}
+        for name, seen in now.items():
             bootstrap[name] = column = np.empty((len(row), *seen.shape[1:]), seen.dtype)
             column[~open_rows] = seen[sees[~open_rows]]
             column[open_rows] = columns.data[name][row[open_rows], stop[open_rows]]
         never = np.zeros(len(row), bool)
         carried = self._carried[lanes] & (start == 0)
-        memory = None if player.memory is None else player.memory.of_segments(lanes, open_rows)
-        return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap, memory)
+        return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap)
 
     def _carry(self, players: Sequence[Player]) -> None:
         for number, player in enumerate(players):
@@ -239,8 +233,6 @@ class Recorder:
             row, lanes = self._open_of(number, columns)
             cell = self._cell[lanes]
             columns.carry(row, cell)
-            if player.memory is not None:
-                player.memory.carried(lanes)
             again = self._carried[lanes] & (cell == 0)
             self._carried_version[lanes] = np.where(again, self._carried_version[lanes], player.version)
         open_lanes = np.flatnonzero(self._open)
@@ -280,7 +272,12 @@ class Recorder:
         return row, columns.lanes[row]
 
 
-_BOOTSTRAPS = {"obs": "bootstrap_obs", "action_mask": "bootstrap_mask", "state": "bootstrap_state"}
+_BOOTSTRAPS = {
+    "obs": "bootstrap_obs",
+    "action_mask": "bootstrap_mask",
+    "state": "bootstrap_state",
+    "memory": "bootstrap_memory",
+}
 
 
 class _Ended(NamedTuple):
@@ -289,15 +286,12 @@ class _Ended(NamedTuple):
     values: tuple[int, int, int, bool, bool, bool, int]
     lane: int
     bootstrap: dict[str, Array]
-    memory: SegmentMemory | None
 
 
 def _stacked(ended: Sequence[_Ended], like: Segments) -> Segments:
     """The segments that ended, as columns of the dtypes of `like`."""
     values = zip(*(one.values for one in ended), strict=True)
-    memories = [one.memory for one in ended if one.memory is not None]
     return Segments.of(
         [np.array(column, kind.dtype) for column, kind in zip(values, like[:7], strict=True)],
         {name: np.stack([one.bootstrap[name] for one in ended]) for name in like.bootstrap},
-        SegmentMemory(*map(np.concatenate, zip(*memories, strict=True))) if memories else None,
     )

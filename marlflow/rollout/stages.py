@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import PlanInvalid
@@ -17,14 +17,40 @@ class Collect:
     """A source of rounds. `next_request` says what to collect with, or None to end."""
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | None] = field(repr=False)
+    next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
 
     def __call__(self) -> Round | Awaitable[Round]:
         """The next round."""
         request = self.next_request()
-        if request is None:
+        if not isinstance(request, Request):
             raise StopIteration
         return self.workers.collect(request)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectNext:
+    """A source of rounds of one worker each, whichever is done next, while the others go on.
+
+    `next_request` says what those begin with that are done; "home": nobody is to begin anything, until all are home;
+    None ends the flow, when they are.
+    """
+
+    workers: Workers = field(repr=False)
+    next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
+
+    @property
+    def under_way(self) -> int:
+        """How many workers have begun what is still to come."""
+        return self.workers.under_way
+
+    def __call__(self) -> Round | Awaitable[Round]:
+        """The next round."""
+        request = self.next_request()
+        if isinstance(request, Request):
+            return self.workers.collect_next(request)
+        if not self.under_way:
+            raise StopIteration
+        return self.workers.collect_next(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +117,13 @@ class Concat:
         if fragment.rows:
             self.held.append(fragment)
         rows = sum(held.rows for held in self.held)
-        if not fragment.closes_round or rows < max(1, self.agent_steps):
+        return self.rest() if fragment.closes_round and rows >= max(1, self.agent_steps) else []
+
+    def rest(self) -> Sequence[Batch]:
+        """All it holds, as a batch, if it holds any."""
+        if not self.held:
             return []
+        rows = sum(held.rows for held in self.held)
         payloads = tuple(payload for held in self.held for payload in held.payloads)
         keys = tuple(key for held in self.held for key in held.keys)
         self.held.clear()

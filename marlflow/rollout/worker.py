@@ -19,6 +19,7 @@ from marlflow.base.kept import Tree
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
 from marlflow.policy.actor import Actor, WeightedActor
+from marlflow.policy.adapted import AdaptingActor
 from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
 from marlflow.rollout.faults import FaultLog
@@ -29,9 +30,11 @@ from marlflow.rollout.kept import TakenUp
 from marlflow.rollout.lanes import Lanes, PolicyOf, lanes_per_copy
 from marlflow.rollout.lockstep import Lockstep
 from marlflow.rollout.mapping import ByRules, Rule
+from marlflow.rollout.phases import adapting, joined, phase_ticks
 from marlflow.rollout.player import Player
 from marlflow.rollout.protocol import Matchup
 from marlflow.rollout.recorder import Recorder
+from marlflow.rollout.records.writing import RecordWriter
 from marlflow.rollout.state import Parts
 from marlflow.rollout.watchdog import Watchdog
 
@@ -54,7 +57,8 @@ class RolloutWorker:
 
     Copies begin with the episodes of the numbers `next_episodes`, by copy, else with 0. An episode of up to
     `history_env_steps` env steps can be gone on with elsewhere, from what `state` says of it. `finishing` has what is
-    done to the rows of a policy before they leave.
+    done to the rows of a policy before they leave; `writer` records them before that. With
+    actors that adapt, a collect has phases (see `phases`).
     """
 
     def __init__(  # noqa: PLR0913  one object is all of experience
@@ -75,11 +79,13 @@ class RolloutWorker:
         history_env_steps: int = 10_000,
         next_episodes: Mapping[int, int] | None = None,
         finishing: Mapping[str, Finishing] | None = None,
+        writer: RecordWriter | None = None,
     ) -> None:
         if not copies:
             raise ConfigInvalid([f"rollout worker {worker} has no copy to play: use fewer workers, or more copies"])
         self._make_env, self._actors, self._seed, self._worker = make_env, actors, seed, worker
-        self._finishing = finishing or {}
+        self._adapting = adapting(actors.values())
+        self._finishing, self._writer = finishing or {}, writer
         self._policy_of = _policy_of(mapping)
         self._with_state = frozenset(with_state)
         self._watchdog, self._faults = Watchdog(step_timeout_s, end_process_after_s), FaultLog(tolerated_faults)
@@ -87,8 +93,8 @@ class RolloutWorker:
         window = self._copies.windows[0]
         self._spaces = dict(spaces) if spaces is not None else policy_spaces(window, self._policy_of, actors)
         self._stride = lanes_per_copy(window)
-        wanted = set(actors) if recorded is None else set(recorded)
-        self._players = self._make_players(wanted, len(copies))
+        self._handed_over = set(actors) if recorded is None else set(recorded)
+        self._players = self._make_players({*self._handed_over, *(writer.policies if writer else ())}, len(copies))
         self._order = list(self._players.values())
         lanes = Lanes(self._stride, len(copies), self._order, self._policy_of)
         self._recorder = Recorder(lanes.player_of, len(self._order))
@@ -136,6 +142,8 @@ class RolloutWorker:
         self._load(weights or {})
         for policy, finishing in self._finishing.items():
             finishing.published = (weights or {}).get(policy, finishing.published)
+            finishing.scheduled = (schedules or {}).get(policy, finishing.scheduled)
+            finishing.actor = self._actors[policy]
         for policy, values in (schedules or {}).items():
             self._actors[policy].set_schedule(values)
         if matchups is not None:
@@ -144,6 +152,14 @@ class RolloutWorker:
         self._widen(ticks + 1)
         vanished = self._copies.vanished
         lockstep.clear()
+        made = self._play_phases(ticks) if self._adapting else self._play(ticks, self._finishing)
+        receipts = {policy: cut for policy, (cut, _) in made.items()}
+        receipt = self._receipt(receipts, self._copies.vanished - vanished, began)
+        return receipt, {policy: batch for policy, (_, batch) in made.items()}
+
+    def _play(self, ticks: int, finished: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
+        lockstep = self._lockstep
+        before = lockstep.env_steps
         with self._watchdog.on_guard():
             lockstep.begin()
             for _ in range(ticks):
@@ -152,14 +168,36 @@ class RolloutWorker:
                 lockstep.tick()
         cuts = self._recorder.cut(self._order, lockstep.lanes.episode)
         self._history.forget(lockstep.running)
-        made = {policy: self._finished(policy, cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
-        receipts = {policy: cut for policy, (cut, _) in made.items()}
-        receipt = self._receipt(receipts, self._copies.vanished - vanished, began)
-        return receipt, {policy: batch for policy, (_, batch) in made.items()}
+        made = {policy: (cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
+        if self._writer is not None:
+            self._writer.write({policy: batch for policy, (_, batch) in made.items()}, lockstep.env_steps - before)
+        handed_over = {policy: cut for policy, cut in made.items() if policy in self._handed_over}
+        return {name: self._finished(name, *cut) if name in finished else cut for name, cut in handed_over.items()}
+
+    def _play_phases(self, ticks: int) -> dict[str, tuple[PolicyReceipt, Batch]]:
+        """Each copy has a task of its own from the first phase to the last, and no episode is in two of them."""
+        self._episodes.begin_tasks()
+        made = []
+        # Who adapts does so between phases; of all others the phases are one fragment.
+        between = {policy for policy in self._finishing if isinstance(self._actors[policy], AdaptingActor)}
+        for ticks_of_phase in phase_ticks(ticks, self._adapting):
+            made.append(self._play(ticks_of_phase, between))
+            self._leave_episodes()
+        for actor in self._adapting:
+            actor.restart()
+        whole = joined(made)
+        return whole | {name: self._finished(name, *whole[name]) for name in self._finishing if name not in between}
+
+    def _leave_episodes(self) -> None:
+        """Behind a cut: whatever is open is dropped, and every copy will begin another."""
+        lanes = self._lockstep.lanes
+        for index in self._lockstep.running:
+            of_copy = lanes.of(index)
+            self._recorder.give_up(of_copy, int(lanes.episode[of_copy.start]), self._order)
+            lanes.abandon(index)
+        self._lockstep.halt()
 
     def _finished(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
-        if policy not in self._finishing:
-            return cut, batch
         batch, times = self._finishing[policy](batch)
         return replace(cut, rows=batch.rows, finished=times), batch
 
@@ -168,7 +206,12 @@ class RolloutWorker:
 
         `kept.merged` makes one of several workers', and `kept.share` what another number of workers need.
         """
-        return self._parts().state()
+        tree = self._parts().state()
+        if self._writer is not None:
+            # So that records and checkpoint agree on what there is.
+            self._writer.finish()
+            tree["copies"][0]["recorded"] = self._writer.finished
+        return tree
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:
         """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new.
@@ -177,6 +220,9 @@ class RolloutWorker:
         `replay_max_env_steps`, or than the history had room for, begin anew; of those that do not come out the same the
         copy's next begins instead. Raises CheckpointUnusable if it is of other agents or policies.
         """
+        if self._writer is not None:
+            for one in tree["copies"]:  # a worker's first copy has its number
+                self._writer.forget_after(one["copy"], one.get("recorded", {}))
         with self._watchdog.on_guard():
             return self._parts().load_state(tree, replay_max_env_steps)
 
@@ -210,8 +256,10 @@ class RolloutWorker:
         """The worker's own lanes become agent, copy, and lanes that are unique over all workers."""
         index, agent = np.divmod(batch.segments["lane"], self._stride)
         copy = np.array(self._copies.numbers)[index]
-        lane = copy * self._stride + agent
-        return Batch(batch.columns, {**batch.segments, "agent": agent, "copy": copy, "lane": lane})
+        names = {"agent": agent, "copy": copy, "lane": copy * self._stride + agent}
+        if self._adapting:
+            names["task"] = np.array(self._episodes.tasks)[index]
+        return Batch(batch.columns, {**batch.segments, **names})
 
     def _load(self, weights: Mapping[str, Weights]) -> None:
         for policy, new in weights.items():
@@ -263,7 +311,9 @@ class RolloutWorker:
             self._evaluation.close()
 
     def close(self) -> None:
-        """Closes all environments."""
+        """Closes all environments, and what it records."""
+        if self._writer is not None:
+            self._writer.finish()
         self._copies.close()
         self._close_evaluation()
 

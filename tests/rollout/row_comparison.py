@@ -242,6 +242,7 @@ def compare_segment(batch, number, start, stop, segment, policy):
         columns["state"] = [row.seen.state for row in rows]
         expected["bootstrap_state"] = bootstrap.state
     if policy.remembers:
+        columns["memory"] = [row.seen.memory for row in rows]
         expected["memory"], expected["memory_version"] = rows[0].seen.memory, rows[0].seen.version
         expected["bootstrap_memory"] = bootstrap.memory
     assert set(batch.columns) == set(columns)

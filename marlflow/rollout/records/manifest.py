@@ -1,0 +1,137 @@
+"""What a folder of records says of itself: `manifest.json`, written before the first row."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.spaces import Spaces
+from marlflow.env.make import Wrapper, import_factory
+from marlflow.rollout.records.spaces import described, spaces_of
+
+NAME = "manifest.json"
+_FORMAT = "marlflow records 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """How the recorded environment is made again; `unknown` says why it cannot be, and is empty if it can."""
+
+    factory: str
+    arguments: Mapping[str, Any]
+    wrappers: Sequence[tuple[str, Mapping[str, Any]]]
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What was recorded: the agents of the environment, the recorded policies' spaces, and the environment itself.
+
+    `agents` are those that somebody may play, with what they see and do.
+    """
+
+    agents: Mapping[str, Spaces]
+    policies: Mapping[str, Spaces]
+    environment: Environment
+
+
+def environment_described(
+    factory: Callable[..., Any] | str, arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
+) -> Environment:
+    """How an environment is made, in words that JSON has; where that is not possible, why."""
+    path = factory if isinstance(factory, str) else _path(factory)
+    named = [(one.name, one.arguments) for one in wrappers if isinstance(one, Wrapper)]
+    if path is None:
+        return Environment("", {}, (), f"its factory {factory!r} has no import path")
+    if len(named) < len(wrappers):
+        return Environment("", {}, (), "its wrappers are not named by import paths")
+    try:
+        json.dumps([dict(arguments), [dict(given) for _, given in named]], allow_nan=False)
+    except (TypeError, ValueError) as error:
+        return Environment("", {}, (), f"its arguments are not plain data ({error})")
+    return Environment(path, dict(arguments), [(name, dict(given)) for name, given in named])
+
+
+def _path(factory: Callable[..., Any]) -> str | None:
+    path = f"{getattr(factory, '__module__', '')}.{getattr(factory, '__qualname__', '')}"
+    try:
+        return path if import_factory(path) is factory else None
+    except ConfigInvalid:
+        return None
+
+
+def wrappers_of(environment: Environment) -> list[Wrapper]:
+    """Its wrappers, imported; raises ConfigInvalid for one that is not there."""
+    found = []
+    for path, arguments in environment.wrappers:
+        module, _, name = path.rpartition(".")
+        try:
+            found.append(Wrapper(path, getattr(importlib.import_module(module), name), arguments))
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigInvalid([f"wrapper {path} of the recorded environment cannot be imported: {error}"]) from error
+    return found
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes it into `folder`, which is made; raises ConfigInvalid if records of another kind are there already."""
+    if (folder / NAME).exists() and (there := read_manifest(folder)) != manifest:
+        raise ConfigInvalid([f"{folder} already has records, of {_summary(there)}; record into another folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f"{NAME}.part"
+    aside.write_text(json.dumps(_data(manifest), indent=1))
+    os.replace(aside, folder / NAME)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What `folder` says of itself; raises ConfigInvalid if it is not there, or says nothing."""
+    if not folder.is_dir():
+        raise ConfigInvalid(
+            [f"there is no folder of records {folder}; give that of a run with record, runs/.../record"]
+        )
+    try:
+        data = json.loads((folder / NAME).read_text())
+        if data["format"] != _FORMAT:
+            raise ValueError(f"it is of format {data['format']!r}, not {_FORMAT!r}")
+        return _manifest(data)
+    except FileNotFoundError:
+        raise ConfigInvalid([f"{folder} has no {NAME}, so it is no folder of records"]) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigInvalid([f"{folder / NAME} is damaged: {type(error).__name__}: {error}"]) from error
+
+
+def _summary(manifest: Manifest) -> str:
+    policies = ", ".join(f"{name!r} ({one.observation}, {one.action})" for name, one in manifest.policies.items())
+    return f"policies {policies} of {manifest.environment.factory or 'an environment'}"
+
+
+def _data(manifest: Manifest) -> dict[str, Any]:
+    environment = manifest.environment
+    return {
+        "format": _FORMAT,
+        "marlflow": version("marlflow"),
+        "environment": {
+            "factory": environment.factory,
+            "arguments": environment.arguments,
+            "wrappers": [{"factory": path, "arguments": arguments} for path, arguments in environment.wrappers],
+            "unknown": environment.unknown,
+        },
+        "agents": {name: described(spaces) for name, spaces in manifest.agents.items()},
+        "policies": {name: described(spaces) for name, spaces in manifest.policies.items()},
+    }
+
+
+def _manifest(data: Mapping[str, Any]) -> Manifest:
+    made = data["environment"]
+    wrappers = [(one["factory"], one["arguments"]) for one in made["wrappers"]]
+    return Manifest(
+        {name: spaces_of(spaces) for name, spaces in data["agents"].items()},
+        {name: spaces_of(spaces) for name, spaces in data["policies"].items()},
+        Environment(made["factory"], made["arguments"], wrappers, made["unknown"]),
+    )

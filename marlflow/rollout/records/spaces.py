@@ -1,0 +1,79 @@
+"""Spaces as plain data, so that a manifest can say them, and reading one runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym
+
+from marlflow.base.spaces import Spaces
+
+
+def described(spaces: Spaces) -> dict[str, Any]:
+    """What the agents of one policy see and do, as JSON can say it."""
+    return {
+        "observation": space_described(spaces.observation),
+        "action": space_described(spaces.action),
+        "masked": spaces.masked,
+    }
+
+
+def spaces_of(data: Mapping[str, Any]) -> Spaces:
+    """The spaces that `described` was given; raises ValueError or KeyError for anything else."""
+    return Spaces(space_of(data["observation"]), space_of(data["action"]), bool(data["masked"]))
+
+
+def space_described(space: gym.Space[Any]) -> dict[str, Any]:
+    """One space; raises TypeError for a kind that no policy sees or acts in."""
+    match space:
+        case gym.Box():
+            bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+            return {"space": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+        case gym.Discrete():
+            return {"space": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+        case gym.MultiDiscrete():
+            numbers = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return {"space": "MultiDiscrete", "dtype": str(space.dtype), **numbers}
+        case gym.MultiBinary():
+            return {"space": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
+        case gym.Dict():
+            return {"space": "Dict", "spaces": {key: space_described(one) for key, one in space.spaces.items()}}
+        case gym.Tuple():
+            return {"space": "Tuple", "spaces": [space_described(one) for one in space.spaces]}
+    raise TypeError(f"expected a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, got {space}")
+
+
+def space_of(data: Mapping[str, Any]) -> gym.Space[Any]:
+    """The space that `space_described` was given; raises ValueError or KeyError for anything else."""
+    match data["space"]:
+        case "Box":
+            dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
+            low, high = (_bounds(data[side], shape, dtype) for side in ("low", "high"))
+            return gym.Box(low, high, shape, dtype.type)
+        case "Discrete":
+            return gym.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
+        case "MultiDiscrete":
+            return gym.MultiDiscrete(
+                np.array(data["nvec"]), dtype=np.dtype(data["dtype"]).type, start=np.array(data["start"])
+            )
+        case "MultiBinary":
+            return gym.MultiBinary(data["n"])
+        case "Dict":
+            return gym.Dict({key: space_of(one) for key, one in data["spaces"].items()})
+        case "Tuple":
+            return gym.Tuple([space_of(one) for one in data["spaces"]])
+    raise ValueError(f"there is no space {data['space']!r}")
+
+
+def _bound(bound: Any) -> Any:
+    """One number where it is the same for all, else all of them; infinities as text, which JSON lacks."""
+    numbers = bound.reshape(-1).tolist()
+    numbers = numbers[:1] if numbers and numbers.count(numbers[0]) == len(numbers) else numbers
+    return [number if np.isfinite(number) else str(number) for number in numbers]
+
+
+def _bounds(numbers: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    values = np.array([float(number) if isinstance(number, str) else number for number in numbers], dtype)
+    return np.full(shape, values[0], dtype) if len(values) == 1 else values.reshape(shape)

@@ -1,0 +1,120 @@
+"""What is written comes back bit for bit; what is not whole is not looked at; what is damaged is named."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from marlflow.base.batch import Batch
+from marlflow.base.errors import ConfigInvalid, RecordsDamaged
+from marlflow.rollout.records import writing
+from marlflow.rollout.records.reading import find_records
+from marlflow.rollout.records.writing import Recording, RecordWriter
+from tests.rollout.records.batches import assert_same, batches, rows
+
+
+@settings(max_examples=25)
+@given(made=batches())
+def test_whatever_is_recorded_comes_back_bit_for_bit(made: list[Batch]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        writer = RecordWriter(Recording(folder, ["team"]), worker=3)
+        for batch in made:
+            writer.write({"team": batch}, env_steps=5)
+        writer.finish()
+        kept = [batch for batch in made if batch.rows]
+        if not kept:
+            with pytest.raises(ConfigInvalid, match="no files of rows"):
+                find_records(folder, "team")
+            return
+        records = find_records(folder, "team")
+        for fragment, batch in zip(records.fragments, kept, strict=True):
+            assert_same(records.read(fragment), batch)
+        nothing = records.nothing()
+        assert (nothing.rows, list(nothing.columns)) == (0, list(kept[0].columns))
+        assert_same(Batch.concat([nothing, kept[0]]), kept[0])
+
+
+def test_env_steps_of_fragments_without_rows_count_with_the_next(tmp_path: Path) -> None:
+    writer = RecordWriter(Recording(str(tmp_path), ["team"]), worker=0)
+    for count, env_steps in ((0, 10), (0, 20), (4, 3), (2, 7), (0, 50)):
+        writer.write({"team": rows(count)}, env_steps)
+    writer.finish()
+    assert [fragment.env_steps for fragment in find_records(tmp_path, "team").fragments] == [33, 7]
+
+
+def test_files_are_whole_or_not_there_and_none_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_FRAGMENTS", 2)
+    for first in (0, 100):  # the second as if the first had been killed: it never finished its last file
+        writer = RecordWriter(Recording(str(tmp_path), ["team"]), worker=0)
+        for number in range(5):
+            writer.write({"team": rows(1, first + number)}, 1)
+    records = find_records(tmp_path, "team")
+    found = [records.read(fragment).columns["reward"].item() for fragment in records.fragments]
+    assert found == [0, 1, 2, 3, 100, 101, 102, 103]
+
+
+def test_what_a_killed_run_recorded_after_its_checkpoint_is_forgotten_of_that_worker_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_FRAGMENTS", 1)
+    for worker in (0, 1):
+        writer = RecordWriter(Recording(str(tmp_path), ["team"]), worker)
+        for number in range(3):
+            writer.write({"team": rows(1, 10 * worker + number)}, 1)
+    again = RecordWriter(Recording(str(tmp_path), ["team"]), worker=0)
+    again.forget_after(0, {"team": 1, "nobody": 0})
+    assert again.finished == {"team": 1}
+    again.write({"team": rows(1, 50)}, 1)
+    records = find_records(tmp_path, "team")
+    assert [records.read(one).columns["reward"].item() for one in records.fragments] == [0, 50, 10, 11, 12]
+
+
+def _recorded(folder: Path) -> Path:
+    writer = RecordWriter(Recording(str(folder), ["team"]), worker=0)
+    for number in range(3):
+        writer.write({"team": rows(500, 500 * number)}, 1)
+    writer.finish()
+    return folder / "team" / "0000-000000.rows.parquet"
+
+
+def test_a_file_that_was_cut_short_is_named_before_anything_starts(tmp_path: Path) -> None:
+    path = _recorded(tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ConfigInvalid, match=r"0000-000000\.rows\.parquet is damaged: ArrowInvalid"):
+        find_records(tmp_path, "team")
+
+
+def test_a_file_of_rows_without_its_segments_is_named(tmp_path: Path) -> None:
+    _recorded(tmp_path).with_name("0000-000000.segments.parquet").unlink()
+    with pytest.raises(ConfigInvalid, match=r"rows\.parquet is damaged: FileNotFoundError"):
+        find_records(tmp_path, "team")
+
+
+def test_another_parquet_file_is_no_file_of_rows(tmp_path: Path) -> None:
+    path = _recorded(tmp_path)
+    path.write_bytes(path.with_name("0000-000000.segments.parquet").read_bytes())
+    with pytest.raises(ConfigInvalid, match="damaged: KeyError"):
+        find_records(tmp_path, "team")
+
+
+def test_rows_that_changed_on_the_disk_are_never_read_as_others(tmp_path: Path) -> None:
+    """A changed byte is an error that names the file, or it was one that says nothing: all rows come out the same."""
+    path = _recorded(tmp_path)
+    records, data = find_records(tmp_path, "team"), path.read_bytes()
+    before = [records.read(fragment) for fragment in records.fragments]
+    noticed, pages = 0, len(data) - int.from_bytes(data[-8:-4], "little") - 8
+    for place in range(5, pages, pages // 60):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        try:
+            after = [records.read(fragment) for fragment in records.fragments]
+        except RecordsDamaged as error:
+            noticed += "0000-000000.rows.parquet, fragment " in str(error)
+        else:
+            for one, other in zip(before, after, strict=True):
+                assert_same(one, other)
+    assert noticed > 40

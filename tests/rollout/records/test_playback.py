@@ -1,0 +1,120 @@
+"""Every recorded fragment is handed out once per pass, whoever hands it out, and across a resume."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.items import Weights
+from marlflow.rollout.fragment import Receipt
+from marlflow.rollout.kept import merged, share
+from marlflow.rollout.records.playback import OfflineWorker, Playback, PlaybackWorker, next_fragments
+from marlflow.rollout.records.reading import Records, find_records
+from marlflow.rollout.records.writing import Recording, RecordWriter
+from tests.rollout.records.batches import rows
+
+FRAGMENTS, ENV_STEPS = 11, 6
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
+    """Fragments of one row each, whose reward is their number, of 6 env steps."""
+    folder = tmp_path_factory.mktemp("records")
+    writer = RecordWriter(Recording(str(folder), ["team"]), worker=0)
+    for number in range(FRAGMENTS):
+        writer.write({"team": rows(1, number)}, ENV_STEPS)
+    writer.finish()
+    return find_records(folder, "team")
+
+
+def _no_player() -> OfflineWorker:
+    raise AssertionError("nobody asked for an evaluation")
+
+
+def _workers(records: Records, copies: int, workers: int) -> list[PlaybackWorker]:
+    made = []
+    for number in range(workers):
+        own = range(number, copies, workers)
+        playback = Playback(records, own, copies)
+        made.append(PlaybackWorker(OfflineWorker(number, own, _no_player), {"team": playback}, {}, len(own)))
+    return made
+
+
+def _round(workers: Sequence[PlaybackWorker], ticks: int) -> tuple[list[int], list[Receipt]]:
+    handed, receipts = [], []
+    for worker in workers:
+        receipt, batches = worker.collect(ticks)
+        assert receipt.policies["team"].rows == receipt.agent_steps == batches["team"].rows
+        assert receipt.env_steps == ENV_STEPS * batches["team"].rows
+        handed += batches["team"].columns["reward"].astype(int).tolist()
+        receipts.append(receipt)
+    return handed, receipts
+
+
+def _resumed(records: Records, kept: Sequence[PlaybackWorker], copies: int, workers: int) -> list[PlaybackWorker]:
+    tree = merged([worker.state() for worker in kept])
+    fresh = _workers(records, copies, workers)
+    for number, worker in enumerate(fresh):
+        worker.load_state(share(tree, range(number, copies, workers)), 0)
+        own = next_fragments(tree, range(number, copies, workers))
+        assert own == worker.collect(0)[0].next_fragments
+    return fresh
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), copies=st.integers(1, 15), passes=st.integers(1, 3), ticks=st.integers(1, 9))
+def test_each_fragment_is_handed_out_once_per_pass(
+    records: Records, data: st.DataObject, copies: int, passes: int, ticks: int
+) -> None:
+    records = replace(records, passes=passes)
+    workers = _workers(records, copies, data.draw(st.integers(1, copies)))
+    handed: list[int] = []
+    for _ in range(2_000):
+        made, receipts = _round(workers, ticks)
+        if not made:
+            break
+        handed += made
+        if data.draw(st.booleans()):
+            workers = _resumed(records, workers, copies, data.draw(st.integers(1, copies)))
+    assert Counter(handed) == dict.fromkeys(range(FRAGMENTS), passes)
+    counts: Counter[int] = Counter()
+    for receipt in receipts:
+        counts.update(receipt.next_fragments["team"])
+    assert sum(counts.values()) == FRAGMENTS * passes
+
+
+def test_a_collect_is_of_as_many_env_steps_as_were_asked_for_or_one_fragment_more(records: Records) -> None:
+    (worker,) = _workers(records, copies=2, workers=1)
+    taken = [worker.collect(ticks)[0].env_steps for ticks in (1, 3, 4, 100, 100)]
+    assert taken == [6, 6, 12, 42, 0]
+
+
+def test_a_run_that_goes_on_hands_out_what_it_would_have(records: Records) -> None:
+    whole, half = _workers(records, 4, 2), _workers(records, 4, 2)
+    expected = [_round(whole, 3)[0] for _ in range(6)]
+    found = [_round(half, 3)[0] for _ in range(2)]
+    half = _resumed(records, half, 4, 2)
+    found += [_round(half, 3)[0] for _ in range(4)]
+    assert found == expected
+
+
+def test_recorded_rows_have_the_version_of_the_weights_that_came_with_the_collect(records: Records) -> None:
+    (worker,) = _workers(records, 1, 1)
+    versions = []
+    for weights in ({}, {"team": Weights(4, None)}, {}):
+        receipt, batches = worker.collect(ENV_STEPS, weights)
+        versions += [receipt.policies["team"].version, *batches["team"].columns["version"].tolist()]
+    assert versions == [0, 0, 4, 4, 4, 4]
+
+
+def test_other_records_than_were_kept_are_refused(records: Records) -> None:
+    (worker,) = _workers(records, 1, 1)
+    (other,) = _workers(replace(records, fragments=records.fragments[1:]), 1, 1)
+    with pytest.raises(CheckpointUnusable, match="had 11 recorded fragments when it was kept, and has 10 now"):
+        other.load_state(worker.state(), 0)
