@@ -14,11 +14,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from marlflow.algorithms.algorithm import Algorithm
+    from marlflow.algorithms.a2c import A2C
+    from marlflow.algorithms.a3c import A3C
+    from marlflow.algorithms.algorithm import Algorithm, Capabilities, LearningAlgorithm
+    from marlflow.algorithms.apex import ApeX
+    from marlflow.algorithms.appo import APPO
+    from marlflow.algorithms.bc import BC
+    from marlflow.algorithms.ddpg import DDPG
+    from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
+    from marlflow.algorithms.impala import IMPALA
+    from marlflow.algorithms.maml import MAML
+    from marlflow.algorithms.marwil import MARWIL
     from marlflow.algorithms.ppo import PPO
+    from marlflow.algorithms.r2d2 import R2D2
+    from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+    from marlflow.algorithms.sac import SAC
     from marlflow.algorithms.scripted import Random, Scripted
+    from marlflow.algorithms.td3 import TD3
     from marlflow.base.errors import ConfigInvalid, MarlflowError
+    from marlflow.base.schedules import Cosine, Linear, Step
     from marlflow.experiment.experiment import (
         Checkpoints,
         Env,
@@ -29,6 +44,8 @@ if TYPE_CHECKING:
         Policy,
         PolicyPlacement,
         PolicyStop,
+        Record,
+        Recorded,
         Rollouts,
         RunPlacement,
         RuntimeChoice,
@@ -37,6 +54,8 @@ if TYPE_CHECKING:
     from marlflow.experiment.train import Result, resume, train
     from marlflow.experiment.trial import Trial, check_environment
     from marlflow.flow import Together
+    from marlflow.learn.optimiser import Adam
+    from marlflow.policy.recurrent import GRU, LSTM
     from marlflow.policy.torso import CNN, MLP
     from marlflow.rollout.mapping import Rule
     from marlflow.rollout.matchups import EpisodeId, Matchmaker, RandomSeats
@@ -45,19 +64,39 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "A2C",
+    "A3C",
+    "APPO",
+    "BC",
     "CNN",
+    "DDPG",
+    "DDPPO",
     "DQN",
+    "GRU",
+    "IMPALA",
+    "LSTM",
+    "MAML",
+    "MARWIL",
     "MLP",
     "PPO",
+    "R2D2",
+    "SAC",
+    "TD3",
+    "Adam",
     "Algorithm",
+    "ApeX",
+    "Capabilities",
     "Checkpoints",
     "ConfigInvalid",
+    "Cosine",
     "Env",
     "EpisodeId",
     "Evaluation",
     "Experiment",
     "Faults",
     "Inference",
+    "LearningAlgorithm",
+    "Linear",
     "Log",
     "MarlflowError",
     "Matchmaker",
@@ -67,6 +106,9 @@ __all__ = [
     "PolicyStop",
     "Random",
     "RandomSeats",
+    "Record",
+    "Recorded",
+    "RecurrentPPO",
     "Reservation",
     "Result",
     "Rollouts",
@@ -74,6 +116,7 @@ __all__ = [
     "RunPlacement",
     "RuntimeChoice",
     "Scripted",
+    "Step",
     "Stop",
     "Trial",
     "check_environment",
@@ -84,11 +127,40 @@ __all__ = [
 
 # Module to the names that it gives; the imports above say the same to type checkers.
 _GIVEN = {
-    "marlflow.algorithms.algorithm": ("Algorithm",),
+    "marlflow.algorithms.a2c": ("A2C",),
+    "marlflow.algorithms.a3c": ("A3C",),
+    "marlflow.algorithms.algorithm": (
+        "Algorithm",
+        "Capabilities",
+        "LearningAlgorithm",
+    ),
+    "marlflow.algorithms.apex": ("ApeX",),
+    "marlflow.algorithms.appo": ("APPO",),
+    "marlflow.algorithms.bc": ("BC",),
+    "marlflow.algorithms.ddpg": ("DDPG",),
+    "marlflow.algorithms.ddppo": ("DDPPO",),
     "marlflow.algorithms.dqn": ("DQN",),
+    "marlflow.algorithms.impala": ("IMPALA",),
+    "marlflow.algorithms.maml": ("MAML",),
+    "marlflow.algorithms.marwil": ("MARWIL",),
     "marlflow.algorithms.ppo": ("PPO",),
-    "marlflow.algorithms.scripted": ("Random", "Scripted"),
-    "marlflow.base.errors": ("ConfigInvalid", "MarlflowError"),
+    "marlflow.algorithms.r2d2": ("R2D2",),
+    "marlflow.algorithms.recurrent_ppo": ("RecurrentPPO",),
+    "marlflow.algorithms.sac": ("SAC",),
+    "marlflow.algorithms.scripted": (
+        "Random",
+        "Scripted",
+    ),
+    "marlflow.algorithms.td3": ("TD3",),
+    "marlflow.base.errors": (
+        "ConfigInvalid",
+        "MarlflowError",
+    ),
+    "marlflow.base.schedules": (
+        "Cosine",
+        "Linear",
+        "Step",
+    ),
     "marlflow.experiment.experiment": (
         "Checkpoints",
         "Env",
@@ -99,17 +171,42 @@ _GIVEN = {
         "Policy",
         "PolicyPlacement",
         "PolicyStop",
+        "Record",
+        "Recorded",
         "Rollouts",
         "RunPlacement",
         "RuntimeChoice",
         "Stop",
     ),
-    "marlflow.experiment.train": ("Result", "resume", "train"),
-    "marlflow.experiment.trial": ("Trial", "check_environment"),
-    "marlflow.policy.torso": ("CNN", "MLP"),
+    "marlflow.experiment.train": (
+        "Result",
+        "resume",
+        "train",
+    ),
+    "marlflow.experiment.trial": (
+        "Trial",
+        "check_environment",
+    ),
+    "marlflow.learn.optimiser": ("Adam",),
+    "marlflow.policy.recurrent": (
+        "GRU",
+        "LSTM",
+    ),
+    "marlflow.policy.torso": (
+        "CNN",
+        "MLP",
+    ),
     "marlflow.rollout.mapping": ("Rule",),
-    "marlflow.rollout.matchups": ("EpisodeId", "Matchmaker", "RandomSeats"),
-    "marlflow.runtime.spec": ("Inference", "Placement", "Reservation"),
+    "marlflow.rollout.matchups": (
+        "EpisodeId",
+        "Matchmaker",
+        "RandomSeats",
+    ),
+    "marlflow.runtime.spec": (
+        "Inference",
+        "Placement",
+        "Reservation",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names}
 

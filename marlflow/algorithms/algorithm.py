@@ -1,41 +1,81 @@
-"""What an algorithm is: a config that knows which spaces it fits, what it learns with, and its plan."""
+"""What an algorithm is: a config that knows what it can be used for, what it learns with, and its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.ranges import range_problems
 from marlflow.base.items import Fragment
+from marlflow.base.schedules import Schedule, scheduled
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
+from marlflow.flow.relocate import Where
 from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.protocol import Learner
 from marlflow.policy.actor import Actor
+from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.buffer import ReplayBuffer
+from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.protocol import Replay
+
+Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an algorithm can be used for, and what it needs.
+
+    `actions` are the names of gymnasium's spaces that it acts in. `experience` says whose rows it learns from: its own
+    of just now, its own of any age, anybody's from a record, or none. `trains_on` is the type of item that its loss is
+    for; NoneType: it does not learn. `replay`: it has one. `state`: its rows have the column `state`, the environment's
+    global state. `memory` says whether it takes recurrent models: then it takes no others. `learns_on`: in a process of
+    the learner's own, or in each of the rollout workers, which have a replica each (see learn.replica).
+    """
+
+    actions: tuple[str, ...]
+    experience: Experience
+    trains_on: type = NoneType
+    replay: bool = False
+    state: bool = False
+    memory: Literal["refused", "needed"] = "refused"
+    learns_on: Literal["learner", "workers"] = "learner"
+
+    @property
+    def learns(self) -> bool:
+        """False for policies that only act: no learner, no plan, no rows."""
+        return self.trains_on is not NoneType
 
 
 @runtime_checkable
 class Algorithm(Protocol):
     """The settings of an algorithm, and how its parts are made from them.
 
-    A class of a user's own is as good as one of marlflow's: the configuration's `_target_` names it.
+    A class of a user's own is as good as one of marlflow's: the configuration's `_target_` names it. One that learns
+    best derives from LearningAlgorithm, which has all of this but actor, learner and plan.
     """
 
     name: ClassVar[str]
-    learns: ClassVar[bool]
-    """False for policies that only act: no learner, no plan, no rows."""
-    remembers: ClassVar[bool]
-    """Whether it has a replay."""
-    trains_on: ClassVar[type]
-    """The type of item its loss is for, which `Learn` then asks of the stage before it."""
-    needs_state: ClassVar[bool]
-    """Whether its rows are to have the column `state`, the environment's global state."""
+    capabilities: ClassVar[Capabilities]
+    stages: ClassVar[Mapping[str, Where]]
+    """Where stages of its plan run, by name, that are to run elsewhere than the plan has them, if nobody says more."""
 
-    def problems(self, spaces: Spaces) -> list[str]:
-        """Why it cannot be used in these spaces, or with these settings; empty if it can."""
+    only_for_actors: ClassVar[frozenset[str]]
+    """The settings that may be scheduled, and that neither learner nor replay knows."""
+
+    @property
+    def replay_shards(self) -> int:
+        """How many replays share what it remembers."""
+        ...
+
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        """Why it cannot be used in these spaces, with this model, or with these settings; empty if it can."""
         ...
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
@@ -46,17 +86,105 @@ class Algorithm(Protocol):
         """What learns; called where the learner lives."""
         ...
 
-    def replay(self, name: str, seed: int) -> ReplayBuffer:
-        """What remembers, if it does; called where the replay lives."""
+    def replay(self, name: str, seed: int) -> StoredReplay[Any]:
+        """What remembers, or one shard of it; called where the replay lives."""
         ...
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None) -> Plan:
-        """The dataflow from experience to weights."""
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        """The dataflow from experience to weights; there are as many `replays` as `replay_shards`."""
         ...
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """What its actors are set to after `agent_steps` of the policy's own were sampled, sent with each collect."""
+        """The settings that change, by name, after `agent_steps` of the policy's own were sampled.
+
+        Actor, learner and replays are told before each round; each takes those that it knows.
+        """
         ...
+
+
+class LearningAlgorithm:
+    """What algorithms that learn have in common; a frozen dataclass derives from it.
+
+    Every field of whole numbers has to be at least 1, those `from_0` at least 0.
+    """
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+    stages: ClassVar[Mapping[str, Where]] = {}
+    only_for_actors: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
+    from_0: ClassVar[frozenset[str]] = frozenset({"learning_starts_agent_steps", "max_staleness"})
+
+    @property
+    def replay_shards(self) -> int:
+        """One replay, if it has any."""
+        return int(self.capabilities.replay)
+
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        """Actions that it cannot choose, sizes that are none, and a model whose memory it cannot use, or needs."""
+        found = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
+        found += self._minibatch_problems()
+        return [*found, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
+
+    def replay(self, name: str, seed: int) -> StoredReplay[Any]:
+        """There is none."""
+        raise TypeError(f"{self.name} has no replay")
+
+    def schedules(self, agent_steps: int) -> Mapping[str, float]:
+        """Every field that is a schedule, by its name."""
+        return scheduled(self, agent_steps)
+
+    @property
+    def sees_all_rows(self) -> bool:
+        """Whether its learner is shown every row that it learns from, which running moments need."""
+        return True
+
+    def _normalising_problems(self, model: TorsoConfig) -> Iterator[str]:
+        asked = {"normalise_observations": model, "normalise_returns": self}
+        for setting, where in asked.items():
+            if getattr(where, setting, False) and not self.sees_all_rows:
+                yield f"{self.name} cannot do {setting}: its learner does not see all rows; leave it off, or use ppo"
+
+    def _setting_problems(self) -> Iterator[str]:
+        for field in fields(self):  # type: ignore[arg-type]  # whoever derives from this is a dataclass
+            value, least = getattr(self, field.name), int(field.name not in self.from_0)
+            yield from range_problems(self.name, field.name, value)
+            if isinstance(value, Schedule) and not re.search(r"\b(Setting|Schedule)\b", str(field.type)):
+                yield f"{self.name} cannot change {field.name} while it learns; give it a number"
+            if type(value) is int and value < least:
+                yield f"{self.name} needs {field.name} of at least {least}, not {value}"
+
+    def _minibatch_problems(self) -> Iterator[str]:
+        batch, minibatch = (getattr(self, f"{kind}_agent_steps", 0) for kind in ("batch", "minibatch"))
+        if 1 <= batch < minibatch:
+            yield (
+                f"{self.name} cannot cut batches of {batch} agent steps into minibatches of {minibatch}; lower "
+                "minibatch_agent_steps"
+            )
+
+
+def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[str]:
+    """Why an algorithm cannot act in a space."""
+    action, *others = spaces.action, *capabilities.actions
+    wanted = " or ".join([*filter(None, [", ".join(others[:-1])]), others[-1]])
+    if type(action).__name__ not in capabilities.actions:
+        yield f"{name} cannot act in {describe_space(action)}; it needs {wanted} actions"
+    elif isinstance(action, gym.Box) and action.dtype.kind != "f" and capabilities.learns:
+        yield (
+            f"{name} cannot act in {describe_space(action)}; it needs {wanted} actions, and a Box of floats, not of "
+            f"{action.dtype}"
+        )
+
+
+def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -> Iterator[str]:
+    """Why an algorithm cannot learn with a model: it stores no memory, or has nothing to do without."""
+    remembers, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
+    if remembers and capabilities.memory == "refused":
+        yield (
+            f"{name} cannot learn with {kind}, which has memory: it does not look at rows in their order; use "
+            f"recurrent_ppo or r2d2, or a model without memory, such as mlp"
+        )
+    if not remembers and capabilities.memory == "needed":
+        yield f"{name} needs a model with memory, gru or lstm, not {kind}; or use ppo or dqn, which need none"
 
 
 def describe_space(space: Any) -> str:

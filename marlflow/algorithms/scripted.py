@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gymnasium import spaces as gym
-
-from marlflow.algorithms.algorithm import describe_space
+from marlflow.algorithms.algorithm import Capabilities, action_problems
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
+from marlflow.flow.relocate import Where
 from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.protocol import Learner
@@ -26,17 +25,14 @@ class _ActsOnly:
     """What policies without a learner have in common: they ask for nothing."""
 
     name: ClassVar[str]
-    learns: ClassVar[bool] = False
-    remembers: ClassVar[bool] = False
-    trains_on: ClassVar[type] = type(None)
-    needs_state: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "MultiDiscrete", "MultiBinary", "Box"), "none")
+    stages: ClassVar[Mapping[str, Where]] = {}
+    only_for_actors: ClassVar[frozenset[str]] = frozenset()
+    replay_shards: ClassVar[int] = 0
 
-    def problems(self, spaces: Spaces) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
         """It acts in whatever the `action` column can hold."""
-        if isinstance(spaces.action, gym.Discrete | gym.MultiDiscrete | gym.MultiBinary | gym.Box):
-            return []
-        action = describe_space(spaces.action)
-        return [f"{self.name} cannot act in {action}; it needs Discrete, MultiDiscrete, MultiBinary or Box actions"]
+        return list(action_problems(self.name, self.capabilities, spaces))
 
     def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
         """There is none."""
@@ -46,7 +42,7 @@ class _ActsOnly:
         """There is none."""
         raise TypeError(f"policy {name!r} does not learn")
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None) -> Plan:
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         """There is none."""
         raise TypeError("a policy that does not learn has no plan")
 

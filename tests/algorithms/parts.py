@@ -17,6 +17,7 @@ from marlflow.flow import Plan, source
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.torso import MLP
+from marlflow.replay.protocol import Replay
 from marlflow.runtime.inline import InlinePlace
 
 NUM_ACTIONS = 3
@@ -35,15 +36,16 @@ def make_learner(algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0)
     return algorithm.learner("hunter", spaces, SMALL, seed, ON_CPU)
 
 
-def make_plan(algorithm: Algorithm, own_replay: bool = False) -> Plan:
+def make_plan(algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = DISCRETE) -> Plan:
     """The algorithm's plan, checked."""
-    learner = make_learner(algorithm)
+    learner = make_learner(algorithm, spaces)
     place = learner.place = InlinePlace("learner hunter")
-    replay = None
-    if algorithm.remembers:
+    replays: list[Replay] = []
+    if algorithm.replay_shards:
         replay = algorithm.replay("hunter", seed=0)
         replay.place = InlinePlace("replay hunter") if own_replay else place
-    plan = algorithm.plan(source(experience), learner, replay)
+        replays.append(replay)
+    plan = algorithm.plan(source(experience), learner, replays)
     plan.check()
     return plan
 
@@ -52,7 +54,7 @@ def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tu
     """The terms, the gradient by all parameters, and the priorities, of one minibatch as `Learn` would take it."""
     learner.flat.gradient.zero_()
     minibatch = {name: torch.from_numpy(column) for name, column in columns.items()}
-    total, terms, priorities = learner.loss(learner.module, learner.target_module, minibatch)
+    total, terms, priorities = learner.parts[0].loss(learner.module, learner.target_module, minibatch)
     if total is not None:
         total.backward()
     return {name: float(term) for name, term in terms.items()}, learner.flat.gradient.numpy().copy(), priorities

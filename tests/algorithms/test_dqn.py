@@ -12,6 +12,7 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.batch import Array, Transitions
+from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
 from marlflow.flow import source
 from marlflow.learn.compute import ON_CPU
@@ -45,7 +46,7 @@ def test_the_plan_reads_as_its_paper() -> None:
         "dqn   in turn: output 1 for every 4 agent steps of store, after the first 50\n"
         "├── store:  experience → Concat(agent_steps=1)\n"
         "│   → [NStep(n_step=3, discount=0.99) → Insert] at learner hunter\n"
-        "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → SyncTarget(every=200) → Publish(every=10)"
+        "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → SyncTarget(every=200, tau=1.0) → Publish(every=10)"
         " → Reprioritize] at learner hunter"
     )
 
@@ -56,7 +57,7 @@ def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
     row = " → ".join(lines[3:])
     assert row == (
         "output: [Draw(agent_steps=32)] at replay hunter"
-        " → [Learn(epochs=1) → SyncTarget(every=9) → Publish(every=3)] at learner hunter"
+        " → [Learn(epochs=1) → SyncTarget(every=9, tau=1.0) → Publish(every=3)] at learner hunter"
         " → [Reprioritize] at replay hunter"
     )
     assert lines[2] == "[NStep(n_step=3, discount=0.99) → Insert] at replay hunter"
@@ -64,7 +65,7 @@ def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
 
 def test_no_round_waits_for_it_and_it_needs_a_replay() -> None:
     assert not make_plan(DQN()).waits_for_rounds
-    with pytest.raises(TypeError, match="needs a replay"):
+    with pytest.raises(TypeError, match="unpack"):
         DQN().plan(source(experience), make_learner(DQN()), None)
 
 
@@ -72,7 +73,7 @@ def test_no_round_waits_for_it_and_it_needs_a_replay() -> None:
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED])
 def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, dueling: bool) -> None:
     config = DQN(dueling=dueling)
-    assert config.problems(spaces) == []
+    assert config.problems(spaces, SMALL) == []
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, spaces, seed=1), config.actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -81,24 +82,23 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, dueling: boo
 
 
 def test_what_it_refuses() -> None:
-    assert DQN().problems(CONTINUOUS) == ["dqn cannot act in Box(2,); it needs Discrete actions"]
-    assert DQN(batch_agent_steps=0, n_step=0).problems(DISCRETE) == [
+    assert DQN().problems(CONTINUOUS, SMALL) == ["dqn cannot act in Box(2,); it needs Discrete actions"]
+    assert DQN(batch_agent_steps=0, n_step=0).problems(DISCRETE, SMALL) == [
         "dqn needs batch_agent_steps of at least 1, not 0",
         "dqn needs n_step of at least 1, not 0",
     ]
-    assert DQN(learning_starts_agent_steps=11, replay_agent_steps=10).problems(DISCRETE) == [
+    assert DQN(learning_starts_agent_steps=11, replay_agent_steps=10).problems(DISCRETE, SMALL) == [
         "dqn would start learning after 11 agent steps, but its replay holds 10; raise replay_agent_steps"
     ]
     multi = Spaces(DISCRETE.observation, gym.MultiBinary(2))
-    assert len(DQN(train_every_agent_steps=0).problems(multi)) == 2
+    assert len(DQN(train_every_agent_steps=0).problems(multi, SMALL)) == 2
 
 
 def test_epsilon_falls_linearly_and_stays() -> None:
-    config = DQN(epsilon_start=0.9, epsilon_end=0.1, epsilon_agent_steps=80)
+    config = DQN(epsilon=Linear(0.9, 0.1, 80))
     at = [config.schedules(steps)["epsilon"] for steps in (0, 20, 40, 80, 81, 10**9)]
     assert at == pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1, 0.1])
-    at_once = DQN(epsilon_start=0.9, epsilon_end=0.1, epsilon_agent_steps=0)
-    assert at_once.schedules(1)["epsilon"] == pytest.approx(0.1)
+    assert DQN(epsilon=0.1).schedules(1) == {"epsilon": 0.1}
 
 
 def test_its_replay_has_its_settings() -> None:

@@ -53,7 +53,7 @@ def test_settings_reach_the_stages() -> None:
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
 def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
-    assert PPO().problems(spaces) == []
+    assert PPO().problems(spaces, SMALL) == []
     learner, actor = make_learner(PPO(), spaces, seed=1), PPO().actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
     actor.load_flat(learner.published.flat)
@@ -62,17 +62,15 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
 
 def test_what_it_refuses() -> None:
     multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert PPO().problems(multi) == ["ppo cannot act in MultiDiscrete([2 3]); it needs Discrete or Box actions"]
+    assert PPO().problems(multi, SMALL) == ["ppo cannot act in MultiDiscrete([2 3]); it needs Discrete or Box actions"]
     whole = Spaces(DISCRETE.observation, gym.Box(0, 3, (2,), np.int64))
-    expected = "ppo cannot act in Box(2,); it needs a Box of floats, not of int64, or Discrete actions"
-    assert PPO().problems(whole) == [expected]
-    assert PPO(epochs=0).problems(DISCRETE) == [
-        "ppo needs batch_agent_steps, minibatch_agent_steps and epochs of at least 1"
+    expected = "ppo cannot act in Box(2,); it needs Discrete or Box actions, and a Box of floats, not of int64"
+    assert PPO().problems(whole, SMALL) == [expected]
+    assert PPO(epochs=0).problems(DISCRETE, SMALL) == ["ppo needs epochs of at least 1, not 0"]
+    assert PPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL) == [
+        "ppo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
     ]
-    assert PPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE) == [
-        "ppo's minibatches of 65 agent steps do not fit into its batches of 64; lower minibatch_agent_steps"
-    ]
-    assert len(PPO(epochs=0).problems(multi)) == 2
+    assert len(PPO(epochs=0).problems(multi, SMALL)) == 2
 
 
 def test_it_schedules_nothing_and_remembers_nothing() -> None:

@@ -32,25 +32,27 @@ def last_legal(obs: Array, action_mask: Array | None, generator: RowRandom) -> A
 @pytest.mark.parametrize("algorithm", [Random(), Scripted(last_legal)])
 def test_they_take_part_without_learning(algorithm: Algorithm) -> None:
     assert isinstance(algorithm, Algorithm)
-    assert (algorithm.learns, algorithm.remembers) == (False, False)
+    assert (algorithm.capabilities.learns, algorithm.replay_shards) == (False, 0)
     for spaces in (DISCRETE, MASKED, CONTINUOUS):
-        assert algorithm.problems(spaces) == []
+        assert algorithm.problems(spaces, SMALL) == []
     assert algorithm.schedules(10**6) == {}
     with pytest.raises(TypeError, match="'hunter' does not learn"):
         algorithm.learner("hunter", DISCRETE, SMALL, 0, ON_CPU)
     with pytest.raises(TypeError, match="'hunter' does not learn"):
         algorithm.replay("hunter", 0)
     with pytest.raises(TypeError, match="has no plan"):
-        algorithm.plan(source(experience), make_learner(PPO()), None)
+        algorithm.plan(source(experience), make_learner(PPO()), [])
 
 
 @pytest.mark.parametrize("algorithm", [Random(), Scripted(last_legal)])
 def test_actions_that_are_no_array_are_refused(algorithm: Algorithm) -> None:
     for action in (gym.Tuple([gym.Discrete(2)]), gym.Dict(a=gym.Discrete(2)), gym.Text(3)):
-        (problem,) = algorithm.problems(Spaces(DISCRETE.observation, action))
-        assert problem.startswith(f"{algorithm.name} cannot act in {action}; it needs Discrete, MultiDiscrete")
+        (problem,) = algorithm.problems(Spaces(DISCRETE.observation, action), SMALL)
+        assert problem.startswith(
+            f"{algorithm.name} cannot act in {action}; it needs Discrete, MultiDiscrete, MultiBinary or Box actions"
+        )
     for taken in (gym.MultiDiscrete([[2, 3]]), gym.MultiBinary((2, 2)), gym.Box(0, 3, (2,), np.int64)):
-        assert algorithm.problems(Spaces(DISCRETE.observation, taken)) == []
+        assert algorithm.problems(Spaces(DISCRETE.observation, taken), SMALL) == []
 
 
 def one_by_one(actor: Actor, mask: Array, counters: int) -> Array:

@@ -1,0 +1,124 @@
+"""Advantage actor-critic, A2C (Mnih et al., 2016, arXiv:1602.01783, in lockstep).
+
+Gathers fresh rows, estimates their advantages with the critic, takes one step along the policy's gradient, publishes,
+and forgets them. With `microbatches`, one step is taken along the mean of the gradients of several batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.base.batch import EstimatedBatch
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Setting, at_start
+from marlflow.base.spaces import Spaces
+from marlflow.flow import Flow, Plan
+from marlflow.learn.compute import Compute
+from marlflow.learn.gradients import ApplyGradients, Average, ComputeGradients
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.loss import LossFunction, LossTerms
+from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Advantages, DropStale, Learn, Publish
+from marlflow.losses.policy_gradient import policy_gradient_loss
+from marlflow.losses.ppo import value_loss
+from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.rollout.stages import Concat
+
+
+@dataclass(frozen=True)
+class ActorCriticSettings(LearningAlgorithm):
+    """What A2C and its asynchronous relatives have in common: an actor and a critic, and one loss for both."""
+
+    learning_rate: Setting = 7e-4
+    discount: Setting = 0.99
+    value_coefficient: Setting = 0.5
+    entropy_coefficient: Setting = 0.01
+    max_grad_norm: Setting = 0.5
+    optimiser: Optimiser = Adam(eps=1e-5)
+    shared_torso: bool = False
+    normalise_returns: bool = False
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> StochasticActor:
+        """Samples from a categorical or Gaussian distribution."""
+        return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """Learns an actor and a critic."""
+        return TorchLearner(
+            name,
+            ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns),
+            self.loss(),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimiser=self.optimiser,
+            seed=seed,
+            compute=compute,
+        )
+
+    def loss(self) -> LossFunction:
+        """That of A2C."""
+        return A2CLoss(at_start(self.value_coefficient), at_start(self.entropy_coefficient))
+
+
+@dataclass(frozen=True)
+class A2C(ActorCriticSettings):
+    """A2C's settings. Sizes are in agent steps of the policy."""
+
+    name: ClassVar[str] = "a2c"
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
+
+    batch_agent_steps: int = 400
+    microbatches: int = 1
+    gae_lambda: Setting = 1.0
+    max_staleness: int = 0
+
+    @property
+    def sees_all_rows(self) -> bool:
+        """Unless it takes gradients of several batches together."""
+        return self.microbatches == 1
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        """From experience to weights."""
+        batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
+        fresh = batches.then(DropStale(learner, self.max_staleness))
+        estimated = fresh.then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
+        if self.microbatches == 1:
+            learned = estimated.then(Learn(learner))
+        else:
+            gradients = estimated.then(ComputeGradients(learner)).gather(Average(self.microbatches))
+            learned = gradients.then(ApplyGradients(learner))
+        return Plan("a2c", output=learned.then(Publish(learner)), waits_for_rounds=True)
+
+
+class A2CLoss:
+    """The policy's gradient, the value loss and the entropy bonus (Mnih et al., 2016, section 4)."""
+
+    def __init__(self, value_coefficient: float, entropy_coefficient: float) -> None:
+        self.coefficients = {"value_coefficient": value_coefficient, "entropy_coefficient": entropy_coefficient}
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes both coefficients."""
+        self.coefficients |= {name: values[name] for name in self.coefficients if name in values}
+
+    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The loss of a minibatch of an EstimatedBatch, differentiable."""
+        outputs, value = module(minibatch["obs"])
+        mask = minibatch.get("action_mask")
+        logp, entropy_by_row = module.actor.log_prob_and_entropy(outputs, minibatch["action"], mask)
+        policy = policy_gradient_loss(logp, minibatch["advantage"]).mean()
+        values = module.value_error(value_loss(value, minibatch["value_target"])).mean()
+        entropy = entropy_by_row.mean()
+        bonus = self.coefficients["entropy_coefficient"] * entropy
+        total = policy + self.coefficients["value_coefficient"] * values - bonus
+        terms = {"policy": policy.detach(), "value": values.detach(), "entropy": entropy.detach()}
+        return LossTerms(total, terms)

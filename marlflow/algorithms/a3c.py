@@ -1,0 +1,49 @@
+"""Asynchronous advantage actor-critic, A3C (Mnih et al., 2016, arXiv:1602.01783, algorithm S3).
+
+Each worker finds the gradient of its own fragment, by the weights that it acts with; the learner applies each as it
+arrives, and the worker goes on with what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marlflow.algorithms.a2c import ActorCriticSettings
+from marlflow.algorithms.algorithm import Capabilities
+from marlflow.base.batch import EstimatedBatch
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Setting, at_start
+from marlflow.flow import Flow, Plan
+from marlflow.flow.relocate import Where
+from marlflow.learn.gradients import ApplyGradients, ComputeGradients
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Advantages, Publish
+from marlflow.replay.protocol import Replay
+
+
+@dataclass(frozen=True)
+class A3C(ActorCriticSettings):
+    """A3C's settings. A batch is what one worker makes at a time, `rollouts.fragment_env_steps`."""
+
+    name: ClassVar[str] = "a3c"
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
+    stages: ClassVar[Mapping[str, Where]] = {"Advantages": "worker", "ComputeGradients": "worker"}
+
+    gae_lambda: Setting = 1.0
+
+    @property
+    def sees_all_rows(self) -> bool:
+        """None: gradients are found on the workers."""
+        return False
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        """From experience to weights."""
+        reports = (
+            experience.then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
+            .then(ComputeGradients(learner))
+            .then(ApplyGradients(learner))
+            .then(Publish(learner))
+        )
+        return Plan("a3c", output=reports, waits_for_rounds=True)

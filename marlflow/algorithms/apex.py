@@ -1,0 +1,90 @@
+"""Distributed prioritised experience replay, Ape-X (Horgan et al., 2018, arXiv:1803.00933): DQN's network and loss.
+
+Copies of the environment explore differently, workers give their rows priorities of their own, shards of the replay
+take batches of rows in turn, and one learner is given draws of whichever shard has one ready. Nothing waits for the
+learner: a limit, not a ratio, ties draws to rows stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marlflow.algorithms.dqn import DQN
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Setting
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, AtMost, Flow, Freely, Plan, Rotation, merge, source
+from marlflow.flow.relocate import Where
+from marlflow.learn.priorities import InitialPriorities
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Learn, Publish, SyncTarget
+from marlflow.policy.q import QActor
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.replay.shards import ByShard
+from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
+from marlflow.rollout.stages import Concat
+
+
+@dataclass(frozen=True)
+class ApeX(DQN):
+    """Ape-X's settings: those of DQN, some with other defaults, and its own.
+
+    `replay_shards` replays share `replay_agent_steps` and `learning_starts_agent_steps`. `train_every_agent_steps` is
+    the least that is stored for each update: a learner that is slower falls behind, and holds up nobody. Copy i of N
+    explores with epsilon ** (1 + i * epsilon_ladder / (N - 1)).
+    """
+
+    name: ClassVar[str] = "apex"
+    stages: ClassVar[Mapping[str, Where]] = {"NStep": "worker", "InitialPriorities": "worker"}
+
+    dueling: bool = True
+    prioritized: bool = True
+    epsilon: Setting = 0.4
+    epsilon_ladder: float = 7.0
+    replay_shards: int = 4
+    draws_ahead: int = 8
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        """From experience to weights. A shard is drawn from when it has its part of what learning starts after.
+
+        The rows that a shard was given earn its draws, so that it is never drawn from too early, and the learner never
+        runs for ever on rows that stay the same; draws that wait for the learner are bounded by `draws_ahead`.
+        """
+        starts, shards = -(-self.learning_starts_agent_steps // len(replays)), range(len(replays))
+        dealt = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(NStep(replays[0], self.n_step, self.discount))
+            .then(InitialPriorities(learner))
+            .split(Rotation(len(replays)), shards)
+        )
+        drawn = {
+            f"shard_{shard}": merge(
+                AtMost(store=AgentSteps(self.train_every_agent_steps, starts), draw=1),
+                name=f"Shard {shard}",
+                store=dealt[shard].then(Insert(replay), name=f"Insert {shard}"),
+                draw=source(Draw(replay, self.batch_agent_steps), name=f"Draw {shard}"),
+            ).only("draw")
+            for shard, replay in enumerate(replays)
+        }
+        learned = (
+            merge(Freely(), name="Shards", **drawn)
+            .queue(self.draws_ahead, name="Draws")
+            .then(Learn(learner))
+            .then(SyncTarget(learner, every=self.target_every_updates))
+            .then(Publish(learner, every=self.publish_every_updates))
+            .split(ByShard(), shards)
+        )
+        returned = {
+            f"shard_{shard}": learned[shard].then(Reprioritize(replay), name=f"Reprioritize {shard}")
+            for shard, replay in enumerate(replays)
+        }
+        return Plan("apex", output=merge(Freely(), name="Returned", **returned))
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QActor:
+        """Epsilon-greedy over the action values, each copy of the environment with an epsilon of its own."""
+        actor = super().actor(spaces, model, seed)
+        actor.ladder = self.epsilon_ladder
+        return actor

@@ -1,0 +1,66 @@
+"""The loss of distributional Q-learning (C51: Bellemare et al., 2017, arXiv:1707.06887)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from marlflow.learn.loss import LossTerms
+from marlflow.losses.distributional import atoms_of, categorical_divergence, categorical_q_learning_target
+from marlflow.policy.distributional import DistributionalQNetwork
+
+
+class C51Loss:
+    """The divergence of (double) Q-learning's distributions from their targets, weighted by the replay.
+
+    Priorities are the divergences (Hessel et al., 2018, arXiv:1710.02298).
+    """
+
+    def __init__(self, double: bool = True) -> None:
+        self.double = double
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Nothing of it is scheduled."""
+
+    def __call__(
+        self, module: DistributionalQNetwork, target_module: DistributionalQNetwork, minibatch: Mapping[str, Tensor]
+    ) -> LossTerms:
+        """The loss of a minibatch of Transitions."""
+        logits_tm1 = module.logits(minibatch["obs"])
+        divergence = self._divergence(logits_tm1, module, target_module, minibatch)
+        total = (divergence * minibatch["weight"]).mean()
+        with torch.no_grad():
+            priorities = divergence.clamp(min=0.0)
+            q_mean = module.head.expected(logits_tm1).mean()
+            terms = {"kl": total.detach(), "kl_mean": priorities.mean(), "q_mean": q_mean}
+        return LossTerms(total, terms, priorities)
+
+    def priorities(
+        self, module: DistributionalQNetwork, target_module: DistributionalQNetwork, minibatch: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Each row's divergence, [N], without learning from it."""
+        logits_tm1 = module.logits(minibatch["obs"])
+        return self._divergence(logits_tm1, module, target_module, minibatch).clamp(min=0.0)
+
+    def _divergence(
+        self,
+        logits_tm1: Tensor,
+        module: DistributionalQNetwork,
+        target_module: DistributionalQNetwork,
+        minibatch: Mapping[str, Tensor],
+    ) -> Tensor:
+        next_obs = minibatch["next_obs"]
+        with torch.no_grad():
+            logits_t = target_module.logits(next_obs)
+            q_t_selector = module(next_obs) if self.double else target_module.head.expected(logits_t)
+            target_tm1 = categorical_q_learning_target(
+                minibatch["reward"],
+                minibatch["discount"],
+                q_t_selector,
+                logits_t,
+                module.head.support,
+                minibatch.get("next_mask"),
+            )
+        return categorical_divergence(atoms_of(logits_tm1, minibatch["action"]), target_tm1)

@@ -1,0 +1,112 @@
+"""Deep Deterministic Policy Gradient (Lillicrap et al., 2016, arXiv:1509.02971).
+
+Stores every row, and in an exact ratio to what it stored draws transitions and learns from them: a critic, and an actor
+that climbs it. Exploration is by independent Gaussian noise, which does as well as the authors' (arXiv:1802.09477).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marlflow.algorithms.algorithm import Capabilities
+from marlflow.algorithms.deterministic_loss import (
+    DeterministicActorLoss,
+    DeterministicCriticsLoss,
+    DeterministicNetwork,
+)
+from marlflow.algorithms.from_replay import FromReplay
+from marlflow.base.batch import Transitions
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Setting, at_start
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learn.compute import Compute
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.parts import Part
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Learn, Publish, SyncTarget
+from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.uniform_first import UniformFirst
+from marlflow.replay.protocol import Replay
+from marlflow.replay.stages import Draw, Insert, NStep
+from marlflow.rollout.stages import Concat
+
+
+@dataclass(frozen=True)
+class DDPG(FromReplay):
+    """DDPG's settings. Sizes are in agent steps of the policy; one update is one optimiser step of each part."""
+
+    name: ClassVar[str] = "ddpg"
+    capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)
+
+    batch_agent_steps: int = 256
+    train_every_agent_steps: int = 1
+    learning_starts_agent_steps: int = 1_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 100_000
+    learning_rate: Setting = 1e-3
+    actor_learning_rate: Setting = 1e-4
+    discount: float = 0.99
+    n_step: int = 1
+    exploration_noise: Setting = 0.1
+    tau: Setting = 0.005
+    target_every_updates: int = 1
+    publish_every_updates: int = 10
+    max_grad_norm: Setting = float("inf")
+    optimiser: Optimiser = Adam()
+
+    @property
+    def window_steps(self) -> int:
+        """As set."""
+        return self.n_step
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        """From experience to weights."""
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(NStep(replay, self.n_step, self.discount))
+            .then(Insert(replay))
+        )
+        train = (
+            source(Draw(replay, self.batch_agent_steps))
+            .then(Learn(learner))
+            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
+            .then(Publish(learner, every=self.publish_every_updates))
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan("ddpg", output=train, also={"store": store}, pace=ratio)
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
+        """A deterministic actor with noise; uniform at first."""
+        return UniformFirst(self._network(spaces, model, seed).actor, spaces.action)
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """Learns a critic, and an actor at a rate of its own."""
+        return TorchLearner(
+            name,
+            self._network(spaces, model, seed),
+            self._parts(math.prod(spaces.action_shape)),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimiser=self.optimiser,
+            seed=seed,
+            compute=compute,
+            target=True,
+        )
+
+    def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
+        return DeterministicNetwork(spaces, model, 1, at_start(self.exploration_noise), seed)
+
+    def _parts(self, action_size: int) -> Sequence[Part]:
+        critics_loss = DeterministicCriticsLoss(action_size, smoothing=None)
+        actor_rate = at_start(self.actor_learning_rate)
+        return (
+            Part("critics", lambda module: module.critics.parameters(), critics_loss),
+            Part("actor", lambda module: module.actor.parameters(), DeterministicActorLoss(), actor_rate),
+        )

@@ -1,0 +1,141 @@
+"""Model-Agnostic Meta-Learning (Finn, Abbeel and Levine, 2017, arXiv:1703.03400), algorithm 3: for tasks of a family.
+
+Each copy of the environment has a task of its own. On the rollout workers it is sampled with the published parameters,
+which then take a policy gradient step for it, and sampled again with what came of that; from both the learner makes one
+update of the parameters that all begin with, through the steps. An environment is told its task by
+`reset(seed, options={"task": n})`; evaluation is without adaptation.
+
+The meta-gradient is that of equation 4, by automatic differentiation. Its derivative of the inner step is the low
+variance curvature of Rothfuss et al. (2019, arXiv:1810.06784), which is biased, though less than that of the
+likelihood; and as in the paper nothing is credited to the first samples for what the second came to (Al-Shedivat et
+al., 2018, arXiv:1710.03641, have that term). Rows are learned from for some epochs with PPO's clipping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Setting, at_start
+from marlflow.base.spaces import Spaces
+from marlflow.flow import Flow, Plan
+from marlflow.flow.relocate import Where
+from marlflow.learn.adaptation import Adapt, ByTask, MetaLearn, TaskBatch
+from marlflow.learn.compute import Compute
+from marlflow.learn.inner_step import InnerStep, Order
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.loss import LossTerms
+from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import DropStale, Publish
+from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss
+from marlflow.policy.adapted import AdaptedActor, FlatNetwork
+from marlflow.policy.categorical import CategoricalActor
+from marlflow.policy.torso import TorsoConfig, build_torso
+from marlflow.replay.protocol import Replay
+from marlflow.rollout.stages import Concat
+
+
+@dataclass(frozen=True)
+class MAML(LearningAlgorithm):
+    """MAML's settings. A collect is one iteration of its copies' tasks, in 1 + `inner_steps` phases of equal length."""
+
+    name: ClassVar[str] = "maml"
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", TaskBatch)
+    stages: ClassVar[Mapping[str, Where]] = {"Adapt": "worker"}
+
+    batch_agent_steps: int = 1
+    inner_steps: int = 1
+    inner_learning_rate: float = 0.3
+    order: Order = "second"
+    epochs: int = 5
+    minibatch_tasks: int | None = None
+    learning_rate: Setting = 1e-3
+    discount: Setting = 0.99
+    gae_lambda: Setting = 0.97
+    clip_range: Setting = 0.2
+    max_grad_norm: Setting = 0.5
+    optimiser: Optimiser = Adam(eps=1e-5)
+    max_staleness: int = 0
+
+    @property
+    def sees_all_rows(self) -> bool:
+        """It learns through networks that are copies of its own."""
+        return False
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        """From experience to weights."""
+        reports = (
+            experience.gather(Concat(agent_steps=self.batch_agent_steps))
+            .then(DropStale(learner, self.max_staleness))
+            .then(Adapt(learner, at_start(self.discount), at_start(self.gae_lambda)))
+            .then(ByTask(learner, self.inner_steps))
+            .then(MetaLearn(learner, self.epochs, self.minibatch_tasks))
+            .then(Publish(learner))
+        )
+        return Plan("maml", output=reports, waits_for_rounds=True)
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> AdaptedActor:
+        """Samples from a categorical distribution, in each copy by parameters of its own."""
+        return AdaptedActor(
+            _network(spaces, model, seed), self.inner_steps, InnerStep(self.inner_learning_rate, "first")
+        )
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """Learns an actor, to adapt from; critics are fitted to each task anew."""
+        return TorchLearner(
+            name,
+            MetaActor(_network(spaces, model, seed)),
+            MetaLoss(InnerStep(self.inner_learning_rate, self.order), at_start(self.clip_range)),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimiser=self.optimiser,
+            seed=seed,
+            compute=compute,
+        )
+
+
+def _network(spaces: Spaces, model: TorsoConfig, seed: int) -> CategoricalActor:
+    generator = torch.Generator().manual_seed(seed)
+    body, features = build_torso(spaces, model, generator)
+    return CategoricalActor(body, features, spaces.num_actions, generator)
+
+
+class MetaActor(nn.Module):
+    """The `actor` that all tasks begin with."""
+
+    def __init__(self, actor: CategoricalActor) -> None:
+        super().__init__()
+        self.actor = actor
+
+
+class MetaLoss:
+    """The clipped surrogate of what adapted policies did, differentiated through their inner steps."""
+
+    def __init__(self, inner_step: InnerStep, clip_range: float) -> None:
+        self._inner_step, self._clip_range = inner_step, clip_range
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes `clip_range`."""
+        self._clip_range = values.get("clip_range", self._clip_range)
+
+    def __call__(self, module: MetaActor, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The mean over the tasks of a TaskBatch, each judged by its last phase."""
+        network = FlatNetwork(module.actor)
+        tasks, phases = minibatch["weight"].shape[:2]
+        *before, last = [{name: column[:, at] for name, column in minibatch.items()} for at in range(phases)]
+        parameters = network.parameters().expand(tasks, -1)
+        for phase in before:
+            parameters = self._inner_step(network, parameters, phase)
+        logp, behaviour_logp = network.log_prob(parameters, last), last["behaviour_logp"]
+        policy = clipped_surrogate_loss(logp, behaviour_logp, last["advantage"], self._clip_range)
+        kl = approximate_kl(logp.detach(), behaviour_logp)
+        total = (policy * last["weight"]).sum(1).mean()
+        return LossTerms(total, {"policy": total.detach(), "kl": (kl * last["weight"]).sum(1).mean()})

@@ -1,0 +1,132 @@
+"""Monotonic advantage re-weighted imitation learning (Wang et al., 2018, NeurIPS).
+
+Learns from anybody's recorded rows, good and bad: gathers them, estimates each action's advantage by the return that
+followed and the critic, makes likely what turned out better than expected, publishes, and forgets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.base.batch import EstimatedBatch
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Setting, at_start
+from marlflow.base.spaces import Spaces
+from marlflow.flow import Flow, Plan
+from marlflow.learn.compute import Compute
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.loss import LossTerms
+from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Advantages, Learn, Publish
+from marlflow.losses.imitation import exponential_imitation_loss, moving_average
+from marlflow.losses.ppo import value_loss
+from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.rollout.stages import Concat
+
+_SMALLEST_SCALE = 1e-8
+
+
+@dataclass(frozen=True)
+class MARWIL(LearningAlgorithm):
+    """MARWIL's settings. Sizes are in agent steps that were recorded; one update is one optimiser step."""
+
+    name: ClassVar[str] = "marwil"
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", EstimatedBatch)
+
+    batch_agent_steps: int = 4_000
+    epochs: int = 1
+    minibatch_agent_steps: int = 128
+    learning_rate: Setting = 1e-3
+    discount: Setting = 0.99
+    beta: Setting = 1.0
+    max_weight: Setting = 20.0
+    value_coefficient: Setting = 1.0
+    scale_start: float = 1.0
+    scale_rate: float = 0.1
+    max_grad_norm: Setting = 10.0
+    optimiser: Optimiser = Adam()
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        """From experience to weights. With lambda 1 the value target is the return, bootstrapped at a segment's end."""
+        reports = (
+            experience.gather(Concat(agent_steps=self.batch_agent_steps))
+            .then(Advantages(learner, at_start(self.discount), gae_lambda=1.0))
+            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
+            .then(Publish(learner))
+        )
+        return Plan("marwil", output=reports)
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> StochasticActor:
+        """Samples from a categorical or Gaussian distribution."""
+        return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """Learns an actor and a critic."""
+        return TorchLearner(
+            name,
+            Imitator(spaces, model, self.scale_start, self.scale_rate, seed),
+            MARWILLoss(
+                {
+                    "beta": at_start(self.beta),
+                    "max_weight": at_start(self.max_weight),
+                    "value_coefficient": at_start(self.value_coefficient),
+                }
+            ),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimiser=self.optimiser,
+            seed=seed,
+            compute=compute,
+        )
+
+
+class Imitator(ActorCritic):
+    """An actor, a critic, and how large advantages are: `mean_square`, [], a moving average, kept with the rest.
+
+    It moves by `scale_rate` with each batch, once that was learned from: so a group of learners has the same one.
+    """
+
+    def __init__(self, spaces: Spaces, model: TorsoConfig, scale_start: float, scale_rate: float, seed: int) -> None:
+        super().__init__(spaces, model, model, seed)
+        self.mean_square = nn.Parameter(torch.tensor(scale_start**2), requires_grad=False)
+        self._scale_rate = scale_rate
+
+    def observe(self, columns: Mapping[str, Tensor]) -> None:
+        """Takes notice of a batch's `advantage`."""
+        with torch.no_grad():
+            self.mean_square.copy_(moving_average(self.mean_square, columns["advantage"].square(), self._scale_rate))
+
+
+class MARWILLoss:
+    """The exponentially weighted likelihood, and the critic's error by the returns."""
+
+    def __init__(self, settings: Mapping[str, float]) -> None:
+        self.settings = dict(settings)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes those of its settings that are there."""
+        self.settings |= {name: value for name, value in values.items() if name in self.settings}
+
+    def __call__(self, module: Imitator, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The loss of a minibatch of an EstimatedBatch."""
+        now = self.settings
+        outputs, value = module(minibatch["obs"])
+        mask, return_t = minibatch.get("action_mask"), minibatch["value_target"]
+        logp, entropy = module.actor.log_prob_and_entropy(outputs, minibatch["action"], mask)
+        advantage = (return_t - value).detach()
+        scale = module.mean_square.sqrt() + _SMALLEST_SCALE
+        policy = exponential_imitation_loss(logp, advantage, scale, now["beta"], now["max_weight"]).mean()
+        values = value_loss(value, return_t).mean()
+        terms = {"policy": policy, "value": values, "entropy": entropy.mean(), "scale": scale}
+        found = {name: term.detach() for name, term in terms.items()}
+        return LossTerms(policy + now["value_coefficient"] * values, found)

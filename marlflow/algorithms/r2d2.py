@@ -1,0 +1,140 @@
+"""Recurrent replay distributed DQN (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX).
+
+Deep Q-learning with a memory: the replay holds sequences of rows with what was remembered before them. The learner
+renews that on rows of burn-in, then learns from the rest with n-step double Q-learning on a squashed scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.r2d2_loss import R2D2Loss
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Linear, Setting, at_start
+from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learn.compute import Compute
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Learn, Publish, SyncTarget
+from marlflow.policy.q import QActor
+from marlflow.policy.recurrent_actors import RecurrentActor
+from marlflow.policy.recurrent_q import RecurrentQNetwork
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.replay.sampling import Prioritized
+from marlflow.replay.sequences import SequenceReplay
+from marlflow.replay.splitting import SplitSegments
+from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
+from marlflow.rollout.stages import Concat
+
+
+@dataclass(frozen=True)
+class R2D2(LearningAlgorithm):
+    """R2D2's settings. Sizes are in agent steps of the policy; one update is one optimiser step."""
+
+    name: ClassVar[str] = "r2d2"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Discrete",), "off-policy", SequenceTransitions, replay=True, memory="needed"
+    )
+    from_0: ClassVar[frozenset[str]] = LearningAlgorithm.from_0 | {"burn_in_agent_steps"}
+
+    sequence_agent_steps: int = 20
+    burn_in_agent_steps: int = 10
+    batch_agent_steps: int = 640
+    train_every_agent_steps: int = 64
+    learning_starts_agent_steps: int = 2_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 100_000
+    learning_rate: Setting = 1e-3
+    discount: float = 0.99
+    n_step: int = 5
+    dueling: bool = True
+    squash_epsilon: float = 1e-3
+    priority_alpha: float = 0.9
+    priority_beta: Setting = 0.6
+    priority_max_share: float = 0.9
+    target_every_updates: int = 200
+    publish_every_updates: int = 10
+    epsilon: Setting = Linear(1.0, 0.05, 20_000)
+    max_grad_norm: Setting = 10.0
+    optimiser: Optimiser = Adam()
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        """From experience to weights."""
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(SplitSegments(replay, self.sequence_agent_steps, self.burn_in_agent_steps))
+            .then(NStep(replay, self.n_step, self.discount))
+            .then(Insert(replay))
+        )
+        train = (
+            source(Draw(replay, self.batch_agent_steps, gives=SequenceTransitions))
+            .then(Learn(learner))
+            .then(SyncTarget(learner, every=self.target_every_updates))
+            .then(Publish(learner, every=self.publish_every_updates))
+            .then(Reprioritize(replay))
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan("r2d2", output=train, also={"store": store}, pace=ratio)
+
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        """As of all; if there are none of those, what does not go together."""
+        if found := super().problems(spaces, model):
+            return found
+        rules = {
+            f"learning_starts_agent_steps={self.learning_starts_agent_steps} of at most replay_agent_steps="
+            f"{self.replay_agent_steps}, what its replay holds": (
+                self.learning_starts_agent_steps <= self.replay_agent_steps
+            ),
+            f"batch_agent_steps={self.batch_agent_steps} of at least one sequence, sequence_agent_steps="
+            f"{self.sequence_agent_steps}": self.batch_agent_steps >= self.sequence_agent_steps,
+            f"n_step={self.n_step} of at most sequence_agent_steps={self.sequence_agent_steps}": (
+                self.n_step <= self.sequence_agent_steps
+            ),
+            f"squash_epsilon above 0, not {self.squash_epsilon}": self.squash_epsilon > 0.0,
+            f"priority_max_share in [0, 1], not {self.priority_max_share}": 0.0 <= self.priority_max_share <= 1.0,
+        }
+        return [f"{self.name} needs {rule}" for rule, holds in rules.items() if not holds]
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActor[QActor]:
+        """Epsilon-greedy over the action values, with a memory."""
+        return RecurrentQNetwork(spaces, model, self.dueling, seed).actor
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """Learns action values of sequences."""
+        return TorchLearner(
+            name,
+            RecurrentQNetwork(spaces, model, self.dueling, seed),
+            R2D2Loss(self.burn_in_agent_steps, self.squash_epsilon, self.priority_max_share),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimiser=self.optimiser,
+            seed=seed,
+            compute=compute,
+            target=True,
+        )
+
+    def replay(self, name: str, seed: int) -> SequenceReplay:
+        """Remembers the newest sequences."""
+        return SequenceReplay(
+            self.replay_agent_steps,
+            self.sequence_agent_steps,
+            self.burn_in_agent_steps,
+            self.n_step,
+            self.discount,
+            seed,
+            Prioritized(self.priority_alpha, at_start(self.priority_beta)),
+            name,
+        )
+
+    def schedules(self, agent_steps: int) -> Mapping[str, float]:
+        """Every field that is a schedule; epsilon in any case, which an actor of its own does not know."""
+        return {"epsilon": at_start(self.epsilon), **super().schedules(agent_steps)}

@@ -1,0 +1,131 @@
+"""Proximal Policy Optimization with memory: PPO (Schulman et al., 2017, arXiv:1707.06347) over sequences of rows.
+
+Gathers a batch of fresh rows, estimates their advantages with the critic, and learns from sequences of them: the
+network is unrolled from the memory that was stored when the first row of a sequence was decided, and gradients flow
+back to there (truncated backpropagation through time). Ni et al., "Recurrent model-free RL can be a strong baseline for
+many POMDPs", ICML 2022, arXiv:2110.05038, has what matters in practice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.ppo_gradient import Coefficients
+from marlflow.algorithms.ppo_loss import PPOLoss
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Setting, at_start
+from marlflow.base.sequences import Sequences
+from marlflow.base.spaces import Spaces
+from marlflow.flow import Flow, Plan
+from marlflow.learn.compute import Compute
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.loss import LossTerms
+from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.protocol import Learner
+from marlflow.learn.sequences import CutSequences
+from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish
+from marlflow.policy.actor_critic import StochasticActor
+from marlflow.policy.recurrent_actors import RecurrentActor, RecurrentActorCritic, recurrent_stochastic_actor
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.rollout.stages import Concat
+
+
+@dataclass(frozen=True)
+class RecurrentPPO(LearningAlgorithm):
+    """Its settings. Sizes are in agent steps of the policy; one update is one optimiser step."""
+
+    name: ClassVar[str] = "recurrent_ppo"
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", Sequences, memory="needed")
+
+    batch_agent_steps: int = 4_000
+    sequence_agent_steps: int = 16
+    epochs: int = 10
+    minibatch_agent_steps: int = 256
+    learning_rate: Setting = 3e-4
+    discount: Setting = 0.99
+    gae_lambda: Setting = 0.95
+    clip_range: Setting = 0.2
+    value_clip_range: float | None = None
+    value_coefficient: Setting = 0.5
+    entropy_coefficient: Setting = 0.01
+    max_grad_norm: Setting = 0.5
+    optimiser: Optimiser = Adam(eps=1e-5)
+    normalise_returns: bool = False
+    max_staleness: int = 0
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        """From experience to weights."""
+        reports = (
+            experience.gather(Concat(agent_steps=self.batch_agent_steps))
+            .then(DropStale(learner, self.max_staleness))
+            .then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
+            .then(Normalise(learner))
+            .then(CutSequences(learner, self.sequence_agent_steps))
+            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
+            .then(Publish(learner))
+        )
+        return Plan("recurrent_ppo", output=reports, waits_for_rounds=True)
+
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        """As of all; and a sequence has to fit into a minibatch."""
+        found = super().problems(spaces, model)
+        if self.sequence_agent_steps > self.minibatch_agent_steps >= 1:
+            found.append(
+                f"{self.name} needs sequence_agent_steps of at most minibatch_agent_steps, not "
+                f"{self.sequence_agent_steps} and {self.minibatch_agent_steps}"
+            )
+        return found
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActor[StochasticActor]:
+        """Samples from a categorical or Gaussian distribution."""
+        return recurrent_stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """Learns an actor and a critic, with one memory for both."""
+        coefficients = Coefficients(
+            at_start(self.clip_range),
+            at_start(self.value_coefficient),
+            at_start(self.entropy_coefficient),
+            self.value_clip_range,
+        )
+        return TorchLearner(
+            name,
+            RecurrentActorCritic(spaces, model, seed, self.normalise_returns),
+            RecurrentPPOLoss(coefficients),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimiser=self.optimiser,
+            seed=seed,
+            compute=compute,
+        )
+
+
+class RecurrentPPOLoss:
+    """PPO's loss of each row that is present; see `Sequences.weight` for the mean over them."""
+
+    def __init__(self, coefficients: Coefficients) -> None:
+        self.by_row = PPOLoss(coefficients)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes what PPO's takes."""
+        self.by_row.set_schedule(values)
+
+    def __call__(self, module: RecurrentActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The loss of a minibatch of Sequences, differentiable."""
+        present, sequences = minibatch["present"], len(minibatch["present"])
+        outputs, value = module(minibatch["obs"], minibatch["memory"], present)
+        rows = {name: column[present] for name, column in minibatch.items() if name not in ("memory", "present", "obs")}
+        weight = rows["weight"]
+
+        def mean(by_row: Tensor) -> Tensor:
+            return torch.dot(by_row, weight) / sequences
+
+        return self.by_row.of_rows(module.actor.head, module.value_error, outputs[present], value[present], rows, mean)

@@ -1,0 +1,126 @@
+"""Soft Actor-Critic (Haarnoja et al., 2018, arXiv:1812.05805), in a Box or with Discrete actions (arXiv:1910.07207).
+
+Stores every row, and in an exact ratio to what it stored draws transitions and learns from them: two critics of reward
+and entropy, an actor that climbs the lesser of them, and the temperature that keeps the entropy near its target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.algorithm import Capabilities
+from marlflow.algorithms.from_replay import FromReplay
+from marlflow.algorithms.sac_box import BoxActorLoss, BoxCriticsLoss, BoxNetwork
+from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
+from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
+from marlflow.base.batch import Transitions
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Schedule, Setting, at_start
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learn.compute import Compute
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.parts import Part
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Learn, Publish, SyncTarget
+from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.uniform_first import UniformFirst
+from marlflow.replay.protocol import Replay
+from marlflow.replay.stages import Draw, Insert, NStep
+from marlflow.rollout.stages import Concat
+
+
+@dataclass(frozen=True)
+class SAC(FromReplay):
+    """SAC's settings. Sizes are in agent steps of the policy; one update is one optimiser step of each part."""
+
+    name: ClassVar[str] = "sac"
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)
+
+    batch_agent_steps: int = 256
+    train_every_agent_steps: int = 1
+    learning_starts_agent_steps: int = 1_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 100_000
+    learning_rate: Setting = 3e-4
+    discount: float = 0.99
+    temperature: Setting | None = None
+    initial_temperature: float = 1.0
+    target_entropy: float | None = None
+    target_entropy_share: float = 0.5
+    tau: Setting = 0.005
+    target_every_updates: int = 1
+    publish_every_updates: int = 10
+    max_grad_norm: Setting = float("inf")
+    optimiser: Optimiser = Adam()
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        """From experience to weights."""
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(NStep(replay, self.window_steps, self.discount))
+            .then(Insert(replay))
+        )
+        train = (
+            source(Draw(replay, self.batch_agent_steps))
+            .then(Learn(learner))
+            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
+            .then(Publish(learner, every=self.publish_every_updates))
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan("sac", output=train, also={"store": store}, pace=ratio)
+
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        """As of all; and a temperature that is learned begins above 0."""
+        found = super().problems(spaces, model)
+        if not isinstance(self.initial_temperature, Schedule) and self.initial_temperature <= 0.0:
+            found.append(f"{self.name} needs an initial_temperature above 0, not {self.initial_temperature}")
+        return found
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
+        """A squashed Gaussian, or a softmax over the legal actions; uniform at first."""
+        return UniformFirst(self._network(spaces, model, seed).actor, spaces.action)
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """Learns critics, actor and temperature, in this order."""
+        return TorchLearner(
+            name,
+            self._network(spaces, model, seed),
+            self._parts(spaces),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimiser=self.optimiser,
+            seed=seed,
+            compute=compute,
+            target=True,
+        )
+
+    def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> BoxNetwork | DiscreteNetwork:
+        if isinstance(spaces.action, gym.Box):
+            return BoxNetwork(spaces, spaces.action, model, self.initial_temperature, seed)
+        return DiscreteNetwork(spaces, model, self.initial_temperature, seed)
+
+    def _parts(self, spaces: Spaces) -> Sequence[Part]:
+        worth = Temperature(None if self.temperature is None else at_start(self.temperature))
+        critics_loss: BoxCriticsLoss | DiscreteCriticsLoss
+        actor_loss: BoxActorLoss | DiscreteActorLoss
+        if isinstance(spaces.action, gym.Box):
+            size = math.prod(spaces.action_shape)
+            critics_loss = BoxCriticsLoss(worth, size)
+            actor_loss = BoxActorLoss(worth, size, -size if self.target_entropy is None else self.target_entropy)
+        else:
+            critics_loss = DiscreteCriticsLoss(worth)
+            actor_loss = DiscreteActorLoss(worth, self.target_entropy, self.target_entropy_share)
+        critics = Part("critics", lambda module: module.critics.parameters(), critics_loss)
+        actor = Part("actor", lambda module: module.actor.parameters(), actor_loss)
+        if worth.fixed is not None:
+            return critics, actor
+        return critics, actor, Part("temperature", lambda module: [module.log_temperature], TemperatureLoss(actor_loss))

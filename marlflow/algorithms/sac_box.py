@@ -1,0 +1,73 @@
+"""What Soft Actor-Critic learns in a Box: a network, and losses with a sampled action (arXiv:1812.05805)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from gymnasium import spaces as gym
+from torch import Tensor, nn
+
+from marlflow.algorithms.sac_temperature import Temperature
+from marlflow.base.spaces import Spaces
+from marlflow.learn.loss import LossTerms
+from marlflow.losses.sac import soft_policy_loss, soft_q_target
+from marlflow.losses.twin_critics import critics_loss
+from marlflow.policy.critics import BoxCritics
+from marlflow.policy.squashed import SquashedGaussianActor
+from marlflow.policy.torso import TorsoConfig, build_torso
+
+
+class BoxNetwork(nn.Module):
+    """An actor, two critics, and the logarithm of a temperature that begins as `temperature`."""
+
+    def __init__(self, spaces: Spaces, box: gym.Box, model: TorsoConfig, temperature: float, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        torso, features = build_torso(spaces, model, generator)
+        self.actor = SquashedGaussianActor(torso, features, box, generator)
+        self.critics = BoxCritics(spaces, model, 2, generator)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+
+class BoxCriticsLoss:
+    """The critics' errors towards the soft value of a sampled next action, which takes the second half of `noise`."""
+
+    def __init__(self, temperature: Temperature, action_size: int) -> None:
+        self.temperature, self.noise_per_row = temperature, 2 * action_size
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes what the temperature takes."""
+        self.temperature.set_schedule(values)
+
+    def __call__(self, module: BoxNetwork, target_module: BoxNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The loss of a minibatch of Transitions."""
+        with torch.no_grad():
+            next_obs, noise = minibatch["next_obs"], minibatch["noise"][:, self.noise_per_row // 2 :]
+            action, logp = module.actor.sample(next_obs, noise)
+            q_t, temperature = target_module.critics(next_obs, action), self.temperature.of(module)
+            target = soft_q_target(minibatch["reward"], minibatch["discount"], q_t, logp, temperature)
+        q_tm1 = module.critics(minibatch["obs"], module.actor.box.within(minibatch["action"]))
+        total = (critics_loss(q_tm1, target) * minibatch["weight"]).mean()
+        return LossTerms(total, {"critics": total.detach(), "q_mean": q_tm1.detach().mean()})
+
+
+class BoxActorLoss:
+    """What a sampled action lacks in value and in entropy; the action takes the first half of `noise` [N, 2 D]."""
+
+    def __init__(self, temperature: Temperature, action_size: int, target_entropy: float) -> None:
+        self.temperature, self.noise_per_row = temperature, 2 * action_size
+        self.target_entropy, self.short_of_target = target_entropy, torch.zeros(0)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """What the temperature takes, the critics' loss has given it."""
+
+    def __call__(self, module: BoxNetwork, target_module: BoxNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """The loss of a minibatch of Transitions."""
+        obs = minibatch["obs"]
+        action, logp = module.actor.sample(obs, minibatch["noise"][:, : self.noise_per_row // 2])
+        total = soft_policy_loss(module.critics(obs, action), logp, self.temperature.of(module)).mean()
+        sampled = logp.detach()
+        self.short_of_target = sampled + self.target_entropy
+        return LossTerms(total, {"actor": total.detach(), "entropy": -sampled.mean()})

@@ -1,0 +1,93 @@
+"""What Soft Actor-Critic learns with Discrete actions: a network, and losses expected over them (arXiv:1910.07207)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from marlflow.algorithms.sac_temperature import Temperature
+from marlflow.base.spaces import Spaces
+from marlflow.learn.loss import LossTerms
+from marlflow.losses.sac import expected_soft_policy_loss, expected_soft_q_target, legal_probabilities
+from marlflow.losses.twin_critics import critics_loss
+from marlflow.policy.categorical import CategoricalActor
+from marlflow.policy.critics import ActionCritics
+from marlflow.policy.torso import TorsoConfig, build_torso
+
+
+class DiscreteNetwork(nn.Module):
+    """An actor, two critics, and the logarithm of a temperature that begins as `temperature`."""
+
+    def __init__(self, spaces: Spaces, model: TorsoConfig, temperature: float, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        torso, features = build_torso(spaces, model, generator)
+        self.actor = CategoricalActor(torso, features, spaces.num_actions, generator)
+        self.critics = ActionCritics(spaces, model, 2, generator)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+    def probabilities(self, obs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of all actions and their logarithms, [N, A] each; see `legal_probabilities`."""
+        return legal_probabilities(self.actor(obs).float(), mask)
+
+
+class DiscreteCriticsLoss:
+    """The critics' errors towards the soft value of the next observation, over its legal actions."""
+
+    def __init__(self, temperature: Temperature) -> None:
+        self.temperature = temperature
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes what the temperature takes."""
+        self.temperature.set_schedule(values)
+
+    def __call__(
+        self, module: DiscreteNetwork, target_module: DiscreteNetwork, minibatch: Mapping[str, Tensor]
+    ) -> LossTerms:
+        """The loss of a minibatch of Transitions."""
+        with torch.no_grad():
+            next_obs, temperature = minibatch["next_obs"], self.temperature.of(module)
+            p, logp = module.probabilities(next_obs, minibatch.get("next_mask"))
+            q_t, reward, discount = target_module.critics(next_obs), minibatch["reward"], minibatch["discount"]
+            target = expected_soft_q_target(reward, discount, q_t, p, logp, temperature)
+        q_tm1 = module.critics(minibatch["obs"])
+        taken = minibatch["action"].expand(len(q_tm1), -1).unsqueeze(-1)
+        total = (critics_loss(q_tm1.gather(-1, taken).squeeze(-1), target) * minibatch["weight"]).mean()
+        return LossTerms(total, {"critics": total.detach(), "q_mean": q_tm1.detach().mean()})
+
+
+class DiscreteActorLoss:
+    """What the policy lacks in value and in entropy, over the legal actions.
+
+    The entropy should be `target_entropy` nats; None: the share `target_share` of what it is at most, in each row.
+    """
+
+    def __init__(self, temperature: Temperature, target_entropy: float | None, target_share: float) -> None:
+        self.temperature, self.target_entropy, self.target_share = temperature, target_entropy, target_share
+        self.short_of_target = torch.zeros(0)
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """What the temperature takes, the critics' loss has given it."""
+
+    def __call__(
+        self, module: DiscreteNetwork, target_module: DiscreteNetwork, minibatch: Mapping[str, Tensor]
+    ) -> LossTerms:
+        """The loss of a minibatch of Transitions."""
+        mask = minibatch.get("action_mask")
+        p, logp = module.probabilities(minibatch["obs"], mask)
+        with torch.no_grad():
+            q = module.critics(minibatch["obs"])
+        total = expected_soft_policy_loss(q, p, logp, self.temperature.of(module)).mean()
+        entropy = -(p * logp).sum(-1).detach()
+        self.short_of_target = self._target(p, mask) - entropy
+        return LossTerms(total, {"actor": total.detach(), "entropy": entropy.mean()})
+
+    def _target(self, p: Tensor, mask: Tensor | None) -> Tensor | float:
+        if self.target_entropy is not None:
+            return self.target_entropy
+        if mask is None:
+            return self.target_share * math.log(p.shape[-1])
+        return self.target_share * mask.sum(-1).clamp(min=1).log()

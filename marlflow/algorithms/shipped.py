@@ -1,0 +1,44 @@
+"""All algorithms that come with marlflow, with their usual settings: for advice, tables and tests.
+
+Nothing looks here for an algorithm to use: that is named by its class.
+"""
+
+from __future__ import annotations
+
+from marlflow.algorithms.a2c import A2C
+from marlflow.algorithms.a3c import A3C
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.apex import ApeX
+from marlflow.algorithms.appo import APPO
+from marlflow.algorithms.bc import BC
+from marlflow.algorithms.ddpg import DDPG
+from marlflow.algorithms.ddppo import DDPPO
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.impala import IMPALA
+from marlflow.algorithms.maml import MAML
+from marlflow.algorithms.marwil import MARWIL
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.r2d2 import R2D2
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.algorithms.sac import SAC
+from marlflow.algorithms.td3 import TD3
+
+SHIPPED: tuple[Algorithm, ...] = (
+    PPO(),
+    A2C(),
+    A3C(),
+    IMPALA(),
+    APPO(),
+    DDPPO(),
+    RecurrentPPO(),
+    DQN(),
+    ApeX(),
+    R2D2(),
+    SAC(),
+    TD3(),
+    DDPG(),
+    BC(),
+    MARWIL(),
+    MAML(),
+)
+"""Those that learn."""

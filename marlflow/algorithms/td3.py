@@ -1,0 +1,114 @@
+"""Twin Delayed DDPG (Fujimoto et al., 2018, arXiv:1802.09477).
+
+Stores every row, and in an exact ratio to what it stored draws transitions and learns from them: two critics towards
+the lesser of them at a smoothed action, and half as often an actor that climbs the first of them, and the targets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marlflow.algorithms.algorithm import Capabilities
+from marlflow.algorithms.deterministic_loss import (
+    DeterministicActorLoss,
+    DeterministicCriticsLoss,
+    DeterministicNetwork,
+    Smoothing,
+)
+from marlflow.algorithms.from_replay import FromReplay
+from marlflow.base.batch import Transitions
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import Setting, at_start
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learn.compute import Compute
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.parts import Part
+from marlflow.learn.protocol import Learner
+from marlflow.learn.stages import Learn, Publish, SyncTarget
+from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.uniform_first import UniformFirst
+from marlflow.replay.protocol import Replay
+from marlflow.replay.stages import Draw, Insert, NStep
+from marlflow.rollout.stages import Concat
+
+
+@dataclass(frozen=True)
+class TD3(FromReplay):
+    """TD3's settings. Sizes are in agent steps of the policy; one update is one optimiser step of the critics."""
+
+    name: ClassVar[str] = "td3"
+    capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)
+
+    batch_agent_steps: int = 256
+    train_every_agent_steps: int = 1
+    learning_starts_agent_steps: int = 1_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 100_000
+    learning_rate: Setting = 3e-4
+    discount: float = 0.99
+    n_step: int = 1
+    exploration_noise: Setting = 0.1
+    target_noise: Setting = 0.2
+    target_noise_clip: Setting = 0.5
+    tau: Setting = 0.005
+    actor_every_updates: int = 2
+    publish_every_updates: int = 10
+    max_grad_norm: Setting = float("inf")
+    optimiser: Optimiser = Adam()
+
+    @property
+    def window_steps(self) -> int:
+        """As set."""
+        return self.n_step
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        """From experience to weights."""
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(NStep(replay, self.n_step, self.discount))
+            .then(Insert(replay))
+        )
+        train = (
+            source(Draw(replay, self.batch_agent_steps))
+            .then(Learn(learner))
+            .then(SyncTarget(learner, every=self.actor_every_updates, tau=at_start(self.tau)))
+            .then(Publish(learner, every=self.publish_every_updates))
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan("td3", output=train, also={"store": store}, pace=ratio)
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
+        """A deterministic actor with noise; uniform at first."""
+        return UniformFirst(self._network(spaces, model, seed).actor, spaces.action)
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """Learns critics, and less often the actor."""
+        return TorchLearner(
+            name,
+            self._network(spaces, model, seed),
+            self._parts(math.prod(spaces.action_shape)),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimiser=self.optimiser,
+            seed=seed,
+            compute=compute,
+            target=True,
+        )
+
+    def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
+        return DeterministicNetwork(spaces, model, 2, at_start(self.exploration_noise), seed)
+
+    def _parts(self, action_size: int) -> Sequence[Part]:
+        smoothing = Smoothing(at_start(self.target_noise), at_start(self.target_noise_clip))
+        critics_loss, actor_loss = DeterministicCriticsLoss(action_size, smoothing), DeterministicActorLoss()
+        return (
+            Part("critics", lambda module: module.critics.parameters(), critics_loss),
+            Part("actor", lambda module: module.actor.parameters(), actor_loss, every=self.actor_every_updates),
+        )

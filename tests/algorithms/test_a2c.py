@@ -1,0 +1,186 @@
+"""A2C: its plan, its loss against plain loops, and gradients of several batches as one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.a2c import A2C
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.base.batch import Array, EstimatedBatch
+from marlflow.base.schedules import Linear
+from marlflow.base.spaces import Spaces
+from marlflow.learn.gradients import mean_gradients
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.optimiser import TorchOptimiser
+from marlflow.policy.actor import WeightedActor
+from tests.algorithms.parts import (
+    CONTINUOUS,
+    DISCRETE,
+    MASKED,
+    NUM_ACTIONS,
+    SMALL,
+    forward,
+    gradient_by_differences,
+    loss_and_gradient,
+    make_learner,
+    make_plan,
+)
+
+
+def test_the_plan_reads_as_its_paper() -> None:
+    assert str(make_plan(A2C(batch_agent_steps=500, gae_lambda=0.9))) == (
+        "a2c\n"
+        "└── experience → Concat(agent_steps=500)\n"
+        "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.9)"
+        " → Learn(epochs=1) → Publish(every=1)] at learner hunter"
+    )
+    assert make_plan(A2C()).waits_for_rounds
+
+
+def test_with_microbatches_gradients_are_averaged_before_they_are_applied() -> None:
+    text = str(make_plan(A2C(microbatches=3)))
+    assert "→ ComputeGradients] at learner hunter" in text
+    assert "→ Average(batches=3) → [ApplyGradients → Publish(every=1)] at learner hunter" in text
+    assert "Learn" not in text
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
+def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
+    assert A2C().problems(spaces, SMALL) == []
+    assert isinstance(A2C(), Algorithm)
+    learner, actor = make_learner(A2C(), spaces, seed=1), A2C().actor(spaces, SMALL, seed=2)
+    assert isinstance(actor, WeightedActor)
+    actor.load_flat(learner.published.flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+
+
+def test_what_it_refuses() -> None:
+    multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
+    assert len(A2C().problems(multi, SMALL)) == 1
+    assert A2C(microbatches=0).problems(DISCRETE, SMALL) == ["a2c needs microbatches of at least 1, not 0"]
+    assert A2C(batch_agent_steps=0).problems(DISCRETE, SMALL) == ["a2c needs batch_agent_steps of at least 1, not 0"]
+
+
+def spread_out(learner: TorchLearner) -> None:
+    """Heads begin near zero; with larger parameters each action differs."""
+    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
+    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
+
+
+def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    action = rng.integers(0, NUM_ACTIONS, rows)
+    mask = rng.random((rows, NUM_ACTIONS)) < 0.6
+    mask[np.arange(rows), action] = True
+    columns: dict[str, Array] = {
+        "obs": rng.standard_normal((rows, 2)).astype(np.float32),
+        "action": action,
+        "behaviour_logp": np.full(rows, -1.0, np.float32),
+        "advantage": rng.standard_normal(rows).astype(np.float32),
+        "value": rng.standard_normal(rows).astype(np.float32),
+        "value_target": rng.standard_normal(rows).astype(np.float32),
+    }
+    return {**columns, "action_mask": mask} if masked else columns
+
+
+def naive_terms(config: A2C, module: Any, columns: dict[str, Array]) -> dict[str, float]:
+    """The loss row by row: the terms that are reported, and their sum as `total`."""
+    logits = forward(module, "actor.torso", "actor.head", columns["obs"])
+    values = forward(module, "critic_torso", "critic_head", columns["obs"])[:, 0]
+    rows = len(values)
+    sums = {"policy": 0.0, "value": 0.0, "entropy": 0.0}
+    for row in range(rows):
+        legal = [a for a in range(NUM_ACTIONS) if "action_mask" not in columns or columns["action_mask"][row, a]]
+        weights = {a: math.exp(logits[row, a]) for a in legal}
+        probability = {a: weight / sum(weights.values()) for a, weight in weights.items()}
+        sums["policy"] -= math.log(probability[int(columns["action"][row])]) * float(columns["advantage"][row])
+        sums["entropy"] -= sum(p * math.log(p) for p in probability.values())
+        sums["value"] += 0.5 * (values[row] - float(columns["value_target"][row])) ** 2
+    terms = {name: total / rows for name, total in sums.items()}
+    value_coefficient, entropy_coefficient = config.value_coefficient, config.entropy_coefficient
+    assert isinstance(value_coefficient, float)
+    assert isinstance(entropy_coefficient, float)
+    weighed = value_coefficient * terms["value"] - entropy_coefficient * terms["entropy"]
+    return {**terms, "total": terms["policy"] + weighed}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_loss_and_gradient_are_those_of_plain_loops(masked: bool) -> None:
+    config = A2C(entropy_coefficient=0.1, value_coefficient=0.7)
+    learner = make_learner(config, MASKED if masked else DISCRETE)
+    spread_out(learner)
+    columns = minibatch(masked)
+    terms, gradient, _ = loss_and_gradient(learner, columns)
+    expected = naive_terms(config, learner.module, columns)
+    assert terms == pytest.approx({name: expected[name] for name in ("policy", "value", "entropy")}, rel=1e-4, abs=1e-5)
+    by_differences = gradient_by_differences(learner, lambda: naive_terms(config, learner.module, columns)["total"])
+    np.testing.assert_allclose(gradient, by_differences, atol=2e-4, rtol=2e-3)
+
+
+def test_scheduled_coefficients_reach_the_loss() -> None:
+    assert A2C(entropy_coefficient=Linear(0.1, 0.0, agent_steps=100)).schedules(50) == {"entropy_coefficient": 0.05}
+    learner = make_learner(A2C(entropy_coefficient=Linear(0.1, 0.0, agent_steps=100)))
+    spread_out(learner)
+    columns = minibatch(masked=False)
+    _, before, _ = loss_and_gradient(learner, columns)
+    learner.set_schedule({"entropy_coefficient": 0.05, "value_coefficient": 0.3})
+    _, after, _ = loss_and_gradient(learner, columns)
+    direct = make_learner(A2C(entropy_coefficient=0.05, value_coefficient=0.3))
+    spread_out(direct)
+    _, expected, _ = loss_and_gradient(direct, columns)
+    assert np.abs(before - after).max() > 1e-4
+    np.testing.assert_array_equal(after, expected)
+
+
+# -- gradients apart ------------------------------------------------------------------------------------------------
+
+
+def batch_of(rows: int, seed: int) -> EstimatedBatch:
+    columns = {**minibatch(masked=False, rows=rows, seed=seed), "version": np.zeros(rows, np.int64)}
+    columns["reward"] = np.zeros(rows)
+    return EstimatedBatch(columns, {"carried": np.zeros(1, bool)})
+
+
+def together(*batches: EstimatedBatch) -> EstimatedBatch:
+    columns = {name: np.concatenate([batch.columns[name] for batch in batches]) for name in batches[0].columns}
+    return EstimatedBatch(columns, {"carried": np.zeros(len(batches), bool)})
+
+
+def learner_of(config: A2C) -> TorchLearner:
+    learner = make_learner(config)
+    spread_out(learner)
+    return learner
+
+
+def test_the_mean_gradient_of_microbatches_is_that_of_all_rows_at_once() -> None:
+    config = A2C(optimiser=TorchOptimiser(torch.optim.SGD), learning_rate=0.1)
+    apart, at_once = learner_of(config), learner_of(config)
+    batches = [batch_of(rows, seed) for seed, rows in enumerate((7, 20, 3))]
+    found = apart.apply(mean_gradients([apart.gradients(batch) for batch in batches]))
+    expected = at_once.update(together(*batches))
+    np.testing.assert_allclose(apart.flat.vector.numpy(), at_once.flat.vector.numpy(), atol=1e-6)
+    assert (found.rows, found.updates, found.version) == (expected.rows, expected.updates, expected.version)
+    assert found.loss == pytest.approx(dict(expected.loss), rel=1e-4)
+
+
+def test_better_actions_become_likelier() -> None:
+    config = replace(A2C(), learning_rate=0.02, entropy_coefficient=0.0)
+    learner = make_learner(config)
+    rewards, rows = np.array([-1.0, 0.0, 1.0]), 300
+    batch = batch_of(rows, 0)
+    action = np.resize(np.arange(NUM_ACTIONS), rows)
+    columns = {**batch.columns, "obs": np.full((rows, 2), 0.3, np.float32), "action": action}
+    columns |= {"advantage": rewards[action].astype(np.float32), "value_target": np.full(rows, 2.0, np.float32)}
+    before = forward(learner.module, "actor.torso", "actor.head", columns["obs"][:1])[0]
+    for _ in range(10):
+        assert learner.update(EstimatedBatch(columns, batch.segments)).updates == 1
+    after = forward(learner.module, "actor.torso", "actor.head", columns["obs"][:1])[0]
+    assert after[2] - before[2] > 0.05 > -0.05 > after[0] - before[0]
+    assert forward(learner.module, "critic_torso", "critic_head", columns["obs"][:1])[0, 0] > 0.1

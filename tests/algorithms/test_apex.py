@@ -1,0 +1,66 @@
+"""Ape-X: its plan, where its stages run, and how its shards divide what it remembers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.apex import ApeX
+from marlflow.base.schedules import Linear
+from marlflow.flow import source
+from marlflow.runtime.inline import InlinePlace
+from marlflow.runtime.spec import PolicySpec, policy_of_replay
+from tests.algorithms.parts import DISCRETE, SMALL, experience, make_learner
+
+
+def test_the_plan_reads_as_its_paper() -> None:
+    config = ApeX(replay_shards=2, train_every_agent_steps=4, learning_starts_agent_steps=51, draws_ahead=3)
+    spec = PolicySpec("hunter", config, SMALL, DISCRETE, seed=0)
+    learner = make_learner(config)
+    learner.place = InlinePlace("learner hunter")
+    replays = [spec.replay(shard) for shard in range(2)]
+    for replay in replays:
+        replay.place = InlinePlace(f"replay {replay.name}")
+    plan = config.plan(source(experience), learner, replays)
+    plan.check()
+    shown = " ".join(line.strip("├└─│ →") for line in str(plan).splitlines())
+    assert shown.startswith(
+        "apex Returned, freely shard_0: ByShard[0] → [Reprioritize 0: Reprioritize] at replay hunter@0"
+    )
+    assert (
+        "of Shards, freely → Draws(3) [Learn(epochs=1) → SyncTarget(every=200, tau=1.0) → Publish(every=10)] "
+        "at learner hunter ByShard shard_0: Shard 0, at most: draw 1 for every 4 agent steps of store, after the first "
+        "26; hands on draw store: Rotation[0] → [Insert 0: Insert] at replay hunter@0"
+    ) in shown
+    assert "draw:  [Draw 1: Draw(agent_steps=64)] at replay hunter@1" in shown
+    assert shown.endswith("shard_1: ByShard[1] → [Reprioritize 1: Reprioritize] at replay hunter@1 of ByShard, above")
+    assert spec.stages == {"NStep": "worker", "InitialPriorities": "worker"}
+
+
+def test_shards_divide_what_is_remembered_and_have_names_and_seeds_of_their_own() -> None:
+    config = ApeX(replay_shards=3, replay_agent_steps=10_000, learning_starts_agent_steps=100)
+    assert isinstance(config, Algorithm)
+    spec = PolicySpec("hunter", config, SMALL, DISCRETE, seed=0)
+    assert spec.replays == ("hunter@0", "hunter@1", "hunter@2")
+    assert {policy_of_replay(name) for name in (*spec.replays, "hunter")} == {"hunter"}
+    assert spec.replays_apart
+    states = [spec.replay(shard).state() for shard in range(3)]
+    assert len({str(state["generator"]) for state in states}) == 3
+    assert [state["first"] for state in states] == sorted({state["first"] for state in states})
+    single = PolicySpec("hunter", ApeX(replay_shards=1), SMALL, DISCRETE, seed=0)
+    assert single.replays == ("hunter",)
+    assert not single.replays_apart
+
+
+def test_settings_and_actor() -> None:
+    assert ApeX().schedules(10) == {"epsilon": 0.4}
+    assert ApeX(epsilon=Linear(1.0, 0.5, 100)).schedules(50) == {"epsilon": 0.75}
+    assert ApeX(replay_shards=0, draws_ahead=0).problems(DISCRETE, SMALL) == [
+        "apex needs replay_shards of at least 1, not 0",
+        "apex needs draws_ahead of at least 1, not 0",
+    ]
+    learner, actor = make_learner(ApeX(), seed=1), ApeX(epsilon_ladder=5.0).actor(DISCRETE, SMALL, seed=2)
+    assert actor.ladder == pytest.approx(5.0)
+    actor.load_flat(learner.published.flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published.flat)

@@ -1,0 +1,144 @@
+"""DD-PPO: PPO whose learner is on the rollout workers; where it runs, what it refuses, and how it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marlflow.algorithms.ddppo import DDPPO
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.items import Fragment
+from marlflow.experiment.experiment import (
+    Checkpoints,
+    Experiment,
+    Policy,
+    PolicyPlacement,
+    Rollouts,
+    RunPlacement,
+    Stop,
+)
+from marlflow.experiment.plans import drawn_plan
+from marlflow.experiment.ready import ready
+from marlflow.experiment.train import resume, train
+from marlflow.learn.replica import ReplicatedLearner
+from marlflow.rollout.mapping import Rule
+from marlflow.rollout.shards import Shards
+from marlflow.runtime.resources import asked_by
+from marlflow.runtime.sharding import payloads_by_worker
+from marlflow.runtime.spec import Placement
+from tests.experiment.kept_runs import assert_equal, kept, without_times
+from tests.experiment.watching import reports
+from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
+
+SMALL_DDPPO = DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+BESIDE_DQN = policies(hunters=SMALL_DDPPO, prey=SMALL_DQN)
+HALF, WHOLE = 720, 1_360
+
+
+def until(env_steps: int, **changes: Any) -> Experiment:
+    return small_run(policies=BESIDE_DQN, stop=Stop(env_steps), checkpoint=Checkpoints(every_env_steps=None), **changes)
+
+
+def test_a_run_that_goes_on_does_what_it_would_have_done(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(until(WHOLE), whole)
+    train(until(HALF), parts)
+    assert kept(parts)["driver"]["flow"]["held"], "a batch was to be half gathered"
+    resume(until(WHOLE), parts)
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_it_may_go_on_with_another_number_of_workers(num_workers: int, tmp_path: Path) -> None:
+    """Also with rows that waited when it stopped: those of workers that are no more fall to others."""
+    first = train(until(HALF), tmp_path)
+    half = kept(tmp_path)
+    assert {key for fragment in half["driver"]["flow"]["held"]["hunters/Shards"] for key in fragment["keys"]} == {
+        "0",
+        "1",
+    }
+    result = resume(until(WHOLE, rollouts=Rollouts(num_workers=num_workers, fragment_env_steps=40)), tmp_path)
+    made, trained = (
+        [each.metrics["policies"]["hunters"][name] for each in (first, result)]
+        for name in ("agent_steps_sampled", "agent_steps_trained")
+    )
+    waiting = sum(fragment["rows"] for fragment in kept(tmp_path)["driver"]["flow"]["held"].get("hunters/Shards", []))
+    assert trained[1] == 2 * (made[1] - waiting)
+    assert trained[0] < trained[1]
+
+
+def test_a_batch_keeps_what_each_worker_made_apart() -> None:
+    shards, emitted = Shards(agent_steps=10), []
+    for round in range(2):
+        for worker, rows in ((0, 4), (1, 0), (2, 3)):
+            payload = (f"{worker}/{round}",)
+            emitted += shards.add(Fragment("team", worker, round, worker == 2, rows, 0, payload))
+    (item,) = emitted
+    assert item.rows == 14
+    assert payloads_by_worker(item, 3) == [("0/0", "0/1"), (), ("2/0", "2/1")]
+    assert payloads_by_worker(item, 2) == [("0/0", "2/0", "0/1", "2/1"), ()]
+
+
+def test_a_learner_with_replicas_refuses_rows_that_are_nobodys() -> None:
+    with pytest.raises(TypeError, match="gather Shards"):
+        payloads_by_worker(Fragment("team", 0, 0, True, 4, 0, ("rows",)), 2)
+
+
+def test_no_process_is_reserved_and_the_plan_says_where_it_runs() -> None:
+    experiment = small_run(policies=BESIDE_DQN)
+    spec = ready(experiment).spec
+    assert [one.what for one in asked_by(spec)] == ["rollout worker 0", "rollout worker 1", "learner prey"]
+    shown = str(drawn_plan(experiment, spec))
+    assert "Normalise → Learn(epochs=2, minibatch=64) → Publish(every=1)] at rollout workers" in shown
+    assert "at learner hunters" not in shown
+    assert "at learner prey" in shown
+    drawn_plan(experiment, spec).check()
+
+
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        (PolicyPlacement(num_learners=2), "num_learners must be null, not 2"),
+        (PolicyPlacement(num_gpus=0.5), "num_gpus must be null, not 0.5"),
+        (PolicyPlacement(num_cpus=1.0), "num_cpus must be null, not 1.0"),
+        (PolicyPlacement(device="cuda"), "device must be null, not 'cuda'"),
+        (PolicyPlacement(stages={"Advantages": "worker"}), "stages must be null"),
+    ],
+)
+def test_what_is_said_of_processes_that_it_does_not_have_is_refused(placement: PolicyPlacement, said: str) -> None:
+    experiment = small_run(
+        policies={"team": Policy(SMALL_DDPPO, SMALL, placement), "rest": Policy(Random())},
+        mapping=(Rule("cart_0", "team"), Rule("*", "rest")),
+    )
+    with pytest.raises(ConfigInvalid) as error:
+        ready(experiment)
+    (problem,) = error.value.problems
+    assert problem.startswith(f"policies.team.placement.{said}")
+    assert problem.endswith(
+        "ddppo learns on the rollout workers, with all stages beside each; set rollouts.num_workers and "
+        "rollouts.placement"
+    )
+
+
+def test_what_the_run_says_of_learners_is_not_for_it() -> None:
+    run = RunPlacement(learners=Placement(num_learners=2, num_cpus=0.5))
+    spec = ready(small_run(policies=BESIDE_DQN, placement=run)).spec
+    assert spec.policies["hunters"].placement == Placement()
+    assert spec.policies["prey"].placement.num_learners == 2
+
+
+def test_it_is_ppo_but_for_where_it_learns() -> None:
+    spec = ready(small_run(policies=BESIDE_DQN)).spec.policies["hunters"]
+    learner, other = spec.learner(), replace(spec, seed=spec.seed + 1).learner()
+    assert isinstance(learner, ReplicatedLearner)
+    assert not np.array_equal(learner.published.flat, other.published.flat)
+    assert spec.algorithm.problems(spec.spaces, SMALL) == []
+    assert DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).problems(spec.spaces, SMALL) == [
+        "ddppo cannot cut batches of 10 agent steps into minibatches of 11; lower minibatch_agent_steps"
+    ]

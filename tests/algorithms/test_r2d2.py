@@ -1,0 +1,226 @@
+"""R2D2: its plan, what it refuses, and its loss on what its replay draws against plain loops over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.r2d2 import R2D2
+from marlflow.base.batch import Array, Batch
+from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.spaces import Spaces
+from marlflow.flow import source
+from marlflow.learn.compute import ON_CPU
+from marlflow.learn.learner import TorchLearner
+from marlflow.learn.reports import columns_for_losses
+from marlflow.policy.actor import RememberingActor, WeightedActor
+from marlflow.policy.recurrent import GRU, LSTM
+from marlflow.runtime.inline import InlinePlace
+from tests.algorithms.parts import (
+    CONTINUOUS,
+    DISCRETE,
+    MASKED,
+    NUM_ACTIONS,
+    SMALL,
+    experience,
+    gradient_by_differences,
+    loss_and_gradient,
+)
+from tests.replay.sequence_batches import put
+
+MODEL = GRU(hidden_size=3, encoder_sizes=(4,))
+CONFIG = R2D2(
+    sequence_agent_steps=4,
+    burn_in_agent_steps=3,
+    batch_agent_steps=24,
+    learning_starts_agent_steps=20,
+    n_step=2,
+    discount=0.8,
+    squash_epsilon=0.1,
+    priority_max_share=0.7,
+    dueling=False,
+)
+
+
+def make_learner(config: R2D2, spaces: Spaces = DISCRETE, seed: int = 0, model: Any = MODEL) -> TorchLearner:
+    return config.learner("hunter", spaces, model, seed, ON_CPU)
+
+
+def test_the_plan_reads_as_its_paper() -> None:
+    learner, replay = make_learner(CONFIG), CONFIG.replay("hunter", seed=0)
+    learner.place = replay.place = InlinePlace("learner hunter")
+    plan = CONFIG.plan(source(experience), learner, [replay])
+    plan.check()
+    assert str(plan) == (
+        "r2d2   in turn: output 1 for every 64 agent steps of store, after the first 20\n"
+        "├── store:  experience → Concat(agent_steps=1)\n"
+        "│   → [SplitSegments(length=4, burn_in=3) → NStep(n_step=2, discount=0.8) → Insert] at learner hunter\n"
+        "└── output: [Draw(agent_steps=24) → Learn(epochs=1) → SyncTarget(every=200, tau=1.0) → Publish(every=10)"
+        " → Reprioritize] at learner hunter"
+    )
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, MASKED])
+@pytest.mark.parametrize("model", [MODEL, LSTM(hidden_size=3, encoder_sizes=(4,))])
+def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, model: GRU | LSTM) -> None:
+    config = R2D2()
+    assert config.problems(spaces, model) == []
+    assert isinstance(config, Algorithm)
+    learner, actor = make_learner(config, spaces, 1, model), config.actor(spaces, model, seed=2)
+    assert isinstance(actor, WeightedActor)
+    assert isinstance(actor, RememberingActor)
+    assert actor.memory_shape == model.memory_shape
+    actor.load_flat(learner.published.flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+
+
+def test_what_it_refuses() -> None:
+    assert len(CONFIG.problems(CONTINUOUS, SMALL)) == 2
+    assert R2D2(n_step=21, burn_in_agent_steps=0).problems(DISCRETE, MODEL) == [
+        "r2d2 needs n_step=21 of at most sequence_agent_steps=20"
+    ]
+    assert R2D2(batch_agent_steps=19, priority_max_share=1.5).problems(DISCRETE, MODEL) == [
+        "r2d2 needs batch_agent_steps=19 of at least one sequence, sequence_agent_steps=20",
+        "r2d2 needs priority_max_share in [0, 1], not 1.5",
+    ]
+    assert R2D2(replay_agent_steps=999, squash_epsilon=0.0).problems(DISCRETE, MODEL) == [
+        "r2d2 needs learning_starts_agent_steps=2000 of at most replay_agent_steps=999, what its replay holds",
+        "r2d2 needs squash_epsilon above 0, not 0.0",
+    ]
+
+
+def _drawn(masked: bool) -> SequenceTransitions:
+    """Sequences of every length, out of segments that end in every way."""
+    generator = np.random.default_rng(5)
+    length = np.array([9, 2, 1, 7])
+    rows, count = int(length.sum()), len(length)
+    columns: dict[str, Array] = {
+        "obs": generator.normal(size=(rows, 2)).astype(np.float32),
+        "action": generator.integers(0, NUM_ACTIONS, rows),
+        "reward": generator.normal(size=rows),
+        "version": np.arange(rows),
+        "memory": generator.normal(size=(rows, 3)).astype(np.float32),
+    }
+    tables: dict[str, Array] = {
+        "length": length,
+        "terminated": np.array([True, False, True, False]),
+        "truncated": np.array([False, True, False, False]),
+        "bootstrap_obs": generator.normal(size=(count, 2)).astype(np.float32),
+    }
+    if masked:
+        columns["action_mask"] = generator.random((rows, NUM_ACTIONS)) < 0.6
+        tables["bootstrap_mask"] = generator.random((count, NUM_ACTIONS)) < 0.6
+        for mask in (columns["action_mask"], tables["bootstrap_mask"]):
+            mask[:, 1] |= ~mask.any(1)
+    replay = CONFIG.replay("hunter", seed=1)
+    put(replay, Batch(columns, tables))
+    return replay.draw(40)
+
+
+def _sigmoid(x: Array) -> Array:
+    found: Array = 1.0 / (1.0 + np.exp(-x))
+    return found
+
+
+class Loops:
+    """Action values of one step at a time, by the parameters as they are, in float64."""
+
+    def __init__(self, module: Any) -> None:
+        self.named = {name: tensor.detach().numpy().astype(np.float64) for name, tensor in module.state_dict().items()}
+
+    def _linear(self, layer: str, x: Array) -> Array:
+        found: Array = self.named[f"{layer}.weight"] @ x + self.named[f"{layer}.bias"]
+        return found
+
+    def step(self, obs: Array, memory: Array) -> tuple[Array, Array]:
+        seen = np.tanh(self._linear("actor.torso.encoder.layers.0", obs.astype(np.float64)))
+        by_input, by_memory = self._linear("actor.torso.by_input", seen), self._linear("actor.torso.by_memory", memory)
+        reset, keep = (_sigmoid(by_input[at : at + 3] + by_memory[at : at + 3]) for at in (0, 3))
+        new = np.tanh(by_input[6:] + reset * by_memory[6:])
+        after = (1.0 - keep) * new + keep * memory
+        return self._linear("actor.head.head", after), after
+
+    def renewed(self, drawn: SequenceTransitions, s: int) -> Array:
+        """The memory after the burn-in."""
+        memory = drawn.memory[s].astype(np.float64)
+        for t in range(CONFIG.burn_in_agent_steps):
+            if drawn.present[s, t]:
+                _, memory = self.step(drawn.obs[s, t], memory)
+        return memory
+
+    def values(self, drawn: SequenceTransitions, s: int, memory: Array) -> list[Array]:
+        """Of the rows trained on, and of what follows them."""
+        found = []
+        for t in range(CONFIG.burn_in_agent_steps, drawn.obs.shape[1]):
+            if drawn.present[s, t]:
+                q, memory = self.step(drawn.obs[s, t], memory)
+                found.append(q)
+        return found
+
+
+def _squash(x: float) -> float:
+    return float(np.sign(x) * (np.sqrt(abs(x) + 1.0) - 1.0) + 0.1 * x)
+
+
+def _unsquash(y: float) -> float:
+    root = (np.sqrt(1.0 + 0.4 * (abs(y) + 1.1)) - 1.0) / 0.2
+    return float(np.sign(y) * (root**2 - 1.0))
+
+
+def _targets(online: Loops, target: Loops, drawn: SequenceTransitions, s: int) -> list[float]:
+    q = online.values(drawn, s, online.renewed(drawn, s))
+    q_target = target.values(drawn, s, target.renewed(drawn, s))
+    found = []
+    for t in range(int(drawn.trained[s].sum())):
+        then = int(drawn.following[s, t])
+        legal = [a for a in range(NUM_ACTIONS) if drawn.mask is None or drawn.mask[s, then, a]]
+        best = max(legal, key=lambda a: q[then][a])
+        found.append(_squash(float(drawn.reward[s, t] + drawn.discount[s, t] * _unsquash(q_target[then][best]))))
+    return found
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_its_loss_and_gradient_equal_plain_loops(masked: bool) -> None:
+    """The burn-in has no gradient: of all that moves with the parameters, the memory after it stands still."""
+    learner, drawn = make_learner(CONFIG, MASKED if masked else DISCRETE), _drawn(masked)
+    assert set(drawn.trained.sum(1).tolist()) >= {1, 2, 3}
+    other = make_learner(CONFIG, seed=7)
+    learner.target_module.load_state_dict(other.module.state_dict())
+    columns: Mapping[str, Array] = columns_for_losses(drawn)
+    terms, gradient, priorities = loss_and_gradient(learner, columns)
+    before, target = Loops(learner.module), Loops(learner.target_module)
+    memory = [before.renewed(drawn, s) for s in range(drawn.count)]
+    targets = [_targets(before, target, drawn, s) for s in range(drawn.count)]
+
+    def errors() -> list[list[float]]:
+        now = Loops(learner.module)
+        found = []
+        for s in range(drawn.count):
+            q = now.values(drawn, s, memory[s])
+            found.append([want - q[t][drawn.action[s, t]] for t, want in enumerate(targets[s])])
+        return found
+
+    def loss() -> float:
+        each = [w * sum(0.5 * e**2 for e in row) / 4.0 for w, row in zip(drawn.weight, errors(), strict=True)]
+        return float(sum(each) / drawn.count)
+
+    assert terms["td"] == pytest.approx(loss(), rel=1e-5)
+    sizes = [[abs(e) for e in row] for row in errors()]
+    want = [0.7 * max(row) + 0.3 * sum(row) / len(row) for row in sizes]
+    np.testing.assert_allclose(priorities.numpy(), want, rtol=1e-4)
+    np.testing.assert_allclose(gradient, gradient_by_differences(learner, loss), rtol=2e-3, atol=2e-5)
+
+
+def test_an_update_reports_rows_and_says_what_to_draw_again() -> None:
+    learner, drawn = make_learner(CONFIG), _drawn(masked=False)
+    learner.publish()
+    update = learner.update(drawn)
+    assert (update.rows, update.updates) == (int(drawn.trained.sum()), 1)
+    assert update.staleness_mean == pytest.approx(1.0 - drawn.version.mean())
+    np.testing.assert_array_equal(update.row_ids, drawn.row_id)
+    assert update.priorities is not None
+    assert update.priorities.shape == (drawn.count,)
