@@ -7,24 +7,29 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from marlflow.base.batch import Batch, Transitions
+from marlflow.base.items import Gradients
 from marlflow.base.joint import JointBatch
+from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.flow import StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.operators import EndOfFlow, OperatorRaised
+from marlflow.learn.gradients import mean_gradients
 
-Rows: TypeAlias = Batch | Transitions | JointBatch
-"""What is packed when it leaves a place, so that the driver passes it on unopened."""
+Rows: TypeAlias = Batch | Transitions | SequenceTransitions | JointBatch | Gradients
+"""What is packed when it leaves a place, rows or their gradient, so that the driver passes it on unopened."""
 
 
 def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
-    """What a stage is handed for an item that came packed: its one payload, or all its batches as one.
+    """What a stage is handed for an item that came packed: its one payload, or all its batches or gradients as one.
 
     With `keys`, whose each payload is, it is handed that for each key.
     """
     if keys:
         whose = list(zip(keys, payloads, strict=True))
         return {key: opened([payload for owner, payload in whose if owner == key]) for key in dict.fromkeys(keys)}
-    return payloads[0] if len(payloads) == 1 else Batch.concat(payloads)
+    if len(payloads) == 1:
+        return payloads[0]
+    return mean_gradients(payloads) if isinstance(payloads[0], Gradients) else Batch.concat(payloads)
 
 
 def run_chain(operators: Sequence[Callable[..., Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:

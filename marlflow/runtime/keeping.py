@@ -17,15 +17,15 @@ def learner_file(policy: str) -> str:
     return f"learner.{policy}"
 
 
-def replay_file(policy: str) -> str:
-    """All of a policy's replay but its rows."""
-    return f"replay.{policy}"
+def replay_file(replay: str) -> str:
+    """All of a replay but its rows; `replay` is its name."""
+    return f"replay.{replay}"
 
 
 class RowsFile(NamedTuple):
-    """What the name of a file says of the rows in it: whose they are, and their numbers [first, stop)."""
+    """What the name of a file says of the rows in it: which replay's they are, and their numbers [first, stop)."""
 
-    policy: str
+    replay: str
     first: int
     stop: int
 
@@ -36,9 +36,9 @@ def rows_file(name: str) -> RowsFile | None:
     return None if found is None else RowsFile(found[1], int(found[2]), int(found[3]))
 
 
-def rows_files(policy: str, names: Collection[str]) -> list[str]:
-    """Those of `names` that have rows of a policy's replay, by the rows' numbers."""
-    found = {name: rows for name in names if (rows := rows_file(name)) is not None and rows.policy == policy}
+def rows_files(replay: str, names: Collection[str]) -> list[str]:
+    """Those of `names` that have rows of a replay, by the rows' numbers."""
+    found = {name: rows for name in names if (rows := rows_file(name)) is not None and rows.replay == replay}
     return sorted(found, key=lambda name: found[name].first)
 
 
@@ -50,10 +50,10 @@ class KeptReplay(NamedTuple):
     numbers: tuple[int, int]
     held: tuple[int, int]
 
-    def files(self, policy: str) -> dict[str, bytes]:
+    def files(self, replay: str) -> dict[str, bytes]:
         """By name."""
-        state, (first, stop) = {replay_file(policy): self.state}, self.numbers
-        return {**state, f"{replay_file(policy)}.{first}-{stop}": self.rows} if stop > first else state
+        state, (first, stop) = {replay_file(replay): self.state}, self.numbers
+        return {**state, f"{replay_file(replay)}.{first}-{stop}": self.rows} if stop > first else state
 
 
 def keep_replay(replay: Any, first: int) -> KeptReplay:
@@ -86,8 +86,8 @@ Read: TypeAlias = Callable[[str], Any]
 """The bytes of a file, by its name."""
 
 
-def replay_bytes(policy: str, read: Read, names: Collection[str]) -> tuple[Any, list[Any]] | None:
-    """What was kept of a policy's replay and its rows; None if nothing was."""
-    if replay_file(policy) not in names:
+def replay_bytes(replay: str, read: Read, names: Collection[str]) -> tuple[Any, list[Any]] | None:
+    """What was kept of a replay and its rows; None if nothing was."""
+    if replay_file(replay) not in names:
         return None
-    return read(replay_file(policy)), [read(name) for name in rows_files(policy, names)]
+    return read(replay_file(replay)), [read(name) for name in rows_files(replay, names)]

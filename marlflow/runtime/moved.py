@@ -103,9 +103,9 @@ class Moves:
 
     def _plan_at(self, place: Place, experience: Flow[Any], publisher: Any, fetch: Callable[[Any], Any]) -> Plan:
         algorithm = self.algorithm
-        learner = PublishedLearner(self.policy, algorithm.trains_on, self.build, publisher, place, fetch)
-        replay = cast(Replay, _NoReplay(self.policy, place)) if algorithm.remembers else None
-        return algorithm.plan(experience, cast(Learner, learner), replay)
+        learner = PublishedLearner(self.policy, algorithm.capabilities.trains_on, self.build, publisher, place, fetch)
+        replays = [cast(Replay, _NoReplay(self.policy, place)) for _ in range(algorithm.replay_shards)]
+        return algorithm.plan(experience, cast(Learner, learner), replays)
 
 
 @dataclass(frozen=True, slots=True)

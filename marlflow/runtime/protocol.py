@@ -11,7 +11,7 @@ from marlflow.replay.protocol import Replay
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.protocol import Workers
 from marlflow.runtime.moved import DriverPlace
-from marlflow.runtime.spec import RunSpec
+from marlflow.runtime.spec import RunSpec, policy_of_replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,19 @@ class Parts:
     replays: Mapping[str, Replay]
     driver: DriverPlace = field(default_factory=DriverPlace)
 
+    def of(self, policy: str) -> list[Learner | Replay]:
+        """What learns and what remembers for a policy."""
+        remembers = [replay for name, replay in self.replays.items() if policy_of_replay(name) == policy]
+        return [self.learners[policy], *remembers]
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """All that a runtime's parts need to go on as if they had never stopped: files by name, each as base.kept writes.
 
-    `learner.<policy>`, `replay.<policy>` (all but its rows), `replay.<policy>.<first>-<stop>` (the rows of these
-    numbers, new since the last time), and `workers` (all workers' copies, whichever worker played them).
+    `learner.<policy>`, `replay.<name>` (all but its rows; its policy's name, or `<policy>@<shard>`),
+    `replay.<name>.<first>-<stop>` (the rows of these numbers, new since the last time), and `workers` (all workers'
+    copies, whichever worker played them).
     `replays` has the numbers [first, stop) of the rows that each replay holds.
     """
 
@@ -70,7 +76,7 @@ class Runtime(Protocol):
         ...
 
     def keep(self, rows_kept: Mapping[str, int]) -> Kept:
-        """Everything; of each replay's rows those from number `rows_kept[policy]` on, which the last call ended at.
+        """Everything; of each replay's rows those from number `rows_kept[name]` on, which the last call ended at.
 
         A learner that dies later comes back as it was here. Raises ActorLost if a process dies meanwhile; it is
         replaced and reported as ever, and the next call works again.

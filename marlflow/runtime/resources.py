@@ -41,19 +41,20 @@ def asked_by(spec: RunSpec) -> list[Asked]:
     asked = [Asked(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)]
     for name in spec.learning:
         policy = spec.policies[name]
-        asked += asked_by_learner(name, policy.placement, replay=policy.algorithm.remembers)
+        if policy.learns_on_workers:
+            continue
+        asked += asked_by_learner(name, policy.placement, policy.replays if policy.replays_apart else ())
     if spec.inference is not None:
         asked.append(Asked("inference", spec.inference.process))
     return asked
 
 
-def asked_by_learner(policy: str, placement: Placement, replay: bool) -> list[Asked]:
-    """A policy's learner, those that follow it, and with `replay`, if it is to be apart, that beside the learner."""
+def asked_by_learner(policy: str, placement: Placement, replays: Sequence[str]) -> list[Asked]:
+    """A policy's learner, those that follow it, and those of its `replays` that live apart, beside the learner."""
     learner = f"learner {policy}"
     asked = [Asked(learner, placement.process)]
     asked += [Asked(f"{learner} rank {rank}", placement.process) for rank in range(1, placement.num_learners)]
-    if replay and placement.replay == "own":
-        asked.append(Asked(f"replay {policy}", Reservation(node=placement.node), beside=learner))
+    asked += [Asked(f"replay {name}", Reservation(node=placement.node), beside=learner) for name in replays]
     return asked
 
 

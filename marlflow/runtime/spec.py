@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -17,7 +17,13 @@ from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.buffer import ReplayBuffer
+from marlflow.replay.buffer import StoredReplay
+from marlflow.replay.shards import first_row_of
+from marlflow.rollout.finishing import Finishing
+from marlflow.rollout.protocol import Worker
+from marlflow.rollout.records.playback import OfflineWorker, Playback, PlaybackWorker
+from marlflow.rollout.records.reading import Records
+from marlflow.rollout.records.writing import Recording, RecordWriter
 from marlflow.rollout.worker import RolloutWorker
 from marlflow.runtime.moved import Moves
 
@@ -111,7 +117,12 @@ class PolicySpec:
     @property
     def learns(self) -> bool:
         """Whether it has a learner and a plan."""
-        return self.algorithm.learns
+        return self.algorithm.capabilities.learns
+
+    @property
+    def learns_on_workers(self) -> bool:
+        """Whether its learner has a replica on each rollout worker, instead of a process of its own."""
+        return self.learns and self.algorithm.capabilities.learns_on == "workers"
 
     def actor(self) -> Actor:
         """A new actor, with parameters that are replaced by the learner's before it acts."""
@@ -120,7 +131,7 @@ class PolicySpec:
     def learner(self) -> TorchLearner:
         """A new learner."""
         learner = self._learner(self.placement.torch_device)
-        if any(where != "learner" for where in self.placement.stages.values()):
+        if any(where != "learner" for where in self.stages.values()):
             learner.publish_all()
         return learner
 
@@ -131,14 +142,39 @@ class PolicySpec:
     @property
     def moves(self) -> Moves:
         """Where the stages of its plan run."""
-        return Moves(self.name, self.algorithm, self.placement.stages, partial(self._learner, "cpu"))
+        return Moves(self.name, self.algorithm, self.stages, partial(self._learner, "cpu"))
 
-    def replay(self) -> ReplayBuffer:
-        """A new replay, of an algorithm that remembers."""
-        return self.algorithm.replay(self.name, self._seed("replay"))
+    @property
+    def stages(self) -> Mapping[str, Where]:
+        """Where stages of its plan run: as its placement says, else as its algorithm does."""
+        return {**self.algorithm.stages, **self.placement.stages}
+
+    @property
+    def replays(self) -> tuple[str, ...]:
+        """The names of its replays: its own, or of several shards that and their numbers, as `prey@0`."""
+        shards = self.algorithm.replay_shards
+        return (self.name,) * shards if shards < 2 else tuple(f"{self.name}@{shard}" for shard in range(shards))
+
+    @property
+    def replays_apart(self) -> bool:
+        """Whether each of its replays lives in a process of its own; several always do."""
+        return self.placement.replay == "own" or self.algorithm.replay_shards > 1
+
+    def replay(self, shard: int = 0) -> StoredReplay[Any]:
+        """A new replay of an algorithm that remembers: one of `replays`."""
+        name = self.replays[shard]
+        replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)
+        if shard:
+            replay.begin_at(first_row_of(shard))
+        return replay
 
     def _seed(self, what: str) -> int:
         return key(self.seed, *what.encode(), *self.name.encode()) >> 33
+
+
+def policy_of_replay(name: str) -> str:
+    """Whose a replay is, by its name: `prey` of `prey@0`."""
+    return name.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +186,8 @@ class RunSpec:
     that its environments broke. A step or reset that takes longer than `step_timeout_s` (seconds) is such a fault.
     `history_env_steps` of running episodes are remembered, to be played again on resume.
     `spread`: its processes go to as many machines as possible, instead of as few. `inference`: what the actor that acts
-    for all workers takes; None: each worker acts for itself.
+    for all workers takes; None: each worker acts for itself. `records`, by policy, are what learns from files is handed
+    instead of what it plays; `offline`: nobody plays at all. `recording` says what is recorded, if anything is.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -166,16 +203,24 @@ class RunSpec:
     history_env_steps: int = 10_000
     spread: bool = False
     inference: Inference | None = None
+    records: Mapping[str, Records] = field(default_factory=dict)
+    offline: bool = False
+    recording: Recording | None = None
 
     @property
     def with_state(self) -> tuple[str, ...]:
         """The policies whose rows are to have the environment's global state."""
-        return tuple(name for name, policy in self.policies.items() if policy.algorithm.needs_state)
+        return tuple(name for name, policy in self.policies.items() if policy.algorithm.capabilities.state)
 
     @property
     def learning(self) -> tuple[str, ...]:
         """The policies that learn, in order."""
         return tuple(name for name, policy in self.policies.items() if policy.learns)
+
+    @property
+    def learning_on_workers(self) -> tuple[str, ...]:
+        """Those of them whose learners have a replica on each rollout worker."""
+        return tuple(name for name in self.learning if self.policies[name].learns_on_workers)
 
     def copies_of(self, worker: int) -> tuple[int, ...]:
         """The copies that a worker plays: every num_workers-th."""
@@ -192,20 +237,45 @@ class RunSpec:
         next_episodes: Mapping[int, int] | None = None,
         end_process_after_s: float | None = None,
         fetch: Callable[[Any], Array] = as_it_is,
-    ) -> RolloutWorker:
-        """A new worker, its environments open; `actors` act for it, or its own. Its copies begin at `next_episodes`.
+        next_fragments: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> Worker:
+        """A new worker, its environments open; `actors` act for it, or its own.
 
-        `end_process_after_s` seconds in a step that nothing can interrupt, and its process ends. `fetch` opens
-        published weights where they come as references.
+        Its copies begin at `next_episodes`, and in each policy's records at `next_fragments`. `end_process_after_s`
+        seconds in a step that nothing can interrupt, and its process ends. `fetch` opens published weights where they
+        come as references.
         """
+        copies = self.copies_of(number)
+        made = {name: found for name in self.learning if (found := self.policies[name].moves.on_worker(fetch))}
+        play = partial(self._player, number, actors, next_episodes, end_process_after_s)
+        if not self.records:
+            return play(copies, made)
+        playbacks = {
+            name: Playback(records, copies, self.copies, (next_fragments or {}).get(name))
+            for name, records in self.records.items()
+        }
+        played = {name: found for name, found in made.items() if name not in self.records}
+        player = OfflineWorker(number, copies, partial(play, copies[:1], {})) if self.offline else play(copies, played)
+        return PlaybackWorker(player, playbacks, made, len(copies))
+
+    def _player(
+        self,
+        number: int,
+        actors: Mapping[str, Actor] | None,
+        next_episodes: Mapping[int, int] | None,
+        end_process_after_s: float | None,
+        copies: Sequence[int],
+        finishing: Mapping[str, Finishing],
+    ) -> RolloutWorker:
+        """A worker that plays, and records what it is to."""
         return RolloutWorker(
             self.make_env,
-            self.copies_of(number),
+            copies,
             self.mapping,
             self.actors() if actors is None else actors,
             seed=self.seed,
             worker=number,
-            recorded=self.learning,
+            recorded=[name for name in self.learning if name not in self.records],
             spaces={name: policy.spaces for name, policy in self.policies.items()},
             with_state=self.with_state,
             tolerated_faults=self.tolerated_faults,
@@ -213,7 +283,8 @@ class RunSpec:
             history_env_steps=self.history_env_steps,
             end_process_after_s=end_process_after_s,
             next_episodes=next_episodes,
-            finishing={name: found for name in self.learning if (found := self.policies[name].moves.on_worker(fetch))},
+            finishing=finishing,
+            writer=None if self.recording is None else RecordWriter(self.recording, number),
         )
 
     @property

@@ -15,7 +15,7 @@ from marlflow.flow import Executor
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.spec import RunSpec
+from marlflow.runtime.spec import RunSpec, policy_of_replay
 
 
 @dataclass
@@ -55,7 +55,7 @@ class DrivenRun:
         """Of the runtime's: a process died."""
         self.faults.append(fault)
         if fault.kind == "replays_lost":
-            self.executor.starts_again(fault.where.removeprefix("replay "))
+            self.executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
 
     def dropped(self, stage: str) -> int:
         """Items that were lost at a stage, in what was played last."""

@@ -9,9 +9,12 @@ from typing import Any, Literal
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.r2d2 import R2D2
+from marlflow.base.schedules import Linear
 from marlflow.env import cartpole_team
 from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
 from marlflow.experiment.ready import ready
+from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.spec import RunSpec
@@ -24,7 +27,21 @@ SMALL_DQN = DQN(
     learning_starts_agent_steps=100,
     target_every_updates=20,
     publish_every_updates=3,
-    epsilon_agent_steps=2_000,
+    epsilon=Linear(1.0, 0.05, 2_000),
+)
+SMALL_R2D2 = Policy(
+    R2D2(
+        sequence_agent_steps=4,
+        burn_in_agent_steps=3,
+        batch_agent_steps=32,
+        train_every_agent_steps=20,
+        learning_starts_agent_steps=100,
+        replay_agent_steps=700,
+        n_step=2,
+        target_every_updates=20,
+        publish_every_updates=3,
+    ),
+    GRU(8, (8,)),
 )
 HALVES = (Rule("cart_0", "hunters"), Rule("cart_1", "hunters"), Rule("*", "prey"))
 

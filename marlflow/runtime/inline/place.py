@@ -9,6 +9,7 @@ from typing import Any
 from marlflow.base.items import Packed
 from marlflow.flow import Outcome
 from marlflow.runtime.chain import Rows, opened, run_chain
+from marlflow.runtime.sharding import ON_WORKERS, AllShards, over_all, payloads_by_worker, shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,26 @@ class InlinePlace:
             return Outcome([_packed(output) for output in outputs], times)
 
         return call
+
+
+@dataclass(frozen=True, slots=True)
+class InlineReplicasPlace:
+    """All rollout workers, as the place of a learner that has a replica on each: here one stands for all of them."""
+
+    workers: int
+    name: str = ON_WORKERS
+
+    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Outcome]:
+        """A call of all operators in order, on every worker's shard."""
+        chain = [over_all(operator) for operator in operators]
+
+        def call(items: Sequence[Any]) -> Outcome:
+            return Outcome(*run_chain(chain, [self._opened(item) for item in items]))
+
+        return call
+
+    def _opened(self, item: Any) -> AllShards:
+        return AllShards([shard(payloads) for payloads in payloads_by_worker(item, self.workers)])
 
 
 def _opened(item: Any) -> Any:

@@ -12,12 +12,11 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.learn.learner import TorchLearner
-from marlflow.replay.buffer import ReplayBuffer
+from marlflow.replay.buffer import StoredReplay
 from marlflow.rollout.fragment import Evaluated, Fault
 from marlflow.rollout.kept import merged, share
-from marlflow.rollout.protocol import Matchup, Request, Round
-from marlflow.rollout.worker import RolloutWorker
-from marlflow.runtime.inline.place import InlinePlace
+from marlflow.rollout.protocol import Matchup, Request, Round, Worker
+from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
 from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
 from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.protocol import Kept, Parts, Resumed
@@ -31,7 +30,7 @@ class InlineWorkers:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec, self._ticks = spec, spec.ticks
-        self._workers: list[RolloutWorker] = []
+        self._workers: list[Worker] = []
         for number in range(spec.num_workers):
             self._workers.append(spec.worker(number))
 
@@ -40,6 +39,16 @@ class InlineWorkers:
         given = (self._ticks, request.weights, request.schedules, request.matchups)
         made = [worker.collect(*given) for worker in self._workers]
         return make_round(request.round, [receipt for receipt, _ in made], [batches for _, batches in made])
+
+    def collect_next(self, request: Request | None) -> Round:
+        """What the next worker makes, each in its turn."""
+        if request is None:
+            raise RuntimeError("nothing is under way: each worker is done when it is asked")
+        worker = self._workers[request.round % len(self._workers)]
+        receipt, batches = worker.collect(self._ticks, request.weights, request.schedules, request.matchups)
+        return make_round(request.round, [receipt], [batches])
+
+    under_way = 0
 
     def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
@@ -69,7 +78,7 @@ class InlineRuntime:
 
     def __init__(self) -> None:
         self._learners: dict[str, TorchLearner] = {}
-        self._replays: dict[str, ReplayBuffer] = {}
+        self._replays: dict[str, StoredReplay[Any]] = {}
         self._workers: InlineWorkers | None = None
         self._threads = torch.get_num_threads()
 
@@ -87,13 +96,12 @@ class InlineRuntime:
             raise ConfigInvalid(problems)
         torch.set_num_threads(1)
         for name in spec.learning:
-            place = InlinePlace(f"learner {name}")
-            learner = self._learners[name] = spec.policies[name].learner()
-            learner.place = place
-            if spec.policies[name].algorithm.remembers:
-                replay = self._replays[name] = spec.policies[name].replay()
-                own = spec.policies[name].placement.replay == "own"
-                replay.place = InlinePlace(f"replay {name}") if own else place
+            policy, place = spec.policies[name], InlinePlace(f"learner {name}")
+            learner = self._learners[name] = policy.learner()
+            learner.place = InlineReplicasPlace(spec.num_workers) if policy.learns_on_workers else place
+            for shard, own in enumerate(policy.replays):
+                replay = self._replays[own] = policy.replay(shard)
+                replay.place = InlinePlace(f"replay {own}") if policy.replays_apart else place
         self._workers = InlineWorkers(spec)
         return Parts(self._workers, dict(self._learners), dict(self._replays))
 

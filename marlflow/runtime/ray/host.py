@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -81,10 +81,12 @@ class Host:
         self._publishers: dict[int, Any] = {}
 
     def ready(self) -> Raised | None:
-        """Builds all residents; what went wrong, if anything did."""
+        """Builds all residents, once; what went wrong, if anything did."""
         try:
-            for name, build in self._builders.items():
+            while self._builders:
+                name, build = next(iter(self._builders.items()))
                 RESIDENTS[name] = build()
+                del self._builders[name]
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
         gc.freeze()  # what is here now stays: no collection has to look at it again
@@ -145,6 +147,14 @@ class Host:
         """Does as the leader does for as long as that lives."""
         with suppress(ActorLost):  # the leader, who lost one of the others, says so
             RESIDENTS[name].follow(address, rank, world_size)
+
+    def set_schedule(self, name: str, values: Mapping[str, float]) -> Raised | None:
+        """Tells the learner or replay called `name` what is scheduled now; what went wrong, if anything did."""
+        try:
+            RESIDENTS[name].set_schedule(values)
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+        return None
 
     # -- what is kept, as bytes: the driver opens none of it ------------------------------------------------------
 

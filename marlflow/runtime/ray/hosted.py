@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -28,6 +29,8 @@ class Handle:
 
     def __init__(self, name: str, key: str, place: Any) -> None:
         self.name, self.key, self.place = name, key, place
+        self.scheduled: Mapping[str, float] = {}
+        self._told: Any = None
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
         return resident, (self.key,)
@@ -36,6 +39,18 @@ class Handle:
     def actor(self) -> Any:
         """Where it lives now."""
         return self.place.hosted.actor
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes effect on whatever is asked of it from here on; waits for nothing.
+
+        What went wrong with an earlier call is raised.
+        """
+        if self._told is not None and ray.wait([self._told], timeout=0)[0]:
+            with suppress(ray.exceptions.RayActorError):  # its successor is told what is scheduled
+                if isinstance(answer := ray.get(self._told), Raised):
+                    raise as_exception(answer)
+        self.scheduled = values
+        self._told = self.actor.set_schedule.remote(self.key, values)
 
 
 class LearnerHandle(Handle):
@@ -47,7 +62,8 @@ class LearnerHandle(Handle):
     def __init__(self, policy: PolicySpec, place: Any) -> None:
         super().__init__(policy.name, f"learner {policy.name}", place)
         algorithm = policy.algorithm
-        self.trains_on, self.remembers = algorithm.trains_on, algorithm.remembers
+        capabilities = algorithm.capabilities
+        self.trains_on, self.remembers = capabilities.trains_on, capabilities.replay
         self.max_staleness = int(getattr(algorithm, "max_staleness", 0) or 0)
         self.published = Weights(-1, None)
         self.kept: bytes | None = None
@@ -73,10 +89,10 @@ class LearnerHandle(Handle):
 class ReplayHandle(Handle):
     """A replay. `stored` is how many rows it said to hold last; all its rows have numbers below `numbered`."""
 
-    def __init__(self, name: str, place: Any) -> None:
+    def __init__(self, name: str, place: Any, numbered: int) -> None:
         super().__init__(name, f"replay {name}", place)
         self.stored = 0
-        self.numbered = 0
+        self.numbered = numbered
 
     def now_holds(self, inserted: Sequence[Inserted]) -> None:
         """What the replay says of inserts."""
@@ -202,6 +218,9 @@ class Hosted:
             self._actors.end(actor)
         refs = self.start()
         refs += [self.actor.prepare.remote(number, list(chain)) for number, chain in enumerate(self.chains)]
+        for handle in (self.learner, self.replay):
+            if handle is not None and handle.scheduled:
+                refs.append(self.actor.set_schedule.remote(handle.key, handle.scheduled))
         if self.replay is not None:
             refs.append(self.replay.begun_again(self.actor))
         return refs if self.learner is None else [*refs, self.learner.taken_up(self.actor, items)]

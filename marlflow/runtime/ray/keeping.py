@@ -11,10 +11,12 @@ import ray
 from marlflow.base.errors import ActorLost
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.rollout.kept import merged, share
+from marlflow.rollout.records.playback import next_fragments
 from marlflow.runtime.keeping import WORKERS, KeptReplay, Read, check_names, learner_file, replay_bytes
 from marlflow.runtime.protocol import Kept, Resumed
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
+from marlflow.runtime.ray.replicas import Replicas
 from marlflow.runtime.ray.workers import RayWorkers, RemoteWorker
 from marlflow.runtime.spec import RunSpec
 
@@ -26,7 +28,7 @@ class Keeping:
         self,
         spec: RunSpec,
         workers: RayWorkers,
-        hosts: Sequence[Hosted],
+        hosts: Sequence[Hosted | Replicas],
         learners: Mapping[str, LearnerHandle],
         replays: Mapping[str, ReplayHandle],
     ) -> None:
@@ -58,7 +60,7 @@ class Keeping:
 
     def _of(self, handle: LearnerHandle | ReplayHandle, refs: Any) -> Any:
         """What a host answered; None if it died, and was started again."""
-        hosted: Hosted = handle.place.hosted
+        hosted: Hosted | Replicas = handle.place.hosted
         try:
             return ray.get(refs)
         except ray.exceptions.RayActorError as error:
@@ -103,6 +105,7 @@ class Keeping:
             kept = _array(to_bytes(share(tree, worker.copies)))
             asked.append(worker.actor.load.remote(kept, replay_max_env_steps))
             worker.next_episodes = {copy: following.get(copy, 0) for copy in worker.copies}
+            worker.next_fragments = next_fragments(tree, worker.copies)
             worker.forget()
         try:
             answers = ray.get(asked)

@@ -1,4 +1,4 @@
-"""The actor that hosts a rollout worker."""
+"""The actor that hosts a rollout worker, and replicas of the learners of policies that learn there."""
 
 from __future__ import annotations
 
@@ -7,41 +7,52 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.flow.operators import OperatorRaised
 from marlflow.rollout.protocol import Matchup
-from marlflow.runtime.ray.host import Raised, raised
+from marlflow.runtime.chain import run_chain
+from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, raised
 from marlflow.runtime.ray.inference import asking_actors, fetched
+from marlflow.runtime.sharding import shard
 from marlflow.runtime.spec import RunSpec
 
 _PATIENCE = 2
 """After so many times the time that a step may take, nothing but the end of the process can interrupt it."""
 
 
-class RolloutActor:
-    """Hosts worker `number`; one that replaces a lost one begins its copies at `next_episodes`.
+class RolloutActor(Host):
+    """Hosts worker `number`; one that replaces a lost one begins its copies where that one had come to.
 
-    It asks the actor `inference` for actions; None: it acts for itself.
+    It asks the actor `inference` for actions; None: it acts for itself, and where it learns, with what it has learned.
     """
 
     def __init__(
-        self, spec: RunSpec, number: int, next_episodes: Mapping[int, int] | None, inference: Any = None
+        self,
+        spec: RunSpec,
+        number: int,
+        next_episodes: Mapping[int, int] | None,
+        next_fragments: Mapping[str, Mapping[int, int]],
+        inference: Any = None,
     ) -> None:
-        torch.set_num_threads(1)
-        self._spec, self._number, self._next_episodes = spec, number, next_episodes
+        super().__init__({f"learner {name}": spec.policies[name].learner for name in spec.learning_on_workers}, 1)
+        self._spec, self._number = spec, number
+        self._next_episodes, self._next_fragments = next_episodes, next_fragments
         self._inference = inference
         self._worker: Any = None
+        self._learned: dict[str, Weights] = {}
 
     def ready(self) -> Raised | None:
-        """Opens the environments; what went wrong, if anything did."""
+        """Builds the replicas and opens the environments; what went wrong, if anything did."""
+        if (failed := super().ready()) is not None:
+            return failed
         try:
             actors = None if self._inference is None else asking_actors(self._spec, self._inference)
             timeout_s = self._spec.step_timeout_s
             end_process_after_s = None if timeout_s is None else _PATIENCE * timeout_s
             self._worker = self._spec.worker(
-                self._number, actors, self._next_episodes, end_process_after_s, fetch=fetched
+                self._number, actors, self._next_episodes, end_process_after_s, fetched, self._next_fragments
             )
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
@@ -57,12 +68,42 @@ class RolloutActor:
     ) -> Any:
         """A receipt, and a batch for each learning policy. `flats` are the weights of the policies in `versions`."""
         learning = self._spec.learning
+        weights = {**self._learned, **_weights(versions, flats)}
+        self._learned.clear()
         try:
-            receipt, batches = self._worker.collect(self._spec.ticks, _weights(versions, flats), schedules, matchups)
+            receipt, batches = self._worker.collect(self._spec.ticks, weights, schedules, matchups)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = raised(error), dict.fromkeys(learning)
         # Where nobody learns there is one return, which Ray does not want in a tuple.
         return (receipt, *(batches[name] for name in learning)) if learning else receipt
+
+    def learn(self, policy: str, chain: int, returns: int, *payloads: Any) -> Any:
+        """Runs a chain of a policy's plan on the own shard, as all workers do at once: a receipt, and the weights.
+
+        Of several workers one is asked for 2 returns, and so for the weights; the others act with their own.
+        """
+        learner = RESIDENTS[f"learner {policy}"]
+        version = learner.version
+        try:
+            outputs, times = run_chain(self._chains[chain], [shard(payloads)])
+        except OperatorRaised as error:
+            learner.disband()  # the others must not wait for one that is out of step
+            failed = raised(error.__cause__ or error, error.position)
+            return failed if returns == 1 else (failed, None)
+        published = learner.published if learner.version != version else None
+        if published is not None and self._inference is None:
+            self._learned[policy] = published
+        ran = Ran(outputs, times, published.version if published else None)
+        return ran if returns == 1 else (ran, published.flat if published else None)
+
+    def disband(self, name: str) -> None:
+        """The replica of the learner called `name` leaves the others."""
+        RESIDENTS[name].disband()
+
+    def published(self, name: str) -> tuple[int, Any]:
+        """The version of the replica of the learner called `name`, and what it published last."""
+        weights = RESIDENTS[name].published
+        return weights.version, weights.flat
 
     def evaluate(
         self, episodes: Sequence[int], matchups: Sequence[Matchup] | None, versions: Mapping[str, int], *flats: Any
@@ -77,9 +118,11 @@ class RolloutActor:
         """Everything that the worker carries from one collect to the next, as bytes."""
         return np.frombuffer(to_bytes(self._worker.state()), np.uint8)
 
-    def beginning(self, number: int, next_episodes: Mapping[int, int] | None) -> Any:
+    def beginning(
+        self, number: int, next_episodes: Mapping[int, int] | None, next_fragments: Mapping[str, Mapping[int, int]]
+    ) -> Any:
         """What another worker, which is not there, would carry when it begins."""
-        worker = self._spec.worker(number, next_episodes=next_episodes)
+        worker = self._spec.worker(number, next_episodes=next_episodes, next_fragments=next_fragments)
         try:
             return np.frombuffer(to_bytes(worker.state()), np.uint8)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import ray
@@ -14,6 +15,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from marlflow.base.items import Weights
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
+from marlflow.replay.shards import first_row_of
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.protocol import Kept, Parts, Resumed
@@ -24,6 +26,7 @@ from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
 from marlflow.runtime.ray.inference import started
 from marlflow.runtime.ray.joining import join
 from marlflow.runtime.ray.keeping import Keeping
+from marlflow.runtime.ray.replicas import Replicas
 from marlflow.runtime.ray.reserving import reserve
 from marlflow.runtime.ray.store import object_store_bytes
 from marlflow.runtime.ray.workers import RayWorkers
@@ -79,11 +82,17 @@ class RayRuntime:
             inference = started(spec, self._actors)
             workers = RayWorkers(spec, self._actors, told, self._renewed, inference)
             awaited = workers.start() + ([] if inference is None else [inference.ready.remote()])
-            hosts = [one for name in spec.learning for one in self._hosts(spec.policies[name], self._actors, told)]
+            hosts: list[Hosted | Replicas] = []
+            for policy in (spec.policies[name] for name in spec.learning):
+                if policy.learns_on_workers:
+                    hosts.append(replicas := Replicas(policy, workers, told))
+                    self._learners[policy.name] = replicas.learner
+                else:
+                    hosts += self._hosts(policy, self._actors, told)
             for one in hosts:
                 awaited += one.start()
             for learner in self._learners.values():
-                hosted: Hosted = learner.place.hosted
+                hosted: Hosted | Replicas = learner.place.hosted
                 learner.published = Weights(0, hosted.actor.weights.remote(learner.key))
             _wait(awaited)
             self._keeping = Keeping(spec, workers, hosts, self._learners, self._replays)
@@ -98,22 +107,21 @@ class RayRuntime:
             raise
 
     def _hosts(self, policy: PolicySpec, actors: Actors, on_fault: Callable[[Fault], None]) -> list[Hosted]:
-        """A policy's learner, and its replay beside it or apart."""
-        key, remembers = f"replay {policy.name}", policy.algorithm.remembers
-        apart = remembers and policy.placement.replay == "own"
-        builders: dict[str, Callable[[], Any]] = {f"learner {policy.name}": policy.learner}
-        if remembers and not apart:
-            builders[key] = policy.replay
+        """A policy's learner, and its replays beside it or apart."""
         learner = f"learner {policy.name}"
+        replays = {f"replay {name}": partial(policy.replay, shard) for shard, name in enumerate(policy.replays)}
+        builders: dict[str, Callable[[], Any]] = {learner: policy.learner}
+        if not policy.replays_apart:
+            builders |= replays
         followers = [f"{learner} rank {rank}" for rank in range(1, policy.placement.num_learners)]
         hosts = [Hosted(learner, actors, builders, on_fault, followers)]
         place = RayPlace(hosts[0])
         self._learners[policy.name] = hosts[0].learner = LearnerHandle(policy, place)
-        if apart:
-            hosts.append(Hosted(key, actors, {key: policy.replay}, on_fault))
-            place = RayPlace(hosts[1])
-        if remembers:
-            self._replays[policy.name] = hosts[-1].replay = ReplayHandle(policy.name, place)
+        for shard, (name, (key, build)) in enumerate(zip(policy.replays, replays.items(), strict=True)):
+            if policy.replays_apart:
+                hosts.append(Hosted(key, actors, {key: build}, on_fault))
+                place = RayPlace(hosts[-1])
+            self._replays[name] = hosts[-1].replay = ReplayHandle(name, place, first_row_of(shard))
         return hosts
 
     async def _renewed(self) -> Mapping[str, Weights]:

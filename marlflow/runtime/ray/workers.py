@@ -29,7 +29,10 @@ _MOST_IN_VAIN = 10
 
 
 class RemoteWorker:
-    """One worker, and its successors. It is sent only the weights that it does not have yet, by reference."""
+    """One worker, and its successors. It is sent only the weights that it does not have yet, by reference.
+
+    `lives` counts the processes that it has had.
+    """
 
     def __init__(
         self, spec: RunSpec, number: int, actors: Actors, on_fault: Callable[[Fault], None], inference: Any
@@ -39,7 +42,9 @@ class RemoteWorker:
         self._inference = inference
         self.copies = spec.copies_of(number)
         self.next_episodes: Mapping[int, int] | None = None
+        self.next_fragments: Mapping[str, Mapping[int, int]] = {}
         self._sent: dict[str, int] = {}
+        self.lives = 0
         self._coming: Any = None
         self.actor: Any = None
         self._collect: Any = None
@@ -47,10 +52,17 @@ class RemoteWorker:
     def start(self) -> Any:
         """Starts the process; what has to be waited for."""
         self.actor = self._actors.start(
-            RolloutActor, self.what, self._spec, self.number, self.next_episodes, self._inference
+            RolloutActor,
+            self.what,
+            self._spec,
+            self.number,
+            self.next_episodes,
+            self.next_fragments,
+            self._inference,
         )
         self._collect = self.actor.collect.options(num_returns=1 + len(self._spec.learning))
         self._sent = {}
+        self.lives += 1
         return self.actor.ready.remote()
 
     def lost(self, error: Exception) -> None:
@@ -61,6 +73,15 @@ class RemoteWorker:
     def _replace(self) -> None:
         self._actors.end(self.actor)
         self._coming = self.start()
+
+    def has_come_to(self, receipt: Receipt) -> None:
+        """A successor would begin where this receipt ends."""
+        self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
+
+    @property
+    def begins_at(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
+        """Its number, and where a successor would begin: which episodes, and which recorded fragments."""
+        return self.number, self.next_episodes, self.next_fragments
 
     @property
     def coming(self) -> Any:
@@ -98,6 +119,11 @@ class RemoteWorker:
         """Those that it does not have."""
         return {name: found for name, found in weights.items() if self._sent.get(name) != found.version}
 
+    def has_learned(self, policy: str, version: int) -> None:
+        """It has weights that it need not be sent: it learned them. One that does not act itself has to be told."""
+        if self._inference is None:
+            self._sent[policy] = version
+
     def forget(self) -> None:
         """It has no weights any more, or it is not known which."""
         self._sent = {}
@@ -124,6 +150,7 @@ class RayWorkers:
     ) -> None:
         self._spec, self._actors, self._inference, self._renewed = spec, actors, inference, renewed
         self.all = [RemoteWorker(spec, number, actors, on_fault, inference) for number in range(spec.num_workers)]
+        self._begun: dict[asyncio.Task[Round | None], RemoteWorker] = {}
 
     def start(self) -> list[Any]:
         """Starts them; what has to be waited for."""
@@ -140,13 +167,53 @@ class RayWorkers:
             receipts, payloads = [], []
             for worker, receipt, refs in zip(present, answers, calls, strict=True):
                 if receipt is not None:
-                    worker.next_episodes = receipt.next_episodes
+                    worker.has_come_to(receipt)
                     receipts.append(receipt)
                     payloads.append(dict(zip(learning, refs[1:], strict=True)))
             if receipts:
                 return make_round(request.round, receipts, payloads)
             request = replace(request, weights={**request.weights, **await self._renewed()})
         raise ActorLost(f"{_MOST_IN_VAIN} times in a row no rollout worker lived through its round")
+
+    async def collect_next(self, request: Request | None) -> Round:
+        """The part of the worker that is done next; those that have nothing to do begin with `request`, if any.
+
+        What a worker that was lost had begun is lost; its successor takes part when it is there.
+        """
+        for _ in range(_MOST_IN_VAIN):
+            if request is not None:
+                self._begin(request, await self._present())
+            await asyncio.wait(self._begun, return_when=asyncio.FIRST_COMPLETED)
+            task = next(task for task in self._begun if task.done())
+            del self._begun[task]
+            if (made := task.result()) is not None:
+                return made
+            if request is not None:
+                request = replace(request, weights={**request.weights, **await self._renewed()})
+            elif not self._begun:
+                return Round(-1, [], [])
+        raise ActorLost(f"{_MOST_IN_VAIN} times in a row no rollout worker lived through its round")
+
+    @property
+    def under_way(self) -> int:
+        """How many workers have begun what is still to come."""
+        return len(self._begun)
+
+    def _begin(self, request: Request, present: Sequence[RemoteWorker]) -> None:
+        asked = request if self._inference is None else replace(request, weights=by_reference(request.weights))
+        busy = set(self._begun.values())
+        for worker in present:
+            if worker not in busy:
+                task = asyncio.ensure_future(self._alone(request.round, worker, worker.collect(asked)))
+                self._begun[task] = worker
+
+    async def _alone(self, number: int, worker: RemoteWorker, refs: Sequence[Any]) -> Round | None:
+        """A round of one worker; None if it did not live through it."""
+        (receipt,) = await _answers([worker], refs[:1])
+        if receipt is None:
+            return None
+        worker.has_come_to(receipt)
+        return make_round(number, [receipt], [dict(zip(self._spec.learning, refs[1:], strict=True))])
 
     async def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
@@ -189,9 +256,14 @@ class RayWorkers:
         return [
             (worker, worker.actor.kept.remote())
             if worker in present
-            else (stands_in, stands_in.actor.beginning.remote(worker.number, worker.next_episodes))
+            else (stands_in, stands_in.actor.beginning.remote(*worker.begins_at))
             for worker in self.all
         ]
+
+    async def all_present(self) -> None:
+        """Waits until no successor is on its way. Raises what kept one from beginning."""
+        while absent := [worker for worker in self.all if not worker.is_present()]:
+            await asyncio.gather(*(_settled(worker.coming) for worker in absent))
 
     async def _present(self) -> list[RemoteWorker]:
         """Those that are ready; waits for one if there is none."""
@@ -221,12 +293,14 @@ async def _settled(ref: Any) -> None:
 
 async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list[Any]:
     """What they answer, None for those that could not: they are replaced. Raises what was raised on a worker."""
+    asked = [worker.actor for worker in workers]
     found = await asyncio.gather(*refs, return_exceptions=True)
-    for worker, answer in zip(workers, found, strict=True):
+    for worker, actor, answer in zip(workers, asked, found, strict=True):
         if isinstance(answer, Raised):
             raise as_exception(answer)
         if isinstance(answer, ray.exceptions.RayActorError):
-            worker.lost(answer)
+            if worker.actor is actor:  # else another call has seen it before
+                worker.lost(answer)
         elif isinstance(answer, ray.exceptions.ObjectLostError):
             worker.forget()
         elif isinstance(answer, BaseException):

@@ -1,0 +1,276 @@
+"""The replicas of a policy's learner, one on each rollout worker: all run its stages at once, each on its own shard.
+
+They live and die with their workers. When one is lost the others leave their group, and when its successor is there all
+meet again: with the parameters of one that was not lost, else as they were kept last. If they were learning meanwhile,
+that update is lost, and they go on under a version above all that were handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import ray
+
+from marlflow.base.errors import ActorLost
+from marlflow.base.items import Weights
+from marlflow.flow import Outcome, StageTimes
+from marlflow.flow.operators import OperatorRaised
+from marlflow.rollout.fragment import Fault
+from marlflow.runtime.ray import actors as limits
+from marlflow.runtime.ray.actors import cause
+from marlflow.runtime.ray.host import Raised, Ran, as_exception
+from marlflow.runtime.ray.hosted import LearnerHandle
+from marlflow.runtime.ray.workers import RayWorkers, RemoteWorker
+from marlflow.runtime.sharding import ON_WORKERS, payloads_by_worker
+from marlflow.runtime.spec import PolicySpec
+
+_GONE = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
+_CHAINS = count()
+"""The chains of several policies are on the same workers."""
+
+
+class ReplicasHandle(LearnerHandle):
+    """What the driver holds of all replicas; in a stage it becomes the one that is where the stage arrives."""
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Takes effect on whatever is asked of them from here on; waits for nothing."""
+        self.scheduled = values
+        for actor in self.place.hosted.actors:
+            actor.set_schedule.remote(self.key, values)
+
+    def restored(self, kept: bytes) -> Any:
+        """Asks all to go on from what was kept, and one for its version."""
+        self.kept = kept
+        return self.taken_up_by_all(kept, None)
+
+    def taken_up_by_all(self, kept: Any, above: int | None) -> Any:
+        """Asks all to go on from `kept`, if it is said under a version above this one, and one for its version."""
+        for actor in reversed(self.place.hosted.actors):
+            if above is None:
+                answer, self._flat = actor.load_learner.options(num_returns=2).remote(self.key, kept)
+            else:
+                answer, self._flat = actor.take_up.options(num_returns=2).remote(self.key, kept, above)
+        return answer
+
+    @property
+    def highest(self) -> int:
+        """Above all versions that were handed out, if an update was under way, and of no row that is not too old."""
+        return self.published.version + 1 + self.max_staleness
+
+
+class Replicas:
+    """The replicas of a policy's learner, and their successors."""
+
+    def __init__(self, policy: PolicySpec, workers: RayWorkers, on_fault: Callable[[Fault], None]) -> None:
+        self._workers, self._on_fault, self.policy = workers, on_fault, policy.name
+        self.learner = ReplicasHandle(policy, ReplicasPlace(self))
+        self.key = self.learner.key
+        self.chains: dict[int, Sequence[Any]] = {}
+        self._met: list[int] = []
+        self._meeting: asyncio.Future[None] | None = None
+
+    @property
+    def workers(self) -> list[RemoteWorker]:
+        """Where they are."""
+        return self._workers.all
+
+    @property
+    def actors(self) -> list[Any]:
+        """Where they live now."""
+        return [worker.actor for worker in self.workers]
+
+    def start(self) -> list[Any]:
+        """Lets all meet; what has to be waited for, by worker."""
+        self._met = self.lives
+        first, *others = self.actors
+        size = len(self._met)
+        address = first.lead.remote(self.key, size)
+        joined = [actor.follow.remote(self.key, address, rank, size) for rank, actor in enumerate(others, 1)]
+        return [first.meet.remote(self.key), *joined]
+
+    # -- for those who ask one of them, when nothing is under way ----------------------------------------------------
+
+    @property
+    def actor(self) -> Any:
+        """One that knows all that any knows; raises ActorLost if none is left, until all have met again."""
+        if not self._survivors:
+            raise ActorLost(f"all replicas of {self.key} were lost, and have not met again")
+        return self._survivors[0].actor
+
+    @property
+    def name(self) -> str:
+        """The process of `actor`: if that is lost, so is its worker, and that is to be said once."""
+        return self._survivors[0].what if self._survivors else self.key
+
+    def revive_now(self, error: Exception) -> None:
+        """The one that was asked is lost, and is replaced; the next to be asked is another."""
+        self._survivors[0].lost(error)
+
+    @property
+    def lives(self) -> list[int]:
+        """Which of its workers' processes each is in now."""
+        return [worker.lives for worker in self.workers]
+
+    @property
+    def _survivors(self) -> list[RemoteWorker]:
+        """Those that were there when all met last."""
+        return [worker for worker, life in zip(self.workers, self._met, strict=True) if worker.lives == life]
+
+    # -- while they learn ---------------------------------------------------------------------------------------------
+
+    async def present(self) -> None:
+        """Waits until all are there and have met."""
+        if self._met != self.lives:
+            await self._met_again(None)
+
+    async def look(self) -> None:
+        """Returns once all are there, and what they published is too."""
+        await self.present()
+        asked = [actor.published.options(num_returns=2).remote(self.key) for actor in self.actors]
+        found = await self.answers(self.lives, [version for version, _ in asked])
+        if any(isinstance(answer, _GONE) for answer in found):
+            await self.present()
+        else:
+            self.learner.published = Weights(found[0], asked[0][1])
+
+    async def answers(self, lives: Sequence[int], refs: Sequence[Any]) -> list[Any]:
+        """What those who were asked answer, or why they cannot: one died, and is replaced, or has left the others."""
+        asked = zip(self.workers, lives, refs, strict=True)
+        return await asyncio.gather(*(self._answer(worker, life, ref) for worker, life, ref in asked))
+
+    async def _answer(self, worker: RemoteWorker, life: int, ref: Any) -> Any:
+        try:
+            return await ref
+        except ray.exceptions.RayActorError as error:
+            if worker.lives == life:  # nobody else has noticed
+                worker.lost(error)
+            return error
+        except ray.exceptions.ObjectLostError as error:  # with the machine that had the rows
+            worker.actor.disband.remote(self.key)  # the others must not wait for it
+            return error
+
+    async def revive(self, error: BaseException, rows: int) -> None:
+        """An update of so many rows was lost; returns when all have met again, under a new version."""
+        self._on_fault(Fault("learners_lost", self.key, cause(error), "", rows))
+        await self._met_again(self.learner.highest)
+
+    async def _met_again(self, above: int | None) -> None:
+        if self._meeting is None:
+            self._meeting = asyncio.ensure_future(self._meet_again(above))
+        await asyncio.shield(self._meeting)
+
+    async def _meet_again(self, above: int | None) -> None:
+        try:
+            async with asyncio.timeout(limits.REPLACING_TIMEOUT_S):
+                while not await self._meets(above):
+                    pass
+        except TimeoutError:
+            text = f"the replicas of {self.key} did not meet again within {limits.REPLACING_TIMEOUT_S:g} s"
+            raise ActorLost(text) from None
+        finally:
+            self._meeting = None
+
+    async def _meets(self, above: int | None) -> bool:
+        """Whether all that are there, or soon will be, are a group; raises ActorLost if they cannot be."""
+        await self._workers.all_present()
+        kept = self._survivors[0].actor.kept_learner.remote(self.key) if self._survivors else self.learner.kept
+        above = above if self._survivors else self.learner.highest
+        for actor in self.actors:
+            actor.disband.remote(self.key)
+            for chain, operators in self.chains.items():
+                actor.prepare.remote(chain, list(operators))
+            if self.learner.scheduled:
+                actor.set_schedule.remote(self.key, self.learner.scheduled)
+        version = self.learner.taken_up_by_all(kept, above)
+        meeting = self.start()
+        met = await self.answers(self._met, meeting)
+        found = [*met, await self._answer(self.workers[0], self._met[0], version)]
+        if any(isinstance(answer, _GONE) for answer in found):
+            return False
+        for answer in found:
+            if isinstance(answer, Raised):
+                raise ActorLost(f"the replicas of {self.key} could not go on: {answer.text}") from as_exception(answer)
+        self.learner.goes_on(found[-1])
+        return True
+
+
+class ReplicasPlace:
+    """The rollout workers as a place: each runs the stages on its own shard. `hosted` are the replicas there."""
+
+    name = ON_WORKERS
+
+    def __init__(self, hosted: Replicas) -> None:
+        self.hosted = hosted
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self.name} stay on the driver")
+
+    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
+        """Sends the operators to all workers, once."""
+        chain = next(_CHAINS)
+        self.hosted.chains[chain] = operators
+        arriving = [(self.hosted.lives, [a.prepare.remote(chain, list(operators)) for a in self.hosted.actors])]
+        learns = next((at for at, operator in enumerate(operators) if hasattr(operator, "updates")), len(operators))
+
+        async def call(items: Sequence[Any]) -> Outcome:
+            while arriving:  # whatever kept the operators from arriving is raised here
+                await self.hosted.answers(*arriving.pop())
+            outcomes = [await self._learned(chain, item, len(operators), learns) for item in items]
+            times = [_one_after_the_other(each) for each in zip(*(outcome.times for outcome in outcomes), strict=True)]
+            lost = sum(outcome.lost for outcome in outcomes)
+            return Outcome([output for outcome in outcomes for output in outcome.outputs], times, lost)
+
+        return call
+
+    async def _learned(self, chain: int, item: Any, stages: int, learns: int) -> Outcome:
+        """One item, on all workers; its output is the same on all."""
+        replicas = self.hosted
+        shards = payloads_by_worker(item, len(replicas.workers))
+        await replicas.present()
+        refs, flat = [], None
+        for actor, payloads in zip(replicas.actors, shards, strict=True):
+            if flat is None:  # one is asked for the weights, for all others
+                answer, flat = actor.learn.options(num_returns=2).remote(replicas.policy, chain, 2, *payloads)
+            else:
+                answer = actor.learn.remote(replicas.policy, chain, 1, *payloads)
+            refs.append(answer)
+        found = await replicas.answers(replicas.lives, refs)
+        if (error := _lost(found)) is not None:
+            now_s = time.time()
+            await replicas.revive(error, item.rows)
+            return Outcome([], [StageTimes(now_s, now_s, 0)] * stages, lost=1)
+        receipts: list[Ran] = found
+        version = receipts[0].version
+        if version is not None:
+            replicas.learner.published = Weights(version, flat)
+            for worker in replicas.workers:
+                worker.has_learned(replicas.policy, version)
+        by_stage = zip(*(receipt.times for receipt in receipts), strict=True)
+        times = [_at_once(each, is_shared=at >= learns) for at, each in enumerate(by_stage)]
+        return Outcome([receipts[0].outputs[0]], times)
+
+
+def _lost(answers: Sequence[Any]) -> BaseException | None:
+    """Why an update was lost, if it was; raises what an operator raised on a worker."""
+    failed = [answer for answer in answers if isinstance(answer, Raised)]
+    for answer in failed:
+        if not isinstance(answer.error, ActorLost):
+            raise OperatorRaised(answer.position, answer.text) from as_exception(answer)
+    gone = [answer for answer in answers if isinstance(answer, _GONE)]
+    return next(iter([*gone, *(as_exception(answer) for answer in failed)]), None)
+
+
+def _at_once(times: Sequence[StageTimes], is_shared: bool) -> StageTimes:
+    """A stage's times on all workers as one; `is_shared`: what came of it is of the rows of all."""
+    rows = times[0].rows if is_shared else sum(one.rows for one in times)
+    return StageTimes(min(one.began_s for one in times), max(one.ended_s for one in times), rows)
+
+
+def _one_after_the_other(times: Sequence[StageTimes]) -> StageTimes:
+    began_s = min(one.began_s for one in times)
+    took_s = sum(one.ended_s - one.began_s for one in times)
+    return StageTimes(began_s, began_s + took_s, sum(one.rows for one in times))

@@ -1,0 +1,36 @@
+"""R2D2 over Ray: sequences go from a replay to a learner unopened, and what is kept of them is as inline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.experiment.experiment import RuntimeChoice, Stop
+from marlflow.experiment.train import resume, train
+from marlflow.runtime.spec import Placement
+from tests.runtime.small_runs import SMALL_R2D2, small_run
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def refuse(self: Any, *state: Any) -> None:
+    raise AssertionError("the driver opened sequences")
+
+
+def test_the_ratio_is_exact_wherever_the_replay_lives_and_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = replace(SMALL_R2D2, placement=Placement(replay="own"))
+    experiment = small_run("ray", env_steps=300, policies={"hunters": own, "prey": SMALL_R2D2})
+    with monkeypatch.context() as patch:
+        patch.setattr(SequenceTransitions, "__setstate__", refuse)
+        first = train(experiment, tmp_path).metrics["policies"]
+    again = replace(experiment, runtime=RuntimeChoice("inline"), stop=Stop(env_steps=450))
+    for metrics in (first, resume(again, tmp_path).metrics["policies"]):
+        for policy in metrics.values():
+            assert policy["updates"] == (policy["agent_steps_sampled"] - 100) // 20
+            assert policy["agent_steps_trained"] > 8 * policy["updates"]

@@ -1,0 +1,79 @@
+"""Records over Ray: the same files as inline, and each recorded row delivered once though a worker dies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+
+from marlflow.algorithms.bc import BC
+from marlflow.algorithms.ppo import PPO
+from marlflow.base.batch import Batch
+from marlflow.experiment.experiment import Env, Experiment, Record
+from marlflow.experiment.train import train
+from marlflow.rollout.mapping import Rule
+from marlflow.rollout.records.environment import recorded_environment
+from marlflow.rollout.records.reading import find_records
+from marlflow.runtime.ray import RayRuntime
+from tests.rollout.records.batches import assert_same
+from tests.runtime.driven_runs import driven
+from tests.runtime.small_runs import policies, small_run
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+ROUNDS = 4
+
+
+def expert(runtime: str) -> Experiment:
+    algorithm = PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=100)
+    made = small_run(env_steps=80 * ROUNDS, policies=policies(carts=algorithm), mapping=[Rule("*", "carts")])
+    return replace(made, runtime=replace(made.runtime, name=runtime), record=Record())
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    where = tmp_path_factory.mktemp("inline")
+    train(expert("inline"), where)
+    return where / "record"
+
+
+def fragments(folder: Path) -> list[Batch]:
+    found = find_records(folder, "carts")
+    return [found.read(fragment) for fragment in found.fragments]
+
+
+def test_what_is_recorded_over_ray_is_what_is_recorded_inline(records: Path, tmp_path: Path) -> None:
+    train(expert("ray"), tmp_path)
+    for one, other in zip(fragments(tmp_path / "record"), fragments(records), strict=True):
+        assert_same(one, other)
+
+
+def decisions(batches: list[Batch]) -> Counter[tuple[int, ...]]:
+    """Which decisions these are the rows of: copy, episode, agent, and number in the episode."""
+    names = ("copy", "episode", "agent", "t_agent")
+    return Counter(row for batch in batches for row in zip(*(batch[name].tolist() for name in names), strict=True))
+
+
+def test_a_worker_that_dies_hands_out_nothing_twice_and_leaves_nothing_out(records: Path) -> None:
+    algorithm = BC(batch_agent_steps=200, minibatch_agent_steps=100)
+    env = Env(recorded_environment, {"folder": str(records)}, copies=4)
+    offline = small_run("ray", env=env, policies=policies(carts=algorithm), mapping=[Rule("*", "carts")])
+    with driven(offline, RayRuntime()) as run:
+        workers = run.parts.workers.all
+        run.play(ROUNDS + 4, before={2: lambda: ray.kill(workers[0].actor)})
+        delivered = [batch for round in run.rounds for part in round.fragments for batch in ray.get([*part.payloads])]
+        assert [fault.kind for fault in run.faults] == ["workers_lost"]
+        while sum(decisions(delivered).values()) < sum(decisions(fragments(records)).values()):
+            if coming := [worker.coming for worker in workers if worker.coming is not None]:
+                ray.wait(coming)
+            first = len(run.rounds)
+            run.play(ROUNDS)
+            assert any(part.rows for round in run.rounds[first:] for part in round.fragments)
+            delivered += [
+                b for round in run.rounds[first:] for part in round.fragments for b in ray.get([*part.payloads])
+            ]
+    assert decisions(delivered) == decisions(fragments(records))
