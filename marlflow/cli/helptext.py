@@ -24,6 +24,7 @@ first steps:
   marlflow train env=simple_tag                            PPO for each group of agents
   marlflow train experiment=cartpole_team_ppo_dqn          PPO and DQN side by side
   marlflow plan experiment=cartpole_team_ppo_dqn           how its data will flow
+  marlflow train experiment=simple_tag_three_algorithms    PPO, SAC and DQN in one environment
 
 tab completion, for this shell (bash):
   eval "$(marlflow --shell-completion install=bash)"
@@ -65,6 +66,7 @@ choices:
   <id> names a policy. Without a mapping, the policy of a group's name plays that group of agents (adversary_0 and
   adversary_1: adversary), and default_policy plays the groups that have none. Other names need rules:
   'mapping=[{{match: "adversary_*", policy: hunters}}, {{match: "agent_*", policy: prey}}]'
+  Which algorithms can play an environment, says marlflow check-env <environment>.
 
 some values (--cfg job of train prints all):
   seed=1                                   of everything random
@@ -74,6 +76,9 @@ some values (--cfg job of train prints all):
   env.copies=32                            environments at once, over all workers
   faults.env_errors=20                     episodes that the environment may break before the run ends
   policies.<id>.algorithm.learning_rate=1e-3
+  'policies.<id>.algorithm.learning_rate={{_target_: marlflow.Linear, start: 1e-3, end: 0, agent_steps: 1e6}}'
+  rollouts.pace=asynchronous               no worker waits for another: for impala, appo, a3c, apex, ...
+  record={{}}                                write what is played to files, for env=offline env.folder=<run>/record
   log.console=plain                        plain lines instead of the live view
 
 {flags}"""

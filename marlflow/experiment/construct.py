@@ -15,8 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Final, Literal, Union
 
+import torch
+
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent, meant, nearest
+from marlflow.learn.optimiser import TorchOptimiser
 
 TARGET: Final = "_target_"
 _UNSET = "???"
@@ -76,7 +79,11 @@ def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
     make = imported(values[TARGET], f"{path}.{TARGET}", problems)
     if isinstance(make, _Left):
         return LEFT
-    return construct(make, {key: value for key, value in values.items() if key != TARGET}, path, problems)
+    settings = {key: value for key, value in values.items() if key != TARGET}
+    if isinstance(make, type) and issubclass(make, torch.optim.Optimizer):
+        # The parameters and the learning rate, which it also takes, are the learner's to give.
+        return construct(TorchOptimiser, {"make": make, "settings": settings}, path, problems)
+    return construct(make, settings, path, problems)
 
 
 def imported(name: object, path: str, problems: list[str]) -> Any:

@@ -70,10 +70,34 @@ class RunPlacement:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """Recorded rows that a policy learns from: those of `policy` in a folder of records, each `passes` times.
+
+    `policy` None is that of its own name, or if there is only one, that one.
+    """
+
+    folder: str
+    policy: str | None = None
+    passes: int = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """Which rows are recorded: those of `policies` (None: all that learn), in `folder` (None: `record` in the run's).
+
+    All rollout workers have to see the folder.
+    """
+
+    policies: Sequence[str] | None = None
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
 class Policy:
     """A policy: what it learns with, what its networks look like, and what its processes take.
 
-    `queue_fragments` is how many fragments may wait for its plan; None is two rounds.
+    `queue_fragments` is how many fragments may wait for its plan; None is two rounds. With `experience` it learns from
+    what was recorded instead of what it plays; its plan ends when that ends.
     """
 
     algorithm: Algorithm = field(default_factory=PPO)
@@ -81,15 +105,20 @@ class Policy:
     placement: PolicyPlacement = field(default_factory=PolicyPlacement)
     stop: PolicyStop = field(default_factory=PolicyStop)
     queue_fragments: int | None = None
+    experience: Recorded | None = None
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Rollout workers: how many, how many env steps each collects at a time (over all its copies), and their pace."""
+    """Rollout workers: how many, how many env steps each collects at a time (over all its copies), and their pace.
+
+    `lockstep`: all of them in rounds, each after on-policy learners are done with the one before. `overlap`: a round is
+    collected during learning. `asynchronous`: each worker goes on at once, and a round is what one of them made.
+    """
 
     num_workers: int = 2
     fragment_env_steps: int = 400
-    pace: Literal["lockstep", "overlap"] = "lockstep"
+    pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
     placement: Reservation = field(default_factory=Reservation)
 
 
@@ -192,6 +221,7 @@ class Experiment:
     faults: Faults = field(default_factory=Faults)
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
     log: Log = field(default_factory=Log)
+    record: Record | None = None
     seed: int = 0
     name: str = "experiment"
     objective: str | None = None

@@ -102,6 +102,19 @@ class BudgetedWorkers:
             raise self._budget.last_straw(failure) from failure.__cause__
         return self._awaited(made) if isinstance(made, Awaitable) else made
 
+    def collect_next(self, request: Request | None) -> Round | Awaitable[Round]:
+        """The part of one worker."""
+        try:
+            made = self._workers.collect_next(request)
+        except EnvironmentFailed as failure:
+            raise self._budget.last_straw(failure) from failure.__cause__
+        return self._awaited(made) if isinstance(made, Awaitable) else made
+
+    @property
+    def under_way(self) -> int:
+        """How many workers have begun what is still to come."""
+        return self._workers.under_way
+
     def evaluate(
         self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
     ) -> Evaluated | Awaitable[Evaluated]:

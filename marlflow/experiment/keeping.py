@@ -71,7 +71,8 @@ class Keeper:
         """No rows are kept yet that the next checkpoint could share."""
         keeps_none = self._settings.replay == "none"
         # From which row on each replay is to give its rows: where they ended the last time, or none at all.
-        self._rows_kept = dict.fromkeys(self._made.spec.learning, _NO_ROWS) if keeps_none else {}
+        replays = [name for policy in self._made.spec.policies.values() for name in policy.replays]
+        self._rows_kept = dict.fromkeys(replays, _NO_ROWS) if keeps_none else {}
         self._row_files: dict[str, RowsFile] = {}
 
     def keep(self, env_steps: int, driver_state: Callable[[Waiting], Tree], reports: int, figure: float | None) -> Path:
@@ -89,7 +90,7 @@ class Keeper:
         for number, packed in enumerate(self._runtime.pack(waiting.payloads)):
             files[f"{_WAITING}.{number}"] = packed
         # Of those before, what is not all evicted.
-        held = {name: rows for name, rows in self._row_files.items() if rows.stop > kept.replays[rows.policy][0]}
+        held = {name: rows for name, rows in self._row_files.items() if rows.stop > kept.replays[rows.replay][0]}
         notes = {
             "identity": identity(self._made),
             "replay": self._settings.replay,
@@ -103,7 +104,7 @@ class Keeper:
             raise
         self._row_files = held | {name: rows for name in files if (rows := rows_file(name)) is not None}
         if self._settings.replay == "rows":
-            self._rows_kept = {policy: stop for policy, (_, stop) in kept.replays.items()}
+            self._rows_kept = {name: stop for name, (_, stop) in kept.replays.items()}
         self.kept_at, self._last = env_steps, path
         return path
 
@@ -121,7 +122,7 @@ class Keeper:
         if self._settings.replay == "rows":
             self._row_files = {name: rows for name in checkpoint.names if (rows := rows_file(name)) is not None}
             for rows in self._row_files.values():
-                self._rows_kept[rows.policy] = max(rows.stop, self._rows_kept.get(rows.policy, 0))
+                self._rows_kept[rows.replay] = max(rows.stop, self._rows_kept.get(rows.replay, 0))
         return tree, Waiting(self._runtime.unpack(packed)), resumed
 
 

@@ -17,7 +17,7 @@ _SMALLEST_GPU = 10_000
 
 def placements(run: RunPlacement, policies: Mapping[str, Policy]) -> dict[str, Placement]:
     """What the learner of each policy takes: what it says itself, else what the run says."""
-    placed = {name: _placed(run.learners, policy.placement) for name, policy in policies.items()}
+    placed = {name: _placed(run.learners, policy) for name, policy in policies.items()}
     if run.shared_gpus is None:
         return placed
     sharing = [name for name, policy in policies.items() if _shares(policy)]
@@ -25,13 +25,16 @@ def placements(run: RunPlacement, policies: Mapping[str, Policy]) -> dict[str, P
     return placed | {name: replace(placed[name], num_gpus=share) for name in sharing}
 
 
-def _placed(learners: Placement, own: PolicyPlacement) -> Placement:
-    said = {field.name: getattr(own, field.name) for field in fields(own)}
+def _placed(learners: Placement, policy: Policy) -> Placement:
+    said = {field.name: getattr(policy.placement, field.name) for field in fields(policy.placement)}
+    if policy.algorithm.capabilities.learns_on == "workers":  # in their processes, which have reservations of their own
+        return Placement(precision=said["precision"] or learners.precision)
     return replace(learners, **{name: value for name, value in said.items() if value is not None})
 
 
 def _shares(policy: Policy) -> bool:
-    return policy.algorithm.learns and policy.placement.num_gpus is None
+    capabilities = policy.algorithm.capabilities
+    return capabilities.learns and capabilities.learns_on == "learner" and policy.placement.num_gpus is None
 
 
 def shared_equally(gpus: float, processes: int) -> float:
@@ -66,13 +69,27 @@ def placement_problems(experiment: Experiment) -> Iterator[str]:
     everybody["default_policy"] = experiment.default_policy
     for path, policy in everybody.items():
         yield from _learner_problems(f"{path}.placement", policy.placement)
+        if policy.algorithm.capabilities.learns_on == "workers":
+            yield from _replica_problems(f"{path}.placement", policy)
 
 
 def device_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
     """One sentence for each policy that is to learn on a GPU without a share of one, or on what torch does not know."""
     for name, placement in placements(experiment.placement, policies).items():
-        if policies[name].algorithm.learns:
+        if policies[name].algorithm.capabilities.learns:
             yield from _device_problems(f"policies.{name}.placement", placement.device, placement.num_gpus)
+
+
+def _replica_problems(path: str, policy: Policy) -> Iterator[str]:
+    """Whatever is said of processes that a policy does not have: it learns in those of the rollout workers."""
+    usual = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": policy.placement.precision}
+    for field in fields(policy.placement):
+        value = getattr(policy.placement, field.name)
+        if value is not None and value != usual.get(field.name):
+            yield (
+                f"{path}.{field.name} must be null, not {value!r}: {policy.algorithm.name} learns on the rollout "
+                "workers, with all stages beside each; set rollouts.num_workers and rollouts.placement"
+            )
 
 
 def _learner_problems(path: str, placement: Placement | PolicyPlacement) -> Iterator[str]:

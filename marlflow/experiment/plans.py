@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment
 from marlflow.experiment.experiment import Experiment
 from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
+from marlflow.replay.protocol import Replay
 from marlflow.rollout.protocol import Request, Round
-from marlflow.rollout.stages import ByPolicy, Collect
+from marlflow.rollout.stages import ByPolicy, Collect, CollectNext
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.protocol import Parts
+from marlflow.runtime.sharding import ON_WORKERS
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
 ROUNDS_IN_QUEUE = 2
@@ -24,7 +26,7 @@ ROUNDS_IN_QUEUE = 2
 class Desk:
     """Where the driver takes part in the stream: what to collect with next, and what to do with each round."""
 
-    next_request: Callable[[], Request | None]
+    next_request: Callable[[], Request | Literal["home"] | None]
     round_made: Callable[[Round], Round | Awaitable[Round]]
 
 
@@ -44,20 +46,25 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) 
     builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
     for name in spec.learning:
         builders[name] = partial(_build, policy=spec.policies[name], parts=parts)
-    collected = source(Collect(parts.workers, desk.next_request)).then(Count(desk))
+    kind = CollectNext if experiment.rollouts.pace == "asynchronous" else Collect
+    collected = source(kind(parts.workers, desk.next_request)).then(Count(desk))
     return together(
         collected,
         by=ByPolicy(),
         plans=builders,
         feeds={name: Feed(_queue_fragments(experiment, spec, name)) for name in spec.learning},
-        rounds=Rounds(overlap=experiment.rollouts.pace == "overlap"),
+        rounds=Rounds(experiment.rollouts.pace),
     )
 
 
 def _build(experience: Flow[Fragment], policy: PolicySpec, parts: Parts) -> Plan:
     learner = parts.learners[policy.name]
-    plan = policy.algorithm.plan(experience, learner, parts.replays.get(policy.name))
+    plan = policy.algorithm.plan(experience, learner, _replays(policy, parts))
     return policy.moves.applied(plan, experience, learner, parts.driver)
+
+
+def _replays(policy: PolicySpec, parts: Parts) -> Sequence[Replay]:
+    return [parts.replays[name] for name in policy.replays]
 
 
 def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:
@@ -80,11 +87,10 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
     learners, replays = {}, {}
     for name in spec.learning:
         policy: PolicySpec = spec.policies[name]
-        place = InlinePlace(f"learner {name}")
-        learners[name] = nobody(name, place, policy.algorithm.trains_on)
-        apart = policy.placement.replay == "own"
-        if policy.algorithm.remembers:
-            replays[name] = nobody(name, InlinePlace(f"replay {name}") if apart else place)
+        place = InlinePlace(ON_WORKERS if policy.learns_on_workers else f"learner {name}")
+        learners[name] = nobody(name, place, policy.algorithm.capabilities.trains_on)
+        for own in policy.replays:
+            replays[own] = nobody(own, InlinePlace(f"replay {own}") if policy.replays_apart else place)
     parts = Parts(nobody("workers", None), learners, replays)
     return build_plan(experiment, spec, parts, Desk(lambda: None, _keep))
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from marlflow.algorithms.algorithm import Algorithm, describe_space
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.algorithm import describe_space
+from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
-from marlflow.experiment.environment import environment_maker, environment_name, opened
+from marlflow.experiment.adapting import adaptation_problems
+from marlflow.experiment.environment import environment_name
 from marlflow.experiment.experiment import Env, Experiment, Policy
 from marlflow.experiment.limits import number_problems
 from marlflow.experiment.placing import device_problems, placements
 from marlflow.experiment.players import Players, who_plays
+from marlflow.experiment.records import looked_at, maker, offline_records, records_of
 from marlflow.observe.record import PolicyMetrics
 from marlflow.policy.torso import build_torso
 from marlflow.rollout.matchups import Seats
+from marlflow.rollout.records.reading import Records
 from marlflow.runtime.resources import Asked, asked_by, asked_by_learner
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
 _FIGURES = tuple(name for name in PolicyMetrics.__annotations__ if name != "loss")
-_SHIPPED: tuple[Algorithm, ...] = (PPO(), DQN())
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,8 @@ def problems_of(experiment: Experiment, available: Mapping[str, float] | None = 
 
 def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
     problems = list(number_problems(experiment))
-    make_env = environment_maker(experiment.env)
     try:
-        with opened(make_env, experiment.env) as window:
+        with looked_at(experiment, problems) as window:
             agents = tuple(window.agents)
             players = who_plays(experiment, window, problems)
             policies = players.policies
@@ -83,24 +84,31 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
         # Without a mapping it is the environment that says which policies there are.
         known = experiment.policies if experiment.mapping else None
         return None, [*error.problems, *problems, *_unknown_names(experiment, known)]
+    if experiment.rollouts.pace == "asynchronous" and callable(experiment.mapping):
+        problems.append("rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep")
     problems += _unknown_names(experiment, policies)
     problems += _aims(experiment, policies)
     problems += device_problems(experiment, policies)
+    records = records_of(experiment, policies, spaces, problems)
     for name, of_policy in spaces.items():
         if name in policies:
             problems += _policy_problems(name, policies[name], of_policy, players.agents[name])
     if problems or any(name not in spaces for name in policies):  # the latter: the mapping could not be made
         return None, problems
-    return Ready(experiment, _spec(experiment, players, spaces, make_env), agents, fitting), []
+    spec = _spec(experiment, players, spaces, records)
+    problems += [problem for name in spec.learning for problem in _window_problems(name, policies[name], spec)]
+    problems += adaptation_problems(spec)
+    return (None, problems) if problems else (Ready(experiment, spec, agents, fitting), [])
 
 
 def _asked(experiment: Experiment) -> list[Asked]:
     """The processes that the experiment names, as far as is known before the environment is."""
     rollouts, inference = experiment.rollouts, experiment.placement.inference
     asked = [Asked(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)]
-    learning = {name: policy for name, policy in experiment.policies.items() if policy.algorithm.learns}
+    learning = {name: policy for name, policy in experiment.policies.items() if policy.algorithm.capabilities.learns}
     for name, placement in placements(experiment.placement, learning).items():
-        asked += asked_by_learner(name, placement, replay=False)
+        if learning[name].algorithm.capabilities.learns_on == "learner":
+            asked += asked_by_learner(name, placement, replays=())
     return asked + ([Asked("inference", inference.process)] if inference else [])
 
 
@@ -108,7 +116,7 @@ def _spec(
     experiment: Experiment,
     players: Players,
     spaces: Mapping[str, Spaces],
-    make_env: Callable[[], Any],
+    records: Mapping[str, Records],
 ) -> RunSpec:
     rollouts, budget = experiment.rollouts, experiment.faults.env_errors + experiment.faults.env_hangs
     placed = placements(experiment.placement, players.policies)
@@ -118,7 +126,7 @@ def _spec(
             for name, policy in players.policies.items()
         },
         mapping=players.mapping,
-        make_env=make_env,
+        make_env=maker(experiment.env),
         copies=experiment.env.copies,
         num_workers=rollouts.num_workers,
         fragment_env_steps=rollouts.fragment_env_steps,
@@ -131,6 +139,8 @@ def _spec(
         history_env_steps=experiment.checkpoint.replay_max_env_steps,
         spread=experiment.placement.spread,
         inference=experiment.placement.inference,
+        records=records,
+        offline=offline_records(experiment.env) is not None,
     )
 
 
@@ -167,7 +177,7 @@ def _fitting(window: Window, players: Players, spaces: Mapping[str, Spaces]) -> 
 
 def _stateless(env: Env, window: Window, policies: Mapping[str, Policy]) -> Iterator[str]:
     """Policies that need the global state of an environment that has none."""
-    needy = [(name, policy) for name, policy in policies.items() if policy.algorithm.needs_state]
+    needy = [(name, policy) for name, policy in policies.items() if policy.algorithm.capabilities.state]
     if needy and window.state_space() is None:
         for name, policy in needy:
             yield (
@@ -190,13 +200,13 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
     algorithm = policy.algorithm
     subject, action = f"policy {name!r} ({algorithm.name})", describe_space(spaces.action)
     acts = True
-    for problem in algorithm.problems(spaces):
+    for problem in algorithm.problems(spaces, policy.model):
         text = problem.removeprefix(f"{algorithm.name} ")
         before, about_actions, rest = text.partition(action)
         if about_actions:
             acts = False
-            others = [one.name for one in _SHIPPED if one.name != algorithm.name and not one.problems(spaces)]
-            instead = f"; use {' or '.join(others)}" if others else rest
+            others = _able(policy, spaces)
+            instead = f"; use {' or '.join(filter(None, [', '.join(others[:-1]), *others[-1:]]))}" if others else rest
             yield f"{subject} {before}{action} of agent {players[0]!r}{instead}"
         else:
             yield f"{subject} {text}"
@@ -206,10 +216,19 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
         yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
 
 
+def _able(policy: Policy, spaces: Spaces) -> list[str]:
+    """Some algorithms that could play instead, those first that are most like the policy's own."""
+    own = policy.algorithm.capabilities
+    able = [one for one in SHIPPED if not one.problems(spaces, policy.model)]
+    able.sort(key=lambda one: (one.capabilities.replay != own.replay, one.capabilities.experience != own.experience))
+    names = [one.name for one in able]
+    return list(dict.fromkeys([*names[:_MOST_NAMED], *(["ppo"] if "ppo" in names else [])]))
+
+
 def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]:
     """Why its network, or what acts, cannot be built."""
     try:
-        if policy.algorithm.learns:
+        if policy.algorithm.capabilities.learns:
             build_torso(spaces, policy.model, torch.Generator().manual_seed(0))
         elif acts:
             policy.algorithm.actor(spaces, policy.model, 0)
@@ -218,9 +237,20 @@ def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]
     return ()
 
 
+def _window_problems(name: str, policy: Policy, spec: RunSpec) -> Iterator[str]:
+    """Windows of more decisions than a fragment has of one agent, so that not one would be whole."""
+    n_step = getattr(policy.algorithm, "n_step", 1)
+    if n_step > spec.ticks:
+        yield (
+            f"policy {name!r} ({policy.algorithm.name}) sums rewards over n_step={n_step} decisions, but a fragment "
+            f"has at most {spec.ticks} of each agent (rollouts.fragment_env_steps={spec.fragment_env_steps} for "
+            f"{spec.copies} copies on {spec.num_workers} workers); raise rollouts.fragment_env_steps or lower n_step"
+        )
+
+
 def _aims(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
     """Whether anything learns, and whether it ever ends."""
-    learning = [policy for policy in policies.values() if policy.algorithm.learns]
+    learning = [policy for policy in policies.values() if policy.algorithm.capabilities.learns]
     if policies and not learning:
         names = ", ".join(f"{name!r} ({policy.algorithm.name})" for name, policy in policies.items())
         yield f"no policy of this run learns: {names}; give one an algorithm that does, e.g. ppo"

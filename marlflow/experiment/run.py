@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
 from marlflow.base.items import Update, Weights
@@ -19,7 +19,9 @@ from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.ready import Ready
+from marlflow.experiment.records import Left
 from marlflow.experiment.reporting import Reporting, figure
+from marlflow.experiment.scheduling import Scheduler
 from marlflow.experiment.tally import Tally
 from marlflow.experiment.waiting import Waiting
 from marlflow.flow import Executor, Plan, source
@@ -30,6 +32,7 @@ from marlflow.rollout.matchups import Dealer, DealtWorkers
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Resumed, Runtime
+from marlflow.runtime.spec import policy_of_replay
 
 log = logging.getLogger("marlflow")
 
@@ -51,12 +54,13 @@ class Run:
         self._interrupt = interrupt
         self.budget = FaultBudget(made.experiment.faults, shown.notice)
         self._tally = Tally(tuple(made.spec.policies), made.agents)
-        self._rounds = 0
+        self._rounds, self._left = 0, Left(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
         self._due_evaluation = 0
         self._due_checkpoint = made.experiment.checkpoint.every_env_steps
         self._ended: set[str] = set()
         self._stopping: str | None = None
+        self._going_home = False
         self._time_before_s = self._training_s = self._evaluating_s = 0.0
         self._not_kept: MarlflowError | None = None
         self.stopped_by = ""
@@ -66,6 +70,7 @@ class Run:
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
         self._workers = BudgetedWorkers(dealt, self.budget)
         self._parts = replace(parts, workers=self._workers)
+        self._scheduler = Scheduler(made.spec, self._parts)
         plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
         (run_dir / "plan.mmd").write_text(plan.mermaid())
         self.reporting = Reporting(made.experiment, run_dir, shown)
@@ -121,19 +126,19 @@ class Run:
         """Whether the next round is to wait until a checkpoint is taken: when one is due, and before the end."""
         self._stopping = self._stop_reason()
         due = self._due_checkpoint is not None and self._tally.env_steps >= self._due_checkpoint
-        return self._keep if self._has_news and (due or self._stopping is not None) else None
+        self._going_home = self._has_news and (due or self._stopping is not None)
+        return self._keep if self._going_home else None
 
-    def _next_request(self) -> Request | None:
+    def _next_request(self) -> Request | Literal["home"] | None:
+        if self._going_home:
+            return "home"
         if self._stopping is not None:
             self.stopped_by = self._stopping
             self._console.notice(f"stopping: {self._stopping}")
             return None
-        schedules = {
-            name: dict(self._spec.policies[name].algorithm.schedules(self._tally.policies[name].agent_steps_sampled))
-            for name in self._spec.learning
-        }
+        sampled = {name: self._tally.policies[name].agent_steps_sampled for name in self._spec.learning}
         self._rounds += 1
-        return Request(self._rounds - 1, self._published(), schedules)
+        return Request(self._rounds - 1, self._published(), self._scheduler.now(sampled))
 
     def _published(self) -> dict[str, Weights]:
         return {name: learner.published for name, learner in self._parts.learners.items()}
@@ -144,6 +149,7 @@ class Run:
         self._tally.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._end_policies()
+        self._left.handed(round.receipts)
         evaluation = self._experiment.evaluation
         if evaluation.episodes and self._tally.env_steps >= self._due_evaluation:
             self._due_evaluation += evaluation.every_env_steps
@@ -178,7 +184,7 @@ class Run:
         self._tally.faulted([fault])
         self.budget.spend(fault)
         if fault.kind == "replays_lost":
-            self._executor.starts_again(fault.where.removeprefix("replay "))
+            self._executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
 
     # -- when to stop -------------------------------------------------------------------------------------------
 
@@ -195,8 +201,8 @@ class Run:
         reached = [self._has_reached(name, target) for name, target in stop.policies.items()]
         if reached and all(reached):
             return ", ".join(f"stop.policies.{name}.return_mean={target:g}" for name, target in stop.policies.items())
-        if self._spec.learning and self._ended == set(self._spec.learning):
-            return "every policy's own stop"
+        if self._spec.learning and self._ended | self._left.nothing_of == set(self._spec.learning):
+            return "the end of what was recorded" if self._left.nothing_of else "every policy's own stop"
         return None
 
     def _has_reached(self, policy: str, target: float) -> bool:
@@ -205,10 +211,15 @@ class Run:
 
     def _end_policies(self) -> None:
         for name in self._spec.learning:
-            if name not in self._ended and self._is_done(name):
-                self._ended.add(name)
-                self._executor.end_plan(name)
-                self._console.notice(f"policy {name} has learned enough: its plan ends, it goes on acting")
+            if name not in self._ended and (self._is_done(name) or name in self._left.nothing_of):
+                what = "enough" if self._end(name) else "all that was recorded"
+                self._console.notice(f"policy {name} has learned {what}: its plan ends, it goes on acting")
+
+    def _end(self, name: str) -> bool:
+        """What waits for a policy that has learned enough is dropped; if it is its records that ended, it is used."""
+        self._ended.add(name)
+        (self._executor.end_plan if (enough := self._is_done(name)) else self._executor.close_plan)(name)
+        return enough
 
     def _policy(self, name: str) -> Policy:
         return self._experiment.policies.get(name, self._experiment.default_policy)
@@ -228,6 +239,7 @@ class Run:
 
     def _keep(self) -> None:
         """A checkpoint; nothing is in flight. If there can be none, that is a fault, and the last one stands."""
+        self._going_home = False
         every = self._experiment.checkpoint.every_env_steps
         while every is not None and self._due_checkpoint is not None and self._tally.env_steps >= self._due_checkpoint:
             self._due_checkpoint += every
@@ -262,6 +274,7 @@ class Run:
             "faults": dict(self.budget.spent),
             "rounds": self._rounds,
             "due": [self._due_log, self._due_evaluation],
+            "handed_out": self._left.state(),
             "ended": {name: asdict(self._policy(name).stop) for name in sorted(self._ended)},
             "times_s": [time.perf_counter() - self._began_s, self._training_s, self._evaluating_s],
             **matchups,
@@ -273,6 +286,7 @@ class Run:
         self._executor.load_state(state["flow"], waiting.give_back)
         self.budget.spent |= state["faults"]
         self._rounds = state["rounds"]
+        self._left.load_state(state.get("handed_out", {}))
         self._due_log, self._due_evaluation = state["due"]
         self._time_before_s, self._training_s, self._evaluating_s = state["times_s"]
         self._began_s = time.perf_counter() - self._time_before_s
@@ -282,8 +296,7 @@ class Run:
             self._dealer.load_state(state["dealer"])
         for name, stop in state["ended"].items():
             if stop == asdict(self._policy(name).stop) or self._is_done(name):
-                self._ended.add(name)
-                self._executor.end_plan(name)
+                self._end(name)
             else:
                 self._executor.rejoin(name)
         self._resumed(checkpoint, resumed)
@@ -300,7 +313,7 @@ class Run:
             said.append(
                 f"{resumed.episodes_restarted} running episodes were too long to be played again and begin anew"
             )
-        for name in self._parts.replays:
+        for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
             if checkpoint.notes["replay"] == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
                 self._executor.starts_again(name)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent
@@ -32,7 +33,7 @@ _ENV_KEYS = ("copies", "wrappers", "step_timeout_s")
 class _Unknown(Random):
     """Stands where an algorithm could not be made: it fits everywhere, so that nothing is said that does not matter."""
 
-    learns: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = replace(Random.capabilities, trains_on=object)
 
 
 def from_config(config: DictConfig, found: Sequence[str] = ()) -> Experiment:
@@ -104,7 +105,7 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
             del arguments[key]
         elif arguments[key] == "???":
             problems.append(f"env.{key} is not set; give it a value")
-            del arguments[key]
+            return LEFT
     wrappers = _wrappers(values.get("wrappers"), problems)
     copies = fit(values.get("copies", Env.copies), int, "env.copies", problems)
     timeout_s = fit(values.get("step_timeout_s"), float | None, "env.step_timeout_s", problems)

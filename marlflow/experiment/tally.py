@@ -98,14 +98,20 @@ class PolicyTally:
         weights = [update.updates for update in self.since_report]
         total = sum(weights)
         shares = [(update, weight / total) for update, weight in zip(self.since_report, weights, strict=True)]
-        terms = self.since_report[-1].loss
-        loss = {name: sum(u.loss.get(name, 0.0) * share for u, share in shares) for name in terms}
+        # A term of a loss that has its turn less often is a mean over its own turns.
+        terms = dict.fromkeys(name for update in self.since_report for name in update.loss)
+        loss = {name: _mean([(u.loss[name], u.updates) for u in self.since_report if name in u.loss]) for name in terms}
         return loss, sum(u.staleness_mean * share for u, share in shares)
 
     def reported(self) -> None:
         """What comes from now on is for the next report."""
         self.loss, self.staleness = self.means()
         self.since_report.clear()
+
+
+def _mean(weighted: Sequence[tuple[float, int]]) -> float:
+    total = sum(weight for _, weight in weighted)
+    return sum(value * (weight / total) for value, weight in weighted)
 
 
 class Tally:
@@ -271,6 +277,8 @@ def _stage(meter: Mapping[str, Any]) -> StageMetrics:
     return {
         "items": meter["items"],
         "rows": meter["rows"],
+        "dropped": meter["dropped"],
+        "rows_dropped": meter["rows_dropped"],
         "busy_s": meter["busy_s"],
         "starved_s": meter["starved_s"],
         "blocked_s": meter["blocked_s"],

@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid, StageFailed
@@ -16,6 +16,7 @@ from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import check_identity, newest, only_process_in, passed_over
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready, ready
+from marlflow.experiment.records import recording
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
 from marlflow.observe.console import console
@@ -78,6 +79,8 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
     experiment = made.experiment
     with ExitStack() as stack:
         stack.enter_context(only_process_in(where))
+        recorded = recording(experiment, made.spec, made.players, where)
+        made = replace(made, spec=replace(made.spec, recording=recorded))
         shown = console(experiment.log.console, run_info(made, where))
         stack.callback(shown.close)
         interrupt = Interrupt(experiment.stop.grace_s, shown.notice)
@@ -130,8 +133,10 @@ def runtime_of(experiment: Experiment) -> Runtime:
 
 
 def _processes(made: Ready) -> str:
-    workers, learners = made.spec.num_workers, len(made.spec.learning)
-    return f"{made.experiment.runtime.name}: rollout workers {workers}, learners {learners}"
+    there = made.spec.learning_on_workers
+    workers, learners = made.spec.num_workers, len(made.spec.learning) - len(there)
+    beside = f" (where {', '.join(there)} learns)" if there else ""
+    return f"{made.experiment.runtime.name}: rollout workers {workers}{beside}, learners {learners}"
 
 
 def run_info(made: Ready, run_dir: Path) -> RunInfo:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from marlflow.observe.record import MetricsRecord, RolloutMetrics, StageMetrics
 
 _RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
-_NOTHING = StageMetrics(items=0, rows=0, busy_s=0.0, starved_s=0.0, blocked_s=0.0)
+_NOTHING = StageMetrics(items=0, rows=0, dropped=0, rows_dropped=0, busy_s=0.0, starved_s=0.0, blocked_s=0.0)
 _NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
 
 

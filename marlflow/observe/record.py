@@ -40,6 +40,8 @@ class StageMetrics(TypedDict):
 
     items: int
     rows: int
+    dropped: int  # items: by a full queue, behind a plan that has ended, or with a process that died
+    rows_dropped: int  # agent steps of those that a queue dropped
     busy_s: float
     starved_s: float  # waiting for input
     blocked_s: float  # waiting for room

@@ -54,8 +54,8 @@ CASES = {
     "unknown option": (["plan", "env=simpel_tag"], "there is no env 'simpel_tag'; did you mean 'simple_tag'?"),
     "unknown policy option": (["plan", "policy@policies.x=pqo"], "there is no policy 'pqo'; did you mean 'ppo'?"),
     "unknown algorithm": (
-        ["plan", "policy@policies.cart=ppo", "algorithm@policies.cart.algorithm=sac"],
-        "there is no algorithm 'sac'; there are dqn, ppo, random, scripted",
+        ["plan", "policy@policies.cart=ppo", "algorithm@policies.cart.algorithm=qmix"],
+        "there is no algorithm 'qmix'; there are a2c, a3c, ",
     ),
     "unknown algorithm class": (
         ["plan", "default_policy.algorithm._target_=marlflow.algorithms.ppo.PP0"],
@@ -89,9 +89,10 @@ CASES = {
     "half for a whole number": (["plan", "seed=1.5"], "seed must be a whole number, not 1.5"),
     "not one of": (
         ["plan", "rollouts.pace=lockstp"],
-        "rollouts.pace must be one of lockstep, overlap, not 'lockstp'; did you mean 'lockstep'?",
+        "rollouts.pace must be one of lockstep, overlap, asynchronous, not 'lockstp'; did you mean 'lockstep'?",
     ),
     "unset": (["plan", "policy@policies.cart=scripted"], "policies.cart.algorithm.choose is not set; give it a value"),
+    "unset of the environment": (["plan", "experiment=cartpole_team_bc"], "env.folder is not set; give it a value"),
     "number too small": (["plan", "env.copies=0"], "env.copies must be at least 1, not 0"),
     "time too short": (["plan", "stop.time_s=0"], "stop.time_s must be more than 0 seconds, not 0"),
     "negative reservation": (
@@ -183,7 +184,7 @@ CASES = {
     ),
     "DQN on continuous actions": (
         ["plan", TAG, "env.continuous_actions=true", "policy@policies.adversary=dqn"],
-        "policy 'adversary' (dqn) cannot act in Box(5,) of agent 'adversary_0'; use ppo",
+        "policy 'adversary' (dqn) cannot act in Box(5,) of agent 'adversary_0'; use sac, td3, ddpg or ppo",
     ),
     "different spaces": (
         ["plan", TAG, 'mapping=[{match: "*", policy: all}]', "policy@policies.all=ppo"],
@@ -207,13 +208,13 @@ CASES = {
         f"module {BROKEN} has no 'NoMpa'; did you mean 'NoMap'?",
     ),
     "no environment": (
-        ["plan", f"env._target_={BROKEN}.three", "~env.num_agents", "~env.max_cycles"],
+        ["plan", f"env._target_={BROKEN}.three", "~env.num_agents", "~env.max_cycles", "~env.velocities"],
         f"{BROKEN}.three makes a int, not a PettingZoo AECEnv or ParallelEnv",
     ),
     "environment that refuses its arguments": (
         ["plan", "env.num_agents=0"],
-        "environment marlflow.env.cartpole_team.parallel_env cannot be made with num_agents=0, max_cycles=200: "
-        "ValueError: num_agents and max_cycles must be at least 1, not 0 and 200",
+        "environment marlflow.env.cartpole_team.parallel_env cannot be made with num_agents=0, max_cycles=200, "
+        "velocities=True: ValueError: num_agents and max_cycles must be at least 1, not 0 and 200",
     ),
     "environment that cannot be reset": (
         ["plan", f"env._target_={BROKEN}.NoMap"],

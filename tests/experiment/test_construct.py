@@ -77,7 +77,7 @@ def test_everything_that_does_not_fit_is_said_and_its_default_stands_in() -> Non
             "doors": 2.5,
             "colour": "rde",
             "extras": {"radio": "loud"},
-            "horn": "builtins.pront",
+            "horn": "builtins.sortd",
             "wingz": 2,
         }
     )
@@ -89,7 +89,7 @@ def test_everything_that_does_not_fit_is_said_and_its_default_stands_in() -> Non
         "car.doors must be a whole number or null, not 2.5",
         "car.colour must be one of red, blue, not 'rde'; did you mean 'red'?",
         "car.extras.radio must be a number, not 'loud'",
-        "car.horn: module builtins has no 'pront'; did you mean 'print'?",
+        "car.horn: module builtins has no 'sortd'; did you mean 'sorted'?",
         "there is no car.wingz; Car takes wheels, engine, doors, colour, extras, horn",
     ]
 

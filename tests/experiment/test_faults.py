@@ -6,6 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from tests.experiment.breaking_environments import (
 )
 from tests.experiment.kept_runs import assert_equal, kept
 from tests.experiment.watching import Seen, reports
-from tests.runtime.small_runs import SMALL_PPO, policies, small_run, without_times
+from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 
 SEED = 11
 TIMEOUT_S = 1.0  # a step takes a ten-thousandth of it, also where it has to wait for its turn on a busy machine
@@ -68,6 +69,8 @@ def run_of(kind: Callable[[], Breaks], budget: Faults | None = None, **changes: 
         "seed": SEED,
         # Each hang lasts as long as it may: a few are enough.
         "env_steps": 80 if kind is Hangs else 800,
+        # A window of more steps would never be whole in rounds as short as some of these.
+        "policies": policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, n_step=1)),
         **changes,
     }
     return small_run(**given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ class Central(DQN):
     """A user's own: it asks for the state."""
 
     name = "central"
-    needs_state = True
+    capabilities = replace(DQN.capabilities, state=True)
 
 
 CENTRAL = Central(**vars(SMALL_DQN))

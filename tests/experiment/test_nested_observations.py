@@ -14,6 +14,7 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import StageFailed
+from marlflow.base.schedules import Linear
 from marlflow.experiment.experiment import Env, Evaluation, Experiment, Policy, Rollouts, RuntimeChoice, Stop
 from marlflow.experiment.ready import problems_of
 from marlflow.experiment.train import train
@@ -68,7 +69,7 @@ class Panels(ParallelEnv):
 
 
 def experiment(env: Env, eye: Policy) -> Experiment:
-    ear = Policy(DQN(learning_starts_agent_steps=200, epsilon_agent_steps=1_000, learning_rate=5e-3), MLP((16,)))
+    ear = Policy(DQN(learning_starts_agent_steps=200, epsilon=Linear(1.0, 0.05, 1_000), learning_rate=5e-3), MLP((16,)))
     return Experiment(
         env,
         policies={"eye": eye, "ear": ear},

@@ -80,7 +80,7 @@ def test_all_problems_of_policies_are_found_at_once() -> None:
     assert problems[0].endswith("; did you mean 'hen'?")
     assert problems[2:] == [
         "policy 'fox' (dqn): a CNN sees [height, width, channels], not observations of shape (4,); use MLP",
-        "policy 'farmer' (dqn) cannot act in Box(2,) of agent 'farmer_2'; use ppo",
+        "policy 'farmer' (dqn) cannot act in Box(2,) of agent 'farmer_2'; use sac, td3, ddpg or ppo",
         "policy 'farmer' (dqn) needs n_step of at least 1, not 0",
     ]
 

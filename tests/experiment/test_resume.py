@@ -13,7 +13,7 @@ import pytest
 from pettingzoo.classic import connect_four_v3
 
 from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.batch import Array
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.random import RowRandom
@@ -24,12 +24,13 @@ from marlflow.experiment.keeping import identity, newest
 from marlflow.experiment.ready import ready
 from marlflow.experiment.train import resume, train
 from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.rollout.mapping import Rule
 from marlflow.rollout.matchups import EpisodeId, RandomSeats
 from tests.experiment.kept_runs import assert_equal, by_copy, driver, kept, without_times
 from tests.experiment.watching import reports
-from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, policies, small_run
 
 # Rounds make 160 agent steps a policy: at these many env steps a batch of 200 is half gathered, and carts still stand.
 HALF, WHOLE = 720, 1_360
@@ -55,16 +56,6 @@ class RememberingActor:
 
     def load_flat(self, flat: Array) -> None:
         self.inner.load_flat(flat)
-
-
-@dataclass(frozen=True)
-class RememberingPPO(PPO):
-    """PPO whose actor has memory."""
-
-    name: ClassVar[str] = "remembering_ppo"
-
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
-        return RememberingActor(super().actor(spaces, model, seed), spaces.obs_shape)
 
 
 @dataclass(frozen=True)
@@ -104,6 +95,7 @@ class Alternating:
         self.dealt = tree["dealt"]
 
 
+SMALL_RECURRENT_PPO = RecurrentPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, sequence_agent_steps=8)
 EVALUATED = Evaluation(every_env_steps=300, episodes=3)
 RUNS: dict[str, Experiment] = {
     "cartpole_team": small_run(),
@@ -115,8 +107,12 @@ RUNS: dict[str, Experiment] = {
     "connect_four_dealt": connect_four(mapping=RandomSeats(["red", "yellow"])),
     "dealt_by_one_with_a_state": small_run(mapping=Alternating()),
     "remembering": small_run(
-        policies=policies(hunters=remembering(RememberingPPO, SMALL_PPO), prey=remembering(RememberingDQN, SMALL_DQN))
+        policies={
+            "hunters": Policy(SMALL_RECURRENT_PPO, GRU(16, (16,))),
+            **policies(prey=remembering(RememberingDQN, SMALL_DQN)),
+        }
     ),
+    "sequences": small_run(policies={"hunters": Policy(SMALL_PPO, SMALL), "prey": SMALL_R2D2}),
     "overlap": small_run(
         policies=policies(hunters=replace(SMALL_PPO, max_staleness=1), prey=SMALL_DQN),
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40, pace="overlap"),

@@ -78,7 +78,7 @@ def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
         for agent in record["agents"].values():
             assert set(agent) == {"return_mean"}
         for stage in record["stages"].values():
-            assert set(stage) == {"items", "rows", "busy_s", "starved_s", "blocked_s"}
+            assert set(stage) == {"items", "rows", "dropped", "rows_dropped", "busy_s", "starved_s", "blocked_s"}
         assert set(record["rollouts"]) == {"env_s", "policy_s", "bookkeeping_s"}
         assert set(record["faults"]) == {*FAULTS, "updates_skipped"}
     assert {"rollouts/Collect", "hunters/Learn", "prey/Insert", "prey/Draw", "prey/queue"} <= found[-1]["stages"].keys()
@@ -140,7 +140,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -
 
 def test_where_a_replay_lives_changes_nothing_that_is_learned(tmp_path: Path) -> None:
     """With actions that do not depend on weights; how far acting lags behind learning is free, off policy."""
-    algorithm = replace(SMALL_DQN, epsilon_start=1.0, epsilon_end=1.0)
+    algorithm = replace(SMALL_DQN, epsilon=1.0)
     records: list[Any] = []
     for replay in ("with_learner", "own"):
         placement = PolicyPlacement(replay=replay)

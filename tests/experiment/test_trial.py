@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env import open_window
 from marlflow.env.cartpole_team import CartPoleTeam
@@ -44,7 +45,8 @@ def test_a_good_environment_is_ready_and_its_figures_agree() -> None:
     assert group.decisions == group.returns
     assert group.decisions.high == episodes.length.high
     assert group.terminated + group.truncated == 18
-    assert group.algorithms == {"ppo": "", "dqn": "", "random": ""}
+    assert list(group.algorithms) == [*(algorithm.name for algorithm in SHIPPED), "random"]
+    assert [name for name, reason in group.algorithms.items() if reason] == ["td3", "ddpg"]
     shares = trial.speed.env_share + trial.speed.policy_share + trial.speed.bookkeeping_share
     assert shares == pytest.approx(1.0)
 

@@ -36,6 +36,7 @@ def policy(number: int, updates: int, loss: dict[str, float], return_mean: float
         version=updates,
         staleness_mean=0.5 if updates else None,
         stale_rows_dropped=0,
+        rows_dropped=0,
         rows_carried=4 * number,
         reward_unattributed=0.0,
         loss=loss,
@@ -58,10 +59,22 @@ def record(number: int) -> MetricsRecord:
         agents={"adversary_0": {"return_mean": 1.5}, "goal_0": {"return_mean": None}},
         stages={
             "rollouts/Collect": StageMetrics(
-                items=number, rows=5000 * number, busy_s=3.0 * number, starved_s=0.0, blocked_s=1.0 * number
+                items=number,
+                rows=5000 * number,
+                dropped=0,
+                rows_dropped=0,
+                busy_s=3.0 * number,
+                starved_s=0.0,
+                blocked_s=1.0 * number,
             ),
             "adversary/Learn": StageMetrics(
-                items=number, rows=3000 * number, busy_s=1.0 * number, starved_s=2.0 * number, blocked_s=0.0
+                items=number,
+                rows=3000 * number,
+                dropped=0,
+                rows_dropped=0,
+                busy_s=1.0 * number,
+                starved_s=2.0 * number,
+                blocked_s=0.0,
             ),
         },
         rollouts=RolloutMetrics(env_s=1.5 * number, policy_s=1.0 * number, bookkeeping_s=0.5 * number),

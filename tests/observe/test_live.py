@@ -29,7 +29,9 @@ def row(text: str, *starts: str) -> list[str]:
 def crowded(stages: int) -> MetricsRecord:
     now = record(2)
     now["stages"] = {
-        f"plan/stage_{number}": StageMetrics(items=1, rows=1, busy_s=number, starved_s=0.0, blocked_s=0.0)
+        f"plan/stage_{number}": StageMetrics(
+            items=1, rows=1, dropped=0, rows_dropped=0, busy_s=number, starved_s=0.0, blocked_s=0.0
+        )
         for number in range(stages)
     }
     return now

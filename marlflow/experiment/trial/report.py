@@ -111,7 +111,7 @@ def _groups(groups: Sequence[GroupOutcome], played: bool) -> Table:
     table.add_column("", no_wrap=True, min_width=_LABEL - 2, style="dim")
     for group in groups:
         table.add_column(Text(group.name), header_style="bold", overflow="fold")
-    for label, cell in (*_SPACES, *(_EPISODES if played else ()), *_algorithms(groups)):
+    for label, cell in (*_SPACES, *(_EPISODES if played else ()), *_ALGORITHMS):
         cells = [cell(group) for group in groups]
         if any(str(text) for text in cells):
             table.add_row(label, *cells)
@@ -170,13 +170,18 @@ _EPISODES: tuple[tuple[str, _Cell], ...] = (
 )
 
 
-def _algorithms(groups: Sequence[GroupOutcome]) -> Iterator[tuple[str, _Cell]]:
-    for name in groups[0].algorithms:
-        yield name, lambda group, name=name: _suits(group.algorithms[name])  # type: ignore[misc]
+def _able(group: GroupOutcome) -> Text:
+    return _yes(", ".join(name for name, reason in group.algorithms.items() if not reason))
 
 
-def _suits(reason: str) -> Text:
-    return Text(f"no: {reason}", style="yellow") if reason else _yes("yes")
+def _unable(group: GroupOutcome) -> Text:
+    """The algorithms of each reason together."""
+    reasons = dict.fromkeys(reason for reason in group.algorithms.values() if reason)
+    names = {reason: ", ".join(name for name, own in group.algorithms.items() if own == reason) for reason in reasons}
+    return Text("\n".join(f"{unable}: {reason}" for reason, unable in names.items()), style="yellow")
+
+
+_ALGORITHMS: tuple[tuple[str, _Cell], ...] = (("can play", _able), ("cannot play", _unable))
 
 
 def _spread(spread: Spread, decimals: int) -> str:

@@ -9,17 +9,16 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.scripted import Random
+from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Actor
+from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import CNN, MLP, TorsoConfig
 
-_LEARNING: tuple[Algorithm, ...] = (PPO(), DQN())
 _RANDOM = Random()
-LEARNING = tuple(algorithm.name for algorithm in _LEARNING)
+LEARNING = tuple(algorithm.name for algorithm in SHIPPED)
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ class Suitable:
 
 def suitable(spaces: Spaces) -> Suitable:
     """Asks every algorithm; the network of one that learns is built, for what stops it stops all of them."""
-    reasons = {algorithm.name: _problems(algorithm, spaces) for algorithm in (*_LEARNING, _RANDOM)}
-    able = [algorithm for algorithm in _LEARNING if not reasons[algorithm.name]]
+    reasons = {algorithm.name: _problems(algorithm, spaces) for algorithm in (*SHIPPED, _RANDOM)}
+    able = [algorithm for algorithm in SHIPPED if not reasons[algorithm.name]]
     if not reasons[_RANDOM.name]:
         reasons[_RANDOM.name] = _unbuildable(spaces)
     if not able:
@@ -52,7 +51,8 @@ def suitable(spaces: Spaces) -> Suitable:
 
 
 def _problems(algorithm: Algorithm, spaces: Spaces) -> str:
-    return "; ".join(problem.removeprefix(f"{algorithm.name} ") for problem in algorithm.problems(spaces))
+    model = GRU() if algorithm.capabilities.memory == "needed" else MLP()
+    return "; ".join(problem.removeprefix(f"{algorithm.name} ") for problem in algorithm.problems(spaces, model))
 
 
 def _unbuildable(spaces: Spaces) -> str:

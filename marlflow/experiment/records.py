@@ -1,0 +1,197 @@
+"""Recorded experience in a run: who learns from which records, what is recorded, and when records have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import meant
+from marlflow.base.spaces import Spaces
+from marlflow.env import Window, open_window
+from marlflow.env.stand_in import StandIn
+from marlflow.experiment.environment import environment_maker, opened
+from marlflow.experiment.experiment import Env, Experiment, Policy, Recorded
+from marlflow.rollout.fragment import Receipt
+from marlflow.rollout.records.environment import recorded_environment
+from marlflow.rollout.records.manifest import Manifest, environment_described, read_manifest, write_manifest
+from marlflow.rollout.records.reading import Records, find_records
+from marlflow.rollout.records.writing import Recording
+from marlflow.runtime.spec import RunSpec
+
+_OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname__}"
+_ABLE = "bc, marwil, dqn or another off-policy algorithm"
+
+
+def offline_records(env: Env) -> Recorded | None:
+    """What is handed out in a run in which nobody plays; None if there is somebody who does."""
+    if env.factory not in (_OFFLINE, recorded_environment):
+        return None
+    return Recorded(str(env.arguments["folder"]), passes=int(env.arguments.get("passes", 1)))
+
+
+def maker(env: Env) -> Callable[[], Any]:
+    """What makes the environment, wherever the process that it is sent to has its working directory."""
+    if (source := offline_records(env)) is None:
+        return environment_maker(env)
+    return environment_maker(replace(env, arguments={**env.arguments, "folder": str(Path(source.folder).resolve())}))
+
+
+@contextmanager
+def looked_at(experiment: Experiment, problems: list[str]) -> Iterator[Window]:
+    """A window on the environment; where nobody plays, on what its records say that its agents see and do.
+
+    Adds to `problems` if it cannot be evaluated in. Raises ConfigInvalid if there is nothing to look at.
+    """
+    source = offline_records(experiment.env)
+    if source is None:
+        with opened(environment_maker(experiment.env), experiment.env) as window:
+            yield window
+        return
+    manifest = read_manifest(Path(source.folder))
+    if experiment.evaluation.episodes:
+        problems += _unlike(experiment.env, manifest)
+    window = open_window(StandIn(manifest.agents), name=f"recorded in {source.folder}")
+    try:
+        yield window
+    finally:
+        window.close()
+
+
+def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
+    """Why no episodes can be played in the environment that was recorded."""
+    instead = "set evaluation.episodes=0 to do without it"
+    try:
+        with opened(maker(env), env) as window:
+            played = {
+                a: Spaces(window.observation_space(a), window.action_space(a), window.masked(a)) for a in window.agents
+            }
+    except ConfigInvalid as error:
+        yield from (f"{problem}; {instead}" for problem in error.problems)
+        return
+    for agent, spaces in manifest.agents.items():
+        if agent not in played:
+            yield f"agent {agent!r} was recorded, and is not in the environment as it is now made; {instead}"
+        elif played[agent] != spaces:
+            yield f"agent {agent!r} was recorded with {spaces}, and now has {played[agent]}; {instead}"
+
+
+def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, Recorded]:
+    """By policy that learns from records: which."""
+    everybody = offline_records(experiment.env)
+    found = {name: policy.experience or everybody for name, policy in policies.items()}
+    learns = {name for name, policy in policies.items() if policy.algorithm.capabilities.learns}
+    return {name: source for name, source in found.items() if source is not None and name in learns}
+
+
+def records_of(
+    experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: list[str]
+) -> dict[str, Records]:
+    """The records of each policy that learns from any; adds to `problems` what keeps one from doing so."""
+    found = {}
+    asked = sources(experiment, policies)
+    problems += _unsuited(policies, asked)
+    for name, source in asked.items():
+        try:
+            manifest = read_manifest(Path(source.folder))
+            recorded = _recorded_policy(name, source, manifest)
+            if name in spaces and manifest.policies[recorded] != spaces[name]:
+                problems.append(
+                    f"policy {name!r} sees and does {spaces[name]}, but {recorded!r} in {source.folder} was recorded "
+                    f"with {manifest.policies[recorded]}; give it records of the same spaces"
+                )
+            found[name] = find_records(Path(source.folder).resolve(), recorded, source.passes)
+        except ConfigInvalid as error:
+            problems += [f"policy {name!r}: {problem}" for problem in error.problems]
+    return found
+
+
+def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, Recorded]) -> Iterator[str]:
+    for name, policy in policies.items():
+        algorithm = policy.algorithm
+        kind = algorithm.capabilities.experience
+        if name in asked and kind == "on-policy":
+            yield (
+                f"policy {name!r} ({algorithm.name}) learns from what it has just done itself, not from records; "
+                f"use {_ABLE}"
+            )
+        elif name not in asked and kind == "offline":
+            yield (
+                f"policy {name!r} ({algorithm.name}) learns from records; set policies.{name}.experience="
+                "{folder: <records>}, or env=offline env.folder=<records>"
+            )
+
+
+def _recorded_policy(name: str, source: Recorded, manifest: Manifest) -> str:
+    """Whose records they are: as said, else those of the policy's own name, else those of the only one."""
+    wanted, known = source.policy or name, tuple(manifest.policies)
+    if wanted in known:
+        return wanted
+    if source.policy is None and len(known) == 1:
+        return known[0]
+    which = f"{source.folder} has no records of a policy {wanted!r}{meant(wanted, known, 'it has those of')}"
+    raise ConfigInvalid([f"{which}; say which with policies.{name}.experience={{folder: ..., policy: ...}}"])
+
+
+def recording(
+    experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], run_dir: Path
+) -> Recording | None:
+    """What a run records, its folder made and described; None if nothing.
+
+    Raises ConfigInvalid if that is not possible, or if records of something else are there.
+    """
+    asked = experiment.record
+    if asked is None:
+        return None
+    policies = spec.learning if asked.policies is None else tuple(asked.policies)
+    problems = [
+        f"record.policies: there is no policy {name!r}{meant(name, spec.policies, 'the policies are')}"
+        for name in policies
+        if name not in spec.policies
+    ]
+    if spec.offline:
+        problems.append("record: nobody plays in this run, so there is nothing to record; leave it out")
+    if problems:
+        raise ConfigInvalid(problems)
+    folder = (run_dir / "record" if asked.folder is None else Path(asked.folder)).resolve()
+    env = experiment.env
+    write_manifest(
+        folder,
+        Manifest(
+            {agent: spec.policies[policy].spaces for policy, agents in players.items() for agent in agents},
+            {policy: spec.policies[policy].spaces for policy in policies},
+            environment_described(env.factory, env.arguments, env.wrappers),
+        ),
+    )
+    return Recording(str(folder), policies)
+
+
+class Left:
+    """Which policies have been handed all their `records`, as far as the workers have said."""
+
+    def __init__(self, records: Mapping[str, Records]) -> None:
+        self._all = {name: len(one.fragments) * one.passes for name, one in records.items()}
+        self._handed: dict[str, dict[str, int]] = {name: {} for name in records}
+
+    def handed(self, receipts: Sequence[Receipt]) -> None:
+        """Counts what was handed out since."""
+        for receipt in receipts:
+            for policy, by_copy in receipt.next_fragments.items():
+                self._handed[policy].update({str(copy): count for copy, count in by_copy.items()})
+
+    @property
+    def nothing_of(self) -> frozenset[str]:
+        """The policies whose records have ended."""
+        return frozenset(name for name, count in self._all.items() if sum(self._handed[name].values()) >= count)
+
+    def state(self) -> dict[str, dict[str, int]]:
+        """How many fragments each copy has handed out, by policy."""
+        return {name: dict(by_copy) for name, by_copy in self._handed.items()}
+
+    def load_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
+        """Goes on from what `state` gave."""
+        for name in self._handed.keys() & state.keys():
+            self._handed[name] = dict(state[name])

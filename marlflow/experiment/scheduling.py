@@ -1,0 +1,36 @@
+"""Settings that change while policies learn: what they are now, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from marlflow.runtime.protocol import Parts
+from marlflow.runtime.spec import RunSpec
+
+
+class Scheduler:
+    """Evaluates the schedules of all policies that learn; tells their learners and replays what has changed.
+
+    What is for actors alone goes with each collect, and to nobody else; so does `copies`, how many there are of the
+    environment.
+    """
+
+    def __init__(self, spec: RunSpec, parts: Parts) -> None:
+        self._spec, self._parts = spec, parts
+        self._told: dict[str, Mapping[str, float]] = {}
+
+    def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
+        """The scheduled settings of each policy, by its own agent steps sampled so far."""
+        found = {}
+        for name in self._spec.learning:
+            algorithm = self._spec.policies[name].algorithm
+            values = found[name] = dict(algorithm.schedules(agent_steps_sampled[name]))
+            self._tell(name, {key: value for key, value in values.items() if key not in algorithm.only_for_actors})
+            values["copies"] = self._spec.copies
+        return found
+
+    def _tell(self, policy: str, settings: Mapping[str, float]) -> None:
+        if settings != self._told.get(policy, {}):
+            self._told[policy] = settings
+            for part in self._parts.of(policy):
+                part.set_schedule(settings)

@@ -1,0 +1,36 @@
+"""A run in which a policy could not adapt does not start, and says why."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from marlflow.algorithms.maml import MAML
+from marlflow.algorithms.ppo import PPO
+from marlflow.env import cartpole_family
+from marlflow.experiment.experiment import Env, Experiment, Policy, Rollouts, RunPlacement
+from marlflow.experiment.ready import problems_of
+from marlflow.runtime.spec import Inference
+
+
+def problems(algorithm: MAML | PPO, fragment_env_steps: int, inference: Inference | None = None) -> list[str]:
+    experiment = Experiment(
+        Env(cartpole_family.parallel_env, copies=4),
+        policies={"cart": Policy(algorithm)},
+        rollouts=Rollouts(num_workers=2, fragment_env_steps=fragment_env_steps),
+    )
+    return problems_of(dataclasses.replace(experiment, placement=RunPlacement(inference=inference)))[1]
+
+
+def test_every_phase_needs_an_env_step() -> None:
+    assert problems(MAML(inner_steps=2), 6) == []
+    (found,) = problems(MAML(inner_steps=2), 4)
+    assert "adapts in 3 phases of a collect, but each copy takes 2 env steps in one" in found
+    assert "raise rollouts.fragment_env_steps to at least 6" in found
+    assert problems(PPO(), 4) == []
+
+
+def test_nobody_acts_beside_the_workers_for_a_policy_that_adapts_there() -> None:
+    (found,) = problems(MAML(), 400, Inference())
+    assert "policy 'cart' (maml)" in found
+    assert "placement.inference=null" in found
+    assert problems(PPO(), 400, Inference()) == []

@@ -1,0 +1,100 @@
+"""Every pair of algorithms shares one environment: both learn, each from its own rows, and as it would alone.
+
+The groups of the environment have no influence on each other, and rows of one do not fit the other's networks. So if
+a learner ever saw a row, a version or a random number that its partner has to do with, it would come to something else
+than beside nobody who learns; it comes to the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marlflow as mf
+from tests.experiment.kept_runs import kept
+from tests.experiment.two_groups import SMALL, pair
+
+SIDES = {"left": 0, "right": 1}
+# Its tasks begin anew while the others' episodes go on, so what they see depends on it.
+CUTS_EPISODES = frozenset({"maml"})
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Rows of both groups, that somebody played before."""
+    folder = tmp_path_factory.mktemp("records")
+    played = pair("ppo", "ppo", "", env_steps=400)
+    mf.train(mf.Experiment(**{**vars(played), "record": mf.Record(folder=str(folder))}), folder / "run")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def alone(records: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+    """What each algorithm comes to, on each side, beside nobody who learns."""
+    return {}
+
+
+def learned(run_dir: Path, side: str) -> Any:
+    """All that a learner has come to."""
+    return kept(run_dir)[f"learner.{side}"]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def check(result: mf.Result, left: str, right: str) -> None:
+    """Both have learned, and reports tell them apart."""
+    for side, name in {"left": left, "right": right}.items():
+        found = result.metrics["policies"][side]
+        assert found["updates"] > 0, f"{name} on the {side} never learned"
+        assert found["version"] > 0
+        assert found["loss"]
+        assert all(np.isfinite(term) for term in found["loss"].values())
+        tree = learned(result.run_dir, side)
+        assert np.isfinite(tree["vector"]).all()
+    steps = {side: result.metrics["policies"][side]["agent_steps_sampled"] for side in SIDES}
+    assert steps["right"] == result.metrics["env_steps"]  # one agent, which plays every episode to its end
+    assert steps["right"] < steps["left"] < 2 * steps["right"]  # two, of which one leaves early at times
+
+
+PAIRS = list(combinations_with_replacement(SMALL, 2))
+
+
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_a_pair_learns_as_each_would_alone(
+    left: str, right: str, records: str, alone: dict[tuple[str, str], Any], tmp_path: Path
+) -> None:
+    check(mf.train(pair(left, right, records), tmp_path / "both"), left, right)
+    if CUTS_EPISODES & {left, right}:
+        return
+    for side, name in {"left": left, "right": right}.items():
+        if (side, name) not in alone:
+            others = {"left": "random", "right": "random"} | {side: name}
+            mf.train(pair(others["left"], others["right"], records), tmp_path / side)
+            alone[side, name] = learned(tmp_path / side, side)
+        assert_same(learned(tmp_path / "both", side), alone[side, name])
+
+
+def chain() -> list[tuple[str, str]]:
+    """Few pairs with every algorithm in one of them."""
+    names = [*SMALL, *list(SMALL)[: len(SMALL) % 2]]
+    half = len(names) // 2
+    return list(zip(names[:half], names[half:], strict=True))
+
+
+@pytest.mark.parametrize(("left", "right"), chain())
+def test_pairs_over_ray(left: str, right: str, records: str, tmp_path: Path, ray_session: None) -> None:
+    check(mf.train(pair(left, right, records, "ray", env_steps=240), tmp_path), left, right)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(("left", "right"), PAIRS)
+def test_every_pair_over_ray(left: str, right: str, records: str, tmp_path: Path, ray_session: None) -> None:
+    check(mf.train(pair(left, right, records, "ray", env_steps=240), tmp_path), left, right)
