@@ -109,7 +109,9 @@ def test_this_environment_finds_the_configuration_too() -> None:
 
 def test_what_ships_can_be_planned(installed: Path, tmp_path: Path) -> None:
     """One of each kind of environment: that the wheel has every file, and each file is right, other tests hold."""
-    experiments = [f"experiment={path.stem}" for path in sorted((CONF / "experiment").glob("*.yaml"))]
+    experiments = [
+        f"experiment={name}" for name in ("cartpole_team_ppo_dqn", "pendulum_team_sac", "cartpole_family_maml")
+    ]
     environments = ["env=connect_four", "env=simple_tag wrappers=[padding,agent_indicator]", "env=openspiel"]
     overrides = experiments + environments
 
