@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from benchmarks import against_rllib, chaos, devices, learner_step, learning, rollout_worker, sampling, together
+from benchmarks import (
+    against_rllib,
+    against_sb3,
+    chaos,
+    devices,
+    imitation,
+    learner_step,
+    learning,
+    meta,
+    rollout_worker,
+    sampling,
+    suite,
+    together,
+)
 
 
 def main() -> None:
@@ -21,8 +34,16 @@ def main() -> None:
     together.report(2_000, copies=64, rounds=25)
     print("-- beside RLlib", flush=True)
     against_rllib.report()
+    print("-- learners beside Stable-Baselines3's", flush=True)
+    against_sb3.report()
     print("-- the demo, five seeds", flush=True)
     learning.report()
+    print("-- every algorithm, three seeds", flush=True)
+    suite.report()
+    print("-- imitation from an expert's records, three seeds", flush=True)
+    imitation.report()
+    print("-- one inner step on held-out tasks, three seeds", flush=True)
+    meta.report()
     print("-- processes killed for a minute", flush=True)
     chaos.report()
 

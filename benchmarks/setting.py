@@ -35,7 +35,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
         learning_starts_agent_steps=0,
         store_agent_steps=512,
         learning_rate=0.0,
-        epsilon_end=1.0,
+        epsilon=1.0,
     )
     return Experiment(
         env=Env(parallel_env, copies=copies),

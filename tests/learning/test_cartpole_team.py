@@ -14,6 +14,7 @@ import pytest
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
+from marlflow.base.schedules import Linear
 from marlflow.env import cartpole_team
 from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
 from marlflow.experiment.train import train
@@ -44,7 +45,7 @@ FAST_DQN = DQN(
     learning_rate=1e-3,
     train_every_agent_steps=8,
     learning_starts_agent_steps=500,
-    epsilon_agent_steps=6_000,
+    epsilon=Linear(1.0, 0.05, 6_000),
     target_every_updates=100,
 )
 

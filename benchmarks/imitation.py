@@ -1,0 +1,76 @@
+"""BC and MARWIL from an expert's records: whether each comes to 90 % of the expert's return, on every seed.
+
+The expert is a team of cart-poles that PPO trained; what it does after that is recorded, and learned from offline.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from marlflow.experiment.compose import composing
+from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.overrides import prepare
+from marlflow.experiment.schema import from_config
+from marlflow.experiment.train import resume, train
+from marlflow.observe.sinks import read_metrics
+
+SHARE = 0.9
+SEEDS = range(3)
+TRAINED, RECORDED = 120_000, 20_000
+"""Env steps until the expert is one, and env steps of it that are recorded."""
+_EXPERT = (
+    "env=cartpole_team",
+    "policy@policies.team=ppo",
+    "mapping=[{match: 'cart_*', policy: team}]",
+    "policies.team.algorithm.learning_rate=1e-3",
+)
+_QUIET = ("runtime=inline", "log.console=none", "log.tensorboard=false")
+
+
+def best(run_dir: Path) -> float:
+    """The highest mean return of greedy episodes in a run."""
+    found = [record["policies"]["team"]["eval_return_mean"] for record in read_metrics(run_dir / "metrics.jsonl")]
+    return max(mean for mean in found if mean is not None)
+
+
+def expert(folder: Path, seed: int) -> tuple[float, Path]:
+    """Trains an expert, then records it: its mean return while it was, exploration included, and the records."""
+    where = folder / f"expert_{seed}"
+    train(_experiment(*_EXPERT, f"seed={seed}", f"stop.env_steps={TRAINED}"), where)
+    recorded = _experiment(*_EXPERT, f"seed={seed}", f"stop.env_steps={TRAINED + RECORDED}", "record={}")
+    metrics = resume(recorded, where).metrics["policies"]["team"]
+    returns = [mean for mean in (metrics["return_mean"], metrics["eval_return_mean"]) if mean is not None]
+    return max(returns), where / "record"
+
+
+def imitated(folder: Path, algorithm: str, records: Path, seed: int) -> tuple[float, float]:
+    """What an algorithm comes to offline, and the seconds that it takes."""
+    where, began = folder / f"{algorithm}_{seed}", time.perf_counter()
+    train(_experiment(f"experiment=cartpole_team_{algorithm}", f"env.folder={records}", f"seed={seed}"), where)
+    return best(where), time.perf_counter() - began
+
+
+def _experiment(*words: str) -> Experiment:
+    with composing():
+        prepared = prepare([*words, *_QUIET])
+    return from_config(prepared.config, prepared.problems)
+
+
+def report(seeds: Sequence[int] = SEEDS) -> None:
+    """Trains, records, imitates and prints."""
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            target, records = expert(Path(folder), seed)
+            print(f"seed {seed}: expert {target:.0f} after {time.perf_counter() - began:.0f} s", flush=True)
+            for algorithm in ("bc", "marwil"):
+                reached, seconds = imitated(Path(folder), algorithm, records, seed)
+                verdict = "reached" if reached >= SHARE * target else "missed"
+                print(f"  {algorithm} {reached:.0f} in {seconds:.0f} s: {SHARE:.0%} of it {verdict}", flush=True)
+
+
+if __name__ == "__main__":
+    report()
