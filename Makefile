@@ -1,7 +1,7 @@
 # Every command a developer or CI needs. Only make and a Python >= 3.11 with venv have to be there.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-learning check format bench wheel clean
+.PHONY: help demo test test-alone test-processes test-learning check format bench wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,8 +35,19 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/marlflow train experiment=cartpole_team_ppo_dqn
 
+# Tests that start processes wait for them much of the time; the others use the second core meanwhile. Each half's
+# output comes when it is done.
+PROCESSES := tests/cli tests/examples tests/packaging tests/runtime
+
 test: check
-	$(BIN)/python -m pytest -m 'not learning' $(PYTEST_ARGS)
+	@echo 'running all tests, in two halves at once: some minutes'
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-alone test-processes
+
+test-alone: $(INSTALLED)
+	$(BIN)/python -m pytest -m 'not learning' $(addprefix --ignore=,$(PROCESSES)) $(PYTEST_ARGS)
+
+test-processes: $(INSTALLED)
+	$(BIN)/python -m pytest -m 'not learning' $(PROCESSES) $(PYTEST_ARGS)
 
 test-learning: $(INSTALLED)
 	$(BIN)/python -m pytest -m learning $(PYTEST_ARGS)

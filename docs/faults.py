@@ -49,7 +49,12 @@ INLINE = [
 ]
 ENDLESS = ["train", *SETTINGS, "stop.env_steps=900000000", "hydra.run.dir=run", "checkpoint.every_env_steps=400"]
 # One round of two env steps of each copy, so that one fault is not followed by others before the run can end in order.
-ONE_FAULT = ["rollouts.fragment_env_steps=2", "log.every_env_steps=100000", "checkpoint.every_env_steps=200"]
+ONE_FAULT = [
+    "rollouts.fragment_env_steps=2",
+    "policies.dqn_team.algorithm.n_step=1",
+    "log.every_env_steps=100000",
+    "checkpoint.every_env_steps=200",
+]
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def said(*words: str) -> str:
 
 def env(name: str) -> tuple[str, ...]:
     """The words for an environment of `faulty`."""
-    return (f"env._target_=docs.faulty.{name}", "~env.num_agents", "~env.max_cycles")
+    return (f"env._target_=docs.faulty.{name}", "~env.num_agents", "~env.max_cycles", "~env.velocities")
 
 
 def full_disk(*words: str) -> str:

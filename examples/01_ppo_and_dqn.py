@@ -89,7 +89,7 @@ def main() -> None:
         env=mf.Env(Deliveries, {"pairs": 2}),
         policies={  # the policy of a group's name plays the group: courier_0 and courier_1, customer_0 and customer_1
             "courier": mf.Policy(mf.PPO(batch_agent_steps=1_500, learning_rate=1e-3)),
-            "customer": mf.Policy(mf.DQN(epsilon_agent_steps=15_000, learning_rate=1e-3)),
+            "customer": mf.Policy(mf.DQN(epsilon=mf.Linear(1.0, 0.05, 15_000), learning_rate=1e-3)),
         },
         runtime=mf.RuntimeChoice("ray" if "--ray" in sys.argv else "inline"),
         stop=mf.Stop(env_steps=20_000),

@@ -7,6 +7,7 @@ was seldom seen (Strehl & Littman, 2008, doi:10.1016/j.jcss.2007.08.009). Both l
     python examples/03_a_plan_of_your_own.py
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from pettingzoo import ParallelEnv
 import marlflow as mf
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Update
+from marlflow.base.schedules import at_start
 from marlflow.flow import Flow, Place, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish
@@ -120,13 +122,13 @@ class CuriousPPO(mf.PPO):
 
     curiosity: float = 0.1
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(learner, self.max_staleness))
             .then(Curiosity(learner, self.curiosity))
-            .then(Advantages(learner, self.discount, self.gae_lambda))
+            .then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
             .then(Normalise(learner))
             .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
             .then(Publish(learner))

@@ -13,6 +13,7 @@ from marlflow.cli.main import main
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
+OWN_ALGORITHM = REPOSITORY / "docs" / "your_own_algorithm.md"
 
 
 def blocks(document: Path, language: str = "") -> list[str]:
@@ -30,9 +31,12 @@ def commands(document: Path) -> list[str]:
 README = REPOSITORY / "README.md"
 OWN_FILES = "--config-dir"
 ENVIRONMENTS = REPOSITORY / "docs" / "environments.md"
+ALGORITHMS = REPOSITORY / "docs" / "algorithms.md"
 OWN_MODULE = "my_module"
-LINES = [line for document in (README, TUTORIAL, ENVIRONMENTS) for line in commands(document)]
-COMMANDS = [line for line in LINES if OWN_FILES not in line and OWN_MODULE not in line]
+LINES = [line for document in (README, TUTORIAL, ENVIRONMENTS, ALGORITHMS) for line in commands(document)]
+RECORDS = "runs/expert/record"
+COMMANDS = [line for line in LINES if not any(own in line for own in (OWN_FILES, OWN_MODULE, RECORDS))]
+ON_RECORDS = [line for line in LINES if RECORDS in line]
 OF_OWN_MODULE = [line for line in LINES if OWN_MODULE in line]
 OWN_COMMANDS = [line for line in commands(README) if OWN_FILES in line]
 
@@ -45,6 +49,16 @@ def test_the_documents_have_commands() -> None:
 def test_every_command_is_a_plan_that_can_run(line: str) -> None:
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
+
+
+def test_every_command_on_records_is_a_plan_that_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = "stop.env_steps=400 rollouts.fragment_env_steps=200 evaluation.episodes=0 runtime=inline log.console=none"
+    (recording,) = [line for line in LINES if "record={}" in line]
+    assert main([*shlex.split(recording)[1:], *quick.split()]) == 0
+    assert len(ON_RECORDS) == 2
+    for line in ON_RECORDS:
+        assert main(["plan", *shlex.split(line)[2:]]) == 0
 
 
 @pytest.mark.parametrize("line", OF_OWN_MODULE)
@@ -119,3 +133,30 @@ def test_the_tutorials_plan_is_a_word_on_the_command_line(folder: Path) -> None:
     said = said_in(folder, "-c", program, *shlex.split(line))
     assert "red: scaled_ppo" in said
     assert "Scale(factor=0.1) → Advantages" in said
+
+
+def test_the_page_on_algorithms_of_ones_own_has_two_that_run(tmp_path: Path) -> None:
+    signed, soft_q, experiment = blocks(OWN_ALGORITHM, "python")
+    (soft_q_yaml,) = blocks(OWN_ALGORITHM, "yaml")
+    files = {
+        "signed.py": signed,
+        "soft_q.py": soft_q,
+        "experiment.py": experiment,
+        "conf/algorithm/soft_q.yaml": soft_q_yaml,
+        "conf/algorithm/signed_ppo.yaml": "defaults: [ppo]\n_target_: signed.SignedPPO\n",
+    }
+    (tmp_path / "conf" / "algorithm").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    plan, train = re.findall(r"^PYTHONPATH=\. marlflow (plan|train) (.*)$", "".join(blocks(OWN_ALGORITHM)), re.M)
+    assert (plan[0], train[0]) == ("plan", "train")
+    planned = [["plan", *shlex.split(words)] for _, words in (plan, train)]
+    planned.append([word.replace("soft_q", "signed_ppo").replace("=dqn", "=ppo") for word in planned[0]])
+    program = f"import experiment; from marlflow.cli.main import main; print([main(words) for words in {planned}])"
+    said = said_in(tmp_path, "-c", program)
+    assert "[0, 0, 0]" in said
+    assert "Signs → Advantages" in said
+    # What the experiment printed last: the plan's ratio is exact.
+    (stored, updates, return_mean) = re.findall(r"^(\d+) (\d+) ([\d.]+)$", said, re.M)[-1]
+    assert int(updates) == (int(stored) - 500) // 4
+    assert float(return_mean) > 25

@@ -59,6 +59,13 @@ def test_curious_plan_opens_safes_that_plain_ppo_does_not(tmp_path: Path) -> Non
     assert re.search(rf"curious after {NUMBER} updates: entropy {NUMBER}", said), "the stage on the driver prints"
 
 
+def test_three_algorithms_learn_at_once_and_a_clone_from_what_one_of_them_did(tmp_path: Path) -> None:
+    said = said_by("04_three_algorithms_and_a_clone.py", folder=tmp_path)
+    returns = {name: numbers(rf"\n{name}: a return of {NUMBER}", said)[0] for name in ("ppo", "dqn", "sac", "clone")}
+    assert min(returns.values()) > 60
+    assert returns["clone"] > 0.8 * returns["ppo"]
+
+
 def test_every_example_is_run_here() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     forgotten = [path.name for path in EXAMPLES.glob("[0-9]*.py") if f'"{path.name}"' not in tests]

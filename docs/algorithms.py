@@ -1,0 +1,177 @@
+"""Writes docs/algorithms.md from the algorithms themselves: what each can be used for, and its plan.
+
+python docs/algorithms.py              writes it
+python docs/algorithms.py --check      says whether it still says so
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import marlflow as mf  # noqa: E402  where it is, is only known above
+from marlflow.algorithms.algorithm import Algorithm  # noqa: E402
+from marlflow.algorithms.shipped import SHIPPED  # noqa: E402
+from marlflow.env import cartpole_team, pendulum_team  # noqa: E402
+from marlflow.flow import source  # noqa: E402
+from marlflow.runtime.inline import InlinePlace  # noqa: E402
+
+PAGE = Path(__file__).with_suffix(".md")
+HEAD = """\
+# Algorithms
+
+Each is one file under [marlflow/algorithms](../marlflow/algorithms): its settings, how its loss is wired to its
+networks, and its plan. Any of them learns beside any other: a test trains every pair on one environment, and each comes
+to the same as it would alone, bit for bit. This page is written by [algorithms.py](algorithms.py) from the code.
+
+```
+marlflow train env=simple_tag policy@policies.adversary=appo policy@policies.agent=sac rollouts.pace=asynchronous
+```
+
+`impala`, `appo`, `a3c` and `apex` are made for `rollouts.pace=asynchronous`, where no worker waits for another; say it
+beside them. In rounds, the default, they learn too, and wait with the others. What insists on fresh rows (`ppo`, `a2c`,
+`recurrent_ppo`, `ddppo`, `maml`) is refused there with its `max_staleness` of 0.
+
+## What they can be used for
+
+*experience*: on-policy algorithms learn from rows of their newest version (or, with `max_staleness`, from somewhat
+older ones), off-policy ones from rows of any version, offline ones from what was recorded (see
+[environments](environments.md)). *memory*: whether they take the recurrent models, `gru` and `lstm`, and then only
+those. *runs elsewhere*: what runs with the rollout workers, unless `placement.stages` says otherwise.
+
+"""
+SETTINGS = """
+## Settings that all have
+
+- **Schedules.** Every number of an algorithm that is annotated `Setting` (learning rates, coefficients, `epsilon`, ...)
+  is a number or a schedule of the policy's own agent steps sampled: `Linear(start, end, agent_steps)`,
+  `Cosine(start, end, agent_steps)`, `Step(values, at_agent_steps)`, or a class of your own with `at(agent_steps)`.
+- **Optimiser.** `optimiser` is `marlflow.learn.optimiser.Adam`, or a class of torch.optim with its settings. Gradients
+  are scaled down to `max_grad_norm`.
+- **Normalisation.** `model.normalise_observations` shifts and scales what the networks see by its running mean and
+  variance; `algorithm.normalise_returns`, where there is a critic of states, lets it learn in units that follow the
+  returns (Pop-Art). Both belong to the policy: they are published, kept in checkpoints and resumed with its weights.
+
+```
+marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.normalise_observations=true \\
+    'policies.agent.algorithm.learning_rate={_target_: marlflow.Cosine, start: 1e-3, end: 0, agent_steps: 500000}' \\
+    'policies.agent.algorithm.optimiser={_target_: torch.optim.RMSprop, alpha: 0.99}'
+```
+
+## Plans
+
+As `marlflow plan` prints them. *Lines* are those of the body of the method `plan`; beside them those of the execution
+plan of the same algorithm in RLlib Flow (Ray 1.2), where it had one. Its plan for PPO beside DQN, of 45 lines, has no
+counterpart here: plans are put together by the configuration.
+
+"""
+OF_RLLIB_FLOW = {
+    "a2c": 21,
+    "a3c": 4,
+    "ppo": 33,
+    "dqn": 45,
+    "impala": 24,
+    "appo": 24,
+    "apex": 72,
+    "ddppo": 75,
+    "maml": 42,
+    "marwil": 15,
+}
+"""Lines, measured in Ray 1.2."""
+
+
+def plan_lines(algorithm: Algorithm) -> int:
+    """How many lines the body of its `plan` has, without its docstring."""
+    lines = [line for line in inspect.getsource(type(algorithm).plan).splitlines() if line.strip()]
+    after_signature = next(number for number, line in enumerate(lines) if line.rstrip().endswith(":")) + 1
+    body = lines[after_signature:]
+    if body[0].strip().startswith('"""'):
+        end = next(n for n, line in enumerate(body) if line.strip().endswith('"""') and (n or line.count('"""') == 2))
+        body = body[end + 1 :]
+    return len(body)
+
+
+def experiment(algorithm: Algorithm) -> mf.Experiment:
+    """A run of its own, to draw its plan of."""
+    discrete = "Discrete" in algorithm.capabilities.actions
+    model = mf.GRU() if algorithm.capabilities.memory == "needed" else mf.MLP()
+    return mf.Experiment(
+        mf.Env(cartpole_team.parallel_env if discrete else pendulum_team.parallel_env),
+        {"team": mf.Policy(algorithm, model)},
+        mapping=[mf.Rule("*", "team")],
+        rollouts=mf.Rollouts(pace="asynchronous" if asynchronous(algorithm) else "lockstep"),
+    )
+
+
+def drawn(algorithm: Algorithm) -> str:
+    """Its plan; without the rollouts where it does not learn from them."""
+    if algorithm.capabilities.experience != "offline":
+        return str(mf.plan(experiment(algorithm)))
+    learner: Any = SimpleNamespace(
+        name="team", place=InlinePlace("learner team"), trains_on=algorithm.capabilities.trains_on
+    )
+    return str(algorithm.plan(source(recorded_fragments), learner, ()))
+
+
+def recorded_fragments() -> None:
+    """Where experience comes from in the plan of an offline algorithm."""
+
+
+def asynchronous(algorithm: Algorithm) -> bool:
+    """Whether it is made for workers that do not wait."""
+    return algorithm.name in ("a3c", "impala", "appo", "apex")
+
+
+def row(algorithm: Algorithm) -> str:
+    """Its line of the table."""
+    can = algorithm.capabilities
+    elsewhere = ", ".join(algorithm.stages) or ("all of learning" if can.learns_on == "workers" else "")
+    title = (inspect.getdoc(sys.modules[type(algorithm).__module__]) or "").splitlines()[0].rstrip(".")
+    cells = [
+        f"[`{algorithm.name}`](../marlflow/algorithms/{type(algorithm).__module__.rpartition('.')[2]}.py)",
+        title,
+        ", ".join(can.actions),
+        can.experience,
+        {"refused": "", "needed": "yes"}[can.memory],
+        "yes" if can.replay else "",
+        "yes" if can.state else "",
+        elsewhere,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def sections() -> Iterator[str]:
+    """One for each algorithm: its plan, and how long it is."""
+    for algorithm in SHIPPED:
+        then = OF_RLLIB_FLOW.get(algorithm.name)
+        beside = f", RLlib Flow's {then}" if then else ""
+        yield f"### {algorithm.name}\n\nLines: {plan_lines(algorithm)}{beside}.\n"
+        yield f"```\n{drawn(algorithm)}\n```\n"
+
+
+def text() -> str:
+    """The page."""
+    head = "| name | algorithm | actions | experience | memory | replay | needs `state` | runs elsewhere |"
+    table = "\n".join([head, "|---" * 8 + "|", *map(row, SHIPPED)])
+    return HEAD + table + "\n" + SETTINGS + "\n".join(sections())
+
+
+def main() -> int:
+    """Writes the page, or with --check compares; 1 if it differs."""
+    if "--check" not in sys.argv:
+        PAGE.write_text(text(), encoding="utf-8")
+        return 0
+    same = PAGE.read_text(encoding="utf-8") == text()
+    sys.stdout.write("as it was\n" if same else "it is not as it was: run python docs/algorithms.py\n")
+    return int(not same)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
