@@ -37,7 +37,7 @@ demo: $(INSTALLED)
 
 # Tests that start processes wait for them much of the time; the others use the second core meanwhile. Each half's
 # output comes when it is done.
-PROCESSES := tests/cli tests/examples tests/packaging tests/runtime
+PROCESSES := tests/cli tests/runtime
 
 test: check
 	@echo 'running all tests, in two halves at once: some minutes'
