@@ -44,7 +44,7 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         self._carts = {agent: CartPoleEnv(render_mode=render_mode) for agent in self.possible_agents}
         whole = self._carts[self.possible_agents[0]].observation_space
         # Position, velocity, angle, angular velocity: the even ones are no velocities.
-        self._seen = slice(None) if velocities else slice(0, None, 2)
+        self._velocities, self._seen = velocities, slice(None) if velocities else slice(0, None, 2)
         self._observation_space = Box(whole.low[self._seen], whole.high[self._seen], dtype=np.float32)  # type: ignore[attr-defined]
         self._random = np.random.default_rng()
         self._cycles = 0
@@ -70,7 +70,8 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         observations = {}
         for agent, cart in self._carts.items():
             cart.np_random = self._random
-            observations[agent] = cart.reset()[0][self._seen]
+            observation = cart.reset()[0]
+            observations[agent] = observation if self._velocities else observation[self._seen]
         return observations, {agent: {} for agent in self.agents}
 
     def step(
@@ -82,7 +83,7 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         observations, rewards, terminations, truncations = {}, {}, {}, {}
         for agent in self.agents:
             observation, reward, fell, _, _ = self._carts[agent].step(actions[agent])
-            observations[agent] = observation[self._seen]
+            observations[agent] = observation if self._velocities else observation[self._seen]
             rewards[agent] = float(reward)
             terminations[agent] = fell
             truncations[agent] = late and not fell
