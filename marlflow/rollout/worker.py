@@ -84,10 +84,8 @@ class RolloutWorker:
         if not copies:
             raise ConfigInvalid([f"rollout worker {worker} has no copy to play: use fewer workers, or more copies"])
         self._make_env, self._actors, self._seed, self._worker = make_env, actors, seed, worker
-        self._adapting = adapting(actors.values())
-        self._finishing, self._writer = finishing or {}, writer
-        self._policy_of = _policy_of(mapping)
-        self._with_state = frozenset(with_state)
+        self._adapting, self._finishing, self._writer = adapting(actors.values()), finishing or {}, writer
+        self._policy_of, self._with_state = _policy_of(mapping), frozenset(with_state)
         self._watchdog, self._faults = Watchdog(step_timeout_s, end_process_after_s), FaultLog(tolerated_faults)
         self._copies = self._make_copies(copies)
         window = self._copies.windows[0]
