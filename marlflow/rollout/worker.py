@@ -282,7 +282,8 @@ class RolloutWorker:
     ) -> Evaluated:
         """Evaluation episodes, by number, in environments of their own; the state of training does not change.
 
-        The seed of an episode, and of each agent's choices in it, depends on the run's seed and its number alone. `matchups` has one for each of them.
+        The seed of an episode, and of each agent's choices in it, depends on the run's seed and its number alone.
+        `matchups` has one for each of them.
         Results are in the order of `episodes`, without those that an environment broke, which are faults.
         """
         training = self._snapshot(weights or {})
