@@ -18,7 +18,7 @@ from marlflow.algorithms.a2c import A2C
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.random import RowRandom, key
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Policy, Stop
+from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Stop
 from marlflow.experiment.ready import ready
 from marlflow.experiment.train import resume, train
 from marlflow.policy.recurrent import GRU
@@ -62,7 +62,7 @@ class RockPaperScissors(ParallelEnv[str, Any, int]):
         return dict.fromkeys(self.possible_agents, np.ones(1, np.float32))
 
 
-def run_of(mode: Any, algorithm: Any, model: Any = SMALL, **changes: Any) -> Experiment:
+def run_of(mode: Any, algorithm: Any, model: Any = SMALL) -> Experiment:
     """Two policies that have learned nothing, and are all but uniform if they are stochastic."""
     return small_run(
         env=Env(RockPaperScissors, copies=2),
@@ -71,7 +71,7 @@ def run_of(mode: Any, algorithm: Any, model: Any = SMALL, **changes: Any) -> Exp
         evaluation=Evaluation(10_000, 0, EPISODES, mode),
         env_steps=40,
         seed=SEED,
-        **changes,
+        log=Log(every_env_steps=80, console="none", jsonl=False, tensorboard=False),
     )
 
 
@@ -144,8 +144,7 @@ def test_a_report_says_of_which_evaluation_its_figures_are(tmp_path: Path) -> No
     """An evaluation at each of 80 and 160 env steps, and one of more episodes at the end, of weights that are newer."""
     experiment = run_of("sampled", replace(UNTRAINED, batch_agent_steps=40))
     experiment = replace(experiment, evaluation=Evaluation(160, 3, 7, "sampled"), stop=Stop(env_steps=320))
-    experiment = replace(experiment, log=replace(experiment.log, every_env_steps=80))
-    train(experiment, tmp_path)
+    train(replace(experiment, log=replace(experiment.log, jsonl=True)), tmp_path)
     found = [report["policies"]["red"] for report in reports(tmp_path)]
     keys = ("eval_mode", "eval_episodes", "eval_env_steps")
     assert [report["env_steps"] for report in reports(tmp_path)] == [80, 160, 240, 320, 320]
@@ -159,10 +158,12 @@ def test_a_report_says_of_which_evaluation_its_figures_are(tmp_path: Path) -> No
 def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
     """What a run goes on with is the same; only what is evaluated from there on differs."""
     greedy, sampled = (run_of(mode, UNTRAINED) for mode in ("greedy", "sampled"))
+    last: list[Any] = []
     for folder, second in (("one", greedy), ("other", sampled)):
         train(greedy, tmp_path / folder)
-        resume(replace(second, stop=Stop(env_steps=160)), tmp_path / folder)
-    one, other = (without_times(reports(tmp_path / folder)[-1]) for folder in ("one", "other"))
+        result = resume(replace(second, stop=Stop(env_steps=160)), tmp_path / folder)
+        last.append(without_times(result.metrics))
+    one, other = last
     assert one["policies"]["red"].pop("eval_mode") == "greedy"
     assert other["policies"]["red"].pop("eval_mode") == "sampled"
     for report in (one, other):
