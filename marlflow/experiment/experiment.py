@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
@@ -14,6 +14,9 @@ from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.rollout.mapping import Rule
 from marlflow.rollout.matchups import Matchmaker
 from marlflow.runtime.spec import Inference, Placement, Reservation
+
+ENV_KEYS: Final = ("copies", "wrappers", "step_timeout_s")
+"""What a configuration says of an environment beside its `_target_` and the arguments of that."""
 
 
 @dataclass(frozen=True)
