@@ -6,6 +6,7 @@ default is written once, a user's own class is checked like one of marlflow's, a
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import types
@@ -301,6 +302,7 @@ def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {"values": inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)}
 
 
+@functools.lru_cache(maxsize=512)
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
     """The annotations of what a class or function takes, by name; none if they cannot be resolved."""
     source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]

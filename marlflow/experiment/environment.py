@@ -56,8 +56,8 @@ def argument_problems(env: Env) -> Iterator[str]:
     defaults = _defaults(env.factory)
     for name, value in env.arguments.items():
         wanted, came = kind_of(defaults.get(name)), kind_of(value)
-        if isinstance(value, float) and math.isnan(value):
-            yield f"env.{name} must be a number, not nan"
+        if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(name):
+            yield f"env.{name} must be a finite number, not {value}"
         elif None not in (wanted, came) and wanted != came:
             yield f"env.{name} must be {wanted}, such as {defaults[name]!r}, not {value!r:.80}"
 

@@ -167,5 +167,5 @@ def _left_in_container() -> Iterator[int]:
 
 def _written(nbytes: int) -> str:
     if nbytes >= _UNCOUNTABLE:
-        return "more than 4 million TiB"
+        return "4 million TiB"
     return f"{nbytes / 2**40:,.1f} TiB" if nbytes >= 2**40 else f"{nbytes / 2**30:,.2f} GiB"

@@ -45,6 +45,8 @@ class Range:
         return None
 
     def __str__(self) -> str:
+        if self.low <= -_LARGEST_FLOAT32:
+            return "a finite number"
         low = f"{'more than' if self.above else 'at least'} {self.shown or _written(self.low)}"
         high = f"{'less than' if self.below else 'at most'} {_written(self.high)}"
         return f"a number, {low} and {high}{self.unit}"
@@ -78,7 +80,6 @@ RANGES: Mapping[str, Range] = {
     "time_s": Range(0.0, 1e9, above=True, unit=" seconds"),
     "grace_s": Range(0.0, 1e6, unit=" seconds"),
     "return_mean": _FINITE,
-    "Stop.policies": _FINITE,
     "episodes": Range(0, 10**6),
     "every_env_steps": _STEPS,
     "keep": _COUNT,
@@ -119,7 +120,7 @@ RANGES: Mapping[str, Range] = {
     # Optimizers, schedules and models.
     **dict.fromkeys(("beta_1", "beta_2"), Range(0.0, 1.0, below=True)),
     "eps": _SOME_SHARE,
-    "weight_decay": _SHARE,
+    **dict.fromkeys(("weight_decay", "momentum", "dampening", "alpha"), _SHARE),
     **dict.fromkeys(("start", "end", "values"), _FINITE),
     "at_agent_steps": _STEPS,
     **dict.fromkeys(("hidden_sizes", "encoder_sizes", "hidden_size"), _WIDTH),

@@ -107,8 +107,9 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
         return None, problems
     spec = _spec(experiment, players, spaces, records)
     problems += [problem for name in spec.learning for problem in _window_problems(name, policies[name], spec)]
-    problems += adaptation_problems(spec, has_tasks)
     problems += memory_problems(experiment, spec, fitting)
+    if not problems:  # else there may be no memory to look at what acts
+        problems += adaptation_problems(spec, has_tasks)
     return (None, problems) if problems else (Ready(experiment, spec, agents, fitting), [])
 
 

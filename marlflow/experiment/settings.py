@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
@@ -11,12 +11,18 @@ import numpy as np
 from marlflow.algorithms.algorithm import LearningAlgorithm
 from marlflow.base.schedules import Cosine, Linear, Schedule, Step
 from marlflow.experiment.construct import LEFT, fit, hints_of
-from marlflow.experiment.experiment import Env, Experiment
+from marlflow.experiment.experiment import Env, Experiment, Stop
 from marlflow.experiment.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
 from marlflow.learn.optimiser import TorchOptimiser
 
-_OPAQUE = {(Env, "factory"), (Env, "arguments"), (Env, "wrappers"), (Experiment, "mapping")}
-"""Fields whose contents are checked where they are used: by the environment, or when agents are given policies."""
+_OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
+"""Fields whose contents are checked where they are used."""
+
+_OF_ANY_TYPE = {(Env, "factory"), (Experiment, "mapping")}
+"""Fields that also take a user's own function; what else they take is checked."""
+
+_WRITTEN_AS = {(Env, "factory"): "_target_"}
+"""Fields that a configuration calls otherwise."""
 
 _LATE_AGENT_STEPS = 2**62
 _ANY_NUMBER = Range(-INFINITY, INFINITY)
@@ -29,12 +35,15 @@ def setting_problems(value: Any, path: str = "") -> Iterator[str]:
     """
     hints = hints_of(type(value))
     for field in fields(value):
-        if (type(value), field.name) in _OPAQUE:
+        which, found = (type(value), field.name), getattr(value, field.name)
+        if which in _OPAQUE:
             continue
-        beside = isinstance(value, TorchOptimiser) and field.name == "settings"  # where they are written
-        found, where = getattr(value, field.name), path if beside else _joined(path, field.name)
+        if which in _BY_NAME:
+            yield from _BY_NAME[which](found, path)
+            continue
+        where = _joined(path, _WRITTEN_AS.get(which, field.name))
         problems: list[str] = []
-        fitted = fit(found, hints.get(field.name, Any), where, problems)
+        fitted = fit(found, Any if which in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
         if not problems and is_dataclass(fitted) and isinstance(found, Mapping):
             problems.append(f"{where} must be a {type(fitted).__name__}, not {found!r}")
         yield from problems
@@ -91,13 +100,11 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[str]:
         number = value if isinstance(value, int) else int(value) if isinstance(value, np.integer) else float(value)
         if problem := allowed.problem(number):
             yield f"{path} {problem}, not {_short(number)}"
-    elif is_dataclass(value):
-        broken = list(setting_problems(value, path))
-        yield from broken
-        if isinstance(value, Schedule) and not broken:
-            yield from schedules_out_of_range(value, path, allowed)
     elif isinstance(value, Schedule):
-        yield from schedules_out_of_range(value, path, allowed)
+        broken = list(setting_problems(value, path)) if is_dataclass(value) else []
+        yield from broken or schedules_out_of_range(value, path, allowed)
+    elif is_dataclass(value):
+        yield from setting_problems(value, path)
     else:
         yield from _items_problems(value, path, allowed)
 
@@ -112,6 +119,25 @@ def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[str]:
     elif isinstance(values, Sequence):
         for number, one in enumerate(values):
             yield from _value_problems(one, f"{path}[{number}]", allowed)
+
+
+def _goal_problems(goals: Any, path: str) -> Iterator[str]:
+    """`Stop.policies`, of which a configuration writes `{prey: {return_mean: 150}}`."""
+    for name, goal in goals.items():
+        yield from _value_problems(goal, f"{path}.policies.{name}.return_mean", RANGES["return_mean"])
+
+
+def _torch_problems(settings: Any, path: str) -> Iterator[str]:
+    """The settings of one of torch's optimizers, which are written beside its name; their types it has checked."""
+    for name, value in settings.items():
+        yield from _value_problems(value, f"{path}.{name}", RANGES.get(name, _ANY_NUMBER))
+
+
+_BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[str]]] = {
+    (Stop, "policies"): _goal_problems,
+    (TorchOptimiser, "settings"): _torch_problems,
+}
+"""Fields whose items have names of their own."""
 
 
 def _range_of(owner: Any, name: str, default: Any) -> Range:
