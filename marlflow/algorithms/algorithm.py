@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.ranges import range_problems
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Schedule, scheduled
 from marlflow.base.spaces import Spaces
@@ -105,14 +104,15 @@ class Algorithm(Protocol):
 class LearningAlgorithm:
     """What algorithms that learn have in common; a frozen dataclass derives from it.
 
-    Every field of whole numbers has to be at least 1, those `from_0` at least 0.
+    Which numbers its fields may have, experiment.ranges says by their names. A field of whole numbers whose name is not
+    there has to be at least 1, those `from_0` at least 0.
     """
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     stages: ClassVar[Mapping[str, Where]] = {}
     only_for_actors: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
-    from_0: ClassVar[frozenset[str]] = frozenset({"learning_starts_agent_steps", "max_staleness"})
+    from_0: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def replay_shards(self) -> int:
@@ -120,7 +120,7 @@ class LearningAlgorithm:
         return int(self.capabilities.replay)
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        """Actions that it cannot choose, sizes that are none, and a model whose memory it cannot use, or needs."""
+        """Actions that it cannot choose, settings that do not go together, a model that it cannot use."""
         found = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         found += self._minibatch_problems()
         return [*found, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
@@ -146,12 +146,9 @@ class LearningAlgorithm:
 
     def _setting_problems(self) -> Iterator[str]:
         for field in fields(self):  # type: ignore[arg-type]  # whoever derives from this is a dataclass
-            value, least = getattr(self, field.name), int(field.name not in self.from_0)
-            yield from range_problems(self.name, field.name, value)
+            value = getattr(self, field.name)
             if isinstance(value, Schedule) and not re.search(r"\b(Setting|Schedule)\b", str(field.type)):
                 yield f"{self.name} cannot change {field.name} while it learns; give it a number"
-            if type(value) is int and value < least:
-                yield f"{self.name} needs {field.name} of at least {least}, not {value}"
 
     def _minibatch_problems(self) -> Iterator[str]:
         batch, minibatch = (getattr(self, f"{kind}_agent_steps", 0) for kind in ("batch", "minibatch"))

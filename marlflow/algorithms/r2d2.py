@@ -42,7 +42,6 @@ class R2D2(LearningAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(
         ("Discrete",), "off-policy", SequenceTransitions, replay=True, memory="needed"
     )
-    from_0: ClassVar[frozenset[str]] = LearningAlgorithm.from_0 | {"burn_in_agent_steps"}
 
     sequence_agent_steps: int = 20
     burn_in_agent_steps: int = 10
@@ -98,8 +97,6 @@ class R2D2(LearningAlgorithm):
             f"n_step={self.n_step} of at most sequence_agent_steps={self.sequence_agent_steps}": (
                 self.n_step <= self.sequence_agent_steps
             ),
-            f"squash_epsilon above 0, not {self.squash_epsilon}": self.squash_epsilon > 0.0,
-            f"priority_max_share in [0, 1], not {self.priority_max_share}": 0.0 <= self.priority_max_share <= 1.0,
         }
         return [f"{self.name} needs {rule}" for rule, holds in rules.items() if not holds]
 

@@ -20,7 +20,7 @@ from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsL
 from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Schedule, Setting, at_start
+from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learn.compute import Compute
@@ -76,13 +76,6 @@ class SAC(FromReplay):
         )
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("sac", output=train, also={"store": store}, pace=ratio)
-
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        """As of all; and a temperature that is learned begins above 0."""
-        found = super().problems(spaces, model)
-        if not isinstance(self.initial_temperature, Schedule) and self.initial_temperature <= 0.0:
-            found.append(f"{self.name} needs an initial_temperature above 0, not {self.initial_temperature}")
-        return found
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
         """A squashed Gaussian, or a softmax over the legal actions; uniform at first."""

@@ -79,8 +79,8 @@ class Step:
 
     def __post_init__(self) -> None:
         """Raises ConfigInvalid unless there is one value more than steps, and these grow."""
-        if len(self.values) != len(self.at_agent_steps) + 1:
-            values, steps = len(self.values), len(self.values) - 1
+        if not self.values or len(self.values) != len(self.at_agent_steps) + 1:
+            values, steps = len(self.values), max(0, len(self.values) - 1)
             raise ConfigInvalid([f"a Step of {values} values has {steps} at_agent_steps: the first is from 0 on"])
         if any(later <= earlier for earlier, later in pairwise((0, *self.at_agent_steps))):
             raise ConfigInvalid([f"the at_agent_steps of a Step are above 0 and grow, not {[*self.at_agent_steps]}"])

@@ -16,6 +16,7 @@ from marlflow.cli.arguments import Words, split
 from marlflow.cli.job import prepared
 from marlflow.experiment.environment import their_frames
 from marlflow.experiment.schema import read
+from marlflow.experiment.settings import setting_problems
 from marlflow.experiment.trial import Trial, check_environment, quietly
 from marlflow.experiment.trial.report import show
 
@@ -66,6 +67,8 @@ def _tried(words: Words, episodes: int) -> Trial:
     job = prepared(words)
     problems = list(job.problems)
     experiment = read(job.config, problems)
+    if experiment is not None:
+        problems += setting_problems(experiment.env, "env")
     if problems or experiment is None:
         raise ConfigInvalid(problems)
     with _progress() as watch:

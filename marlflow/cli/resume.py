@@ -112,16 +112,9 @@ def _key(override: str) -> str:
 def _check(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
     """The checks of a run, and whether it can go on from what is kept there, before anything in it is touched."""
     from marlflow.experiment.keeping import check_identity, newest
-    from marlflow.experiment.ready import problems_of
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import runtime_of
+    from marlflow.experiment.train import check
 
-    found, made = list(problems), None
+    found = list(problems)
     experiment = read(config, found)
-    if experiment is not None:
-        made, more = problems_of(experiment, runtime_of(experiment).available())
-        found += more
-    if found:
-        raise ConfigInvalid(found)
-    assert made is not None, "an experiment without problems can be made"
-    check_identity(newest(run_dir), made)
+    check_identity(newest(run_dir), check(experiment, found))

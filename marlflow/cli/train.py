@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.cli.arguments import split
@@ -22,6 +23,8 @@ from marlflow.experiment.overrides import composition_problem
 
 if TYPE_CHECKING:
     from marlflow.experiment.train import Result
+
+_SWEEPS_ALL = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 log = logging.getLogger("marlflow")
 
@@ -34,23 +37,35 @@ def run_train(words: list[str]) -> int:
         if ready.problems:
             raise ConfigInvalid(ready.problems)
     else:
-        _check(ready.config, ready.problems)
+        _check(ready.config, ready.problems, found.multirun)
     hand_to_hydra([*found.hydra_flags, *ready.overrides], job, several=found.multirun)
     return 0
 
 
-def _check(config: DictConfig, problems: Sequence[str]) -> None:
+def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:
     """The checks of a run, made before it has so much as a folder."""
-    from marlflow.experiment.ready import problems_of
+    from marlflow.experiment.folders import folder_problems
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import runtime_of
+    from marlflow.experiment.train import check
 
     found = list(problems)
     experiment = read(config, found)
-    if experiment is not None:
-        found += problems_of(experiment, runtime_of(experiment).available())[1]
-    if found:
-        raise ConfigInvalid(found)
+    if several:
+        found += _sweep_problems(config)
+    folder = OmegaConf.select(config, "hydra.sweep.dir" if several else "hydra.run.dir")
+    if not found:  # else it may be made of what is wrong
+        found += folder_problems("the folder of the run", Path(folder))
+    check(experiment, found)
+
+
+def _sweep_problems(config: DictConfig) -> Iterator[str]:
+    """A sweeper that chooses its jobs by what came of others, and nothing that it could go by."""
+    sweeper = str(config.hydra.sweeper._target_)
+    if sweeper != _SWEEPS_ALL and config.get("objective") is None:
+        yield (
+            f"the sweeper {sweeper.rpartition('.')[2]} goes by a figure of each job, and objective is null; set "
+            "objective=policies.<id>.return_mean, or leave hydra/sweeper out to run all values"
+        )
 
 
 def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None], several: bool = False) -> None:

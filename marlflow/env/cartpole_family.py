@@ -43,7 +43,7 @@ class CartPoleFamily(CartPoleTeam):
     is drawn by the generator of `seed`. Where the poles begin depends on the seed alone.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {**CartPoleTeam.metadata, "name": "cartpole_family_v0"}
+    metadata: ClassVar[dict[str, Any]] = {**CartPoleTeam.metadata, "name": "cartpole_family_v0", "tasks": True}
 
     def __init__(
         self,

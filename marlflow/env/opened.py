@@ -37,6 +37,11 @@ class Opened:
         return self._roster.declared
 
     @property
+    def has_tasks(self) -> bool:
+        """Whether the environment says by `metadata["tasks"]` that its reset takes the number of a task."""
+        return bool((getattr(self._env, "metadata", None) or {}).get("tasks", False))
+
+    @property
     def env_steps(self) -> int:
         """Env steps (of an AEC environment: turns of living agents) in this episode."""
         return self._place.env_steps

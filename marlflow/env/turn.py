@@ -81,6 +81,11 @@ class Window(Protocol):
         ...
 
     @property
+    def has_tasks(self) -> bool:
+        """Whether the environment is a family of tasks: its `metadata` has `"tasks": True`."""
+        ...
+
+    @property
     def env_steps(self) -> int:
         """Env steps in this episode."""
         ...

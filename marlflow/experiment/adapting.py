@@ -8,14 +8,24 @@ from marlflow.policy.adapted import AdaptingActor
 from marlflow.runtime.spec import RunSpec
 
 
-def adaptation_problems(spec: RunSpec) -> Iterator[str]:
-    """One sentence for each policy that could not adapt: a phase too short for a step, or none who acts beside it."""
+def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
+    """One sentence for each reason why a policy could not adapt.
+
+    No tasks to adapt to (`has_tasks`: whether the environment has any), a phase too short for a step, or an inference
+    actor in the way.
+    """
     for name in spec.learning:
         policy = spec.policies[name]
         actor = policy.actor()
         if not isinstance(actor, AdaptingActor):
             continue
         subject, phases = f"policy {name!r} ({policy.algorithm.name})", 1 + actor.inner_steps
+        if not has_tasks:
+            yield (
+                f"{subject} adapts to tasks, and the environment has none: take a family of them, such as "
+                'env=cartpole_family, or say so of your own by metadata["tasks"] = True, if its reset takes '
+                'options={"task": n}; or use ppo'
+            )
         if spec.ticks < phases:
             least = -(-phases * spec.copies // spec.num_workers)
             yield (

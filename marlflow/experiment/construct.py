@@ -6,6 +6,7 @@ default is written once, a user's own class is checked like one of marlflow's, a
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import types
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Final, Literal, Union
 
+import numpy as np
 import torch
 
 from marlflow.base.errors import ConfigInvalid
@@ -23,6 +25,8 @@ from marlflow.learn.optimiser import TorchOptimiser
 
 TARGET: Final = "_target_"
 _UNSET = "???"
+_LARGEST_WHOLE = 10**300
+"""What a float can hold."""
 
 
 class _Left:
@@ -55,7 +59,7 @@ def arguments_for(
 ) -> dict[str, Any] | None:
     """`values` as arguments of `make`, whose first `given` parameters others give; None if a needed one is left out."""
     parameters = dict(list(_parameters(make).items())[given:])
-    hints = _hints(make)
+    hints = hints_of(make)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     arguments = {}
@@ -204,15 +208,24 @@ def _fit_sequence(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
 def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
     if is_dataclass(hint) and isinstance(value, Mapping):
         return construct(hint, value, path, problems)
-    if hint in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
-        if hint is float or float(value).is_integer():
-            return hint(value)
-        return _misfit(value, hint, path, problems)
+    if hint in (int, float) and isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool:
+        return _fit_number(value, hint, path, problems)
     if hint in (int, float, bool, str, types.NoneType):
         return value if type(value) is hint else _misfit(value, hint, path, problems)
     if _is_protocol(hint):
         return _fit_protocol(value, hint, path, problems)
     return value if isinstance(value, hint) else _misfit(value, hint, path, problems)
+
+
+def _fit_number(value: float | np.integer[Any] | np.floating[Any], hint: type, path: str, problems: list[str]) -> Any:
+    if isinstance(value, int | np.integer):
+        if abs(int(value)) > _LARGEST_WHOLE:
+            problems.append(f"{path} must be a number of at most {_LARGEST_WHOLE:g}, not one of more digits")
+            return LEFT
+        return hint(value)
+    if hint is float or float(value).is_integer():
+        return hint(value)
+    return _misfit(value, hint, path, problems)
 
 
 def _fit_protocol(value: Any, hint: type, path: str, problems: list[str]) -> Any:
@@ -261,6 +274,18 @@ def _described(hint: Any) -> str:
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
+def kind_of(value: Any) -> str | None:
+    """What a value is, as errors call it; None for what is not plain data."""
+    kinds: Mapping[str, Any] = {
+        "true or false": bool | np.bool_,
+        "a number": int | float | np.integer | np.floating,
+        "text": str,
+        "a mapping {...}": Mapping,
+        "a list [...]": list | tuple,
+    }
+    return next((kind for kind, types_of_it in kinds.items() if isinstance(value, types_of_it)), None)
+
+
 def _question(value: object, names: Sequence[str]) -> str:
     text = meant(str(value), names)
     return text if "did you mean" in text else ""
@@ -277,7 +302,9 @@ def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {"values": inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)}
 
 
-def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
+@functools.lru_cache(maxsize=512)
+def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
+    """The annotations of what a class or function takes, by name; none if they cannot be resolved."""
     source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
     try:
         return typing.get_type_hints(source)

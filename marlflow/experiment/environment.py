@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
+import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +15,8 @@ from typing import Any
 import marlflow
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.env import Window, make_environment, open_window
-from marlflow.env.make import wrapped
+from marlflow.env.make import import_factory, wrapped
+from marlflow.experiment.construct import kind_of
 from marlflow.experiment.experiment import Env
 
 _OURS = str(Path(marlflow.__file__).parent)
@@ -41,6 +45,38 @@ def _name(factory: Callable[..., Any] | str) -> str:
     if isinstance(factory, functools.partial):
         return _name(factory.func)
     return factory if isinstance(factory, str) else getattr(factory, "__qualname__", type(factory).__qualname__)
+
+
+def argument_problems(env: Env) -> Iterator[str]:
+    """Arguments of another kind than what the factory takes if they are left out; and numbers that are none.
+
+    Many environments find that out in the middle of an episode, or never. Of a factory that passes all on, the
+    `raw_env` beside it says what is taken, as in PettingZoo.
+    """
+    defaults = _defaults(env.factory)
+    for name, value in env.arguments.items():
+        wanted, came = kind_of(defaults.get(name)), kind_of(value)
+        if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(name):
+            yield f"env.{name} must be a finite number, not {value}"
+        elif None not in (wanted, came) and wanted != came:
+            yield f"env.{name} must be {wanted}, such as {defaults[name]!r}, not {value!r:.80}"
+
+
+def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
+    made = factory
+    if isinstance(made, str):
+        try:
+            made = import_factory(made)
+        except Exception:  # noqa: BLE001  (importing runs code of the user's; opening it says what is wrong)
+            return {}
+    try:
+        parameters = inspect.signature(made).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            beside = importlib.import_module(str(factory).rpartition(".")[0]) if isinstance(factory, str) else None
+            parameters = inspect.signature(getattr(beside, "raw_env", made)).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return {}
+    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 @contextmanager

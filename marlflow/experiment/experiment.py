@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
@@ -15,6 +15,9 @@ from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.rollout.mapping import Rule
 from marlflow.rollout.matchups import Matchmaker
 from marlflow.runtime.spec import Inference, Placement, Reservation
+
+ENV_KEYS: Final = ("copies", "wrappers", "step_timeout_s")
+"""What a configuration says of an environment beside its `_target_` and the arguments of that."""
 
 
 @dataclass(frozen=True)
@@ -186,11 +189,6 @@ class Evaluation:
     episodes: int = 20
     final_episodes: int | None = None
     mode: EvaluationMode = "greedy"
-
-    def __post_init__(self) -> None:
-        """Raises ConfigInvalid for a mode that does not exist."""
-        if self.mode not in (modes := get_args(EvaluationMode)):
-            raise ConfigInvalid([f"evaluation.mode is {self.mode!r}; expected {' or '.join(modes)}"])
 
     @property
     def episodes_at_the_end(self) -> int:

@@ -1,50 +1,26 @@
-"""Numbers that make no sense, wherever in an experiment they are."""
+"""Settings that are each in their range and make no sense together, wherever in an experiment they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator
 
-from marlflow.experiment.experiment import Experiment, Policy, RuntimeChoice
+from marlflow.algorithms.dqn import DQN
+from marlflow.experiment.environment import argument_problems
+from marlflow.experiment.experiment import Experiment, Policy, RunPlacement, RuntimeChoice
 from marlflow.experiment.placing import placement_problems
-
-_LEAST_STORE_BYTES = 75 * 2**20
-"""With less Ray does not start."""
+from marlflow.experiment.settings import setting_problems
 
 
-def number_problems(experiment: Experiment) -> Iterator[str]:
-    """One sentence for each number that is too small."""
-    env, rollouts, stop = experiment.env, experiment.rollouts, experiment.stop
-    at_least_one = {
-        "env.copies": env.copies,
-        "rollouts.num_workers": rollouts.num_workers,
-        "rollouts.fragment_env_steps": rollouts.fragment_env_steps,
-        "stop.env_steps": stop.env_steps,
-        "evaluation.every_env_steps": experiment.evaluation.every_env_steps,
-        "log.every_env_steps": experiment.log.every_env_steps,
-        "checkpoint.every_env_steps": experiment.checkpoint.every_env_steps,
-        "checkpoint.keep": experiment.checkpoint.keep,
-    }
-    found = list(_too_small(at_least_one, 1))
-    yield from found
-    at_least_zero = {
-        "evaluation.episodes": experiment.evaluation.episodes,
-        "evaluation.final_episodes": experiment.evaluation.final_episodes,
-        "stop.grace_s": stop.grace_s,
-        "checkpoint.replay_max_env_steps": experiment.checkpoint.replay_max_env_steps,
-        **{f"faults.{kind}": allowed for kind, allowed in asdict(experiment.faults).items()},
-    }
-    yield from _too_small(at_least_zero, 0)
-    for path, seconds in {"stop.time_s": stop.time_s, "env.step_timeout_s": env.step_timeout_s}.items():
-        if seconds is not None and seconds <= 0:
-            yield f"{path} must be more than 0 seconds, not {seconds:g}"
-    if not found:
-        yield from _shares(experiment)
-    yield from _store_problems(experiment.runtime)
-    yield from placement_problems(experiment)
-    for name, policy in experiment.policies.items():
-        yield from _policy_numbers(f"policies.{name}", policy)
-    yield from _policy_numbers("default_policy", experiment.default_policy)
+def limit_problems(experiment: Experiment) -> list[str]:
+    """One sentence for each setting out of its range, or if there is none, for each that does not go with others."""
+    if found := [*setting_problems(experiment), *argument_problems(experiment.env)]:
+        return found
+    found = [*_shares(experiment), *_store_problems(experiment.runtime), *placement_problems(experiment)]
+    policies = {f"policies.{name}": policy for name, policy in experiment.policies.items()}
+    for path, policy in {**policies, "default_policy": experiment.default_policy}.items():
+        found += _replay_problems(f"{path}.algorithm", policy)
+        found += _share_problems(path, policy, experiment.placement)
+    return found
 
 
 def _shares(experiment: Experiment) -> Iterator[str]:
@@ -64,27 +40,39 @@ def _shares(experiment: Experiment) -> Iterator[str]:
 
 
 def _store_problems(runtime: RuntimeChoice) -> Iterator[str]:
-    size = runtime.object_store_bytes
-    if size is None:
-        return
-    if size < _LEAST_STORE_BYTES:
-        yield f"runtime.object_store_bytes must be at least {_LEAST_STORE_BYTES} (75 MiB), not {size}"
-    if runtime.address is not None:
+    if runtime.object_store_bytes is not None and runtime.address is not None:
         yield (
             "runtime.object_store_bytes is for a Ray that is started here, but "
             f"runtime.address={runtime.address} joins one that is running; leave one of them out"
         )
 
 
-def _policy_numbers(path: str, policy: Policy) -> Iterator[str]:
-    at_least_one = {
-        f"{path}.stop.agent_steps": policy.stop.agent_steps,
-        f"{path}.queue_fragments": policy.queue_fragments,
-    }
-    yield from _too_small(at_least_one, 1)
+def _share_problems(path: str, policy: Policy, run: RunPlacement) -> Iterator[str]:
+    """Learners of one policy share each minibatch, and each of them needs a row of it."""
+    learners = policy.placement.num_learners or run.learners.num_learners
+    for kind in ("minibatch", "batch"):
+        rows = getattr(policy.algorithm, f"{kind}_agent_steps", None)
+        if isinstance(rows, int):
+            if policy.algorithm.capabilities.learns_on == "learner" and learners > rows:
+                yield (
+                    f"{learners:,} learners (num_learners) would share {path}.algorithm.{kind}_agent_steps={rows:,}, "
+                    "and each needs a row; lower the one, or raise the other"
+                )
+            return
 
 
-def _too_small(values: Mapping[str, float | None], least: int) -> Iterator[str]:
-    for path, value in values.items():
-        if value is not None and value < least:
-            yield f"{path} must be at least {least}, not {value:g}"
+def _replay_problems(path: str, policy: Policy) -> Iterator[str]:
+    algorithm = policy.algorithm
+    batch, held = (getattr(algorithm, f"{kind}_agent_steps", None) for kind in ("batch", "replay"))
+    if isinstance(batch, int) and isinstance(held, int) and batch > held:
+        yield (
+            f"{path}.batch_agent_steps is {batch:,}, and its replay holds {held:,} agent steps; lower it, or raise "
+            f"{path}.replay_agent_steps"
+        )
+    if isinstance(algorithm, DQN) and algorithm.atoms == 1:
+        for name, usual in {"value_min": DQN.value_min, "value_max": DQN.value_max}.items():
+            if (value := getattr(algorithm, name)) != usual:
+                yield (
+                    f"{path}.{name} is {value:g}, and atoms is 1: only with more of them are values distributions over "
+                    f"a range; set {path}.atoms=51, or leave {name} out"
+                )

@@ -25,6 +25,8 @@ from yaml import YAMLError
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent, meant, nearest
 from marlflow.experiment.compose import NAME, composed
+from marlflow.experiment.experiment import ENV_KEYS
+from marlflow.experiment.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
 
 _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
 
@@ -95,6 +97,7 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     for word in words:
         if word.read.is_sweep_override() and not multirun:
             problems.append(f"{word.line} has several values: add -m to run one job for each, or write a list as [...]")
+        problems += cast_problems(word.read)
     before = _hydra_own(words, searchpath)
     known = _Groups(before)
     groups = [word for word in words if _is_choice(word, known)]
@@ -134,9 +137,11 @@ def _is_missing(folder: str) -> bool:
 
 
 def _parsed(override: str) -> Override:
+    if problem := depth_problem(override):
+        raise ConfigInvalid([problem])
     try:
         return OverridesParser.create(_loader()).parse_overrides([override])[0]
-    except HydraException as error:
+    except (HydraException, ValueError) as error:  # the latter of numbers of thousands of digits
         if "=" not in override:
             raise ConfigInvalid([f"{override!r} is not of the form key=value, such as env=simple_tag"]) from error
         reason = str(error).splitlines()[0]
@@ -256,10 +261,17 @@ _PACKAGED = {
 
 def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
     """Gives a value the prefix that Hydra wants, or drops it and yields why."""
-    if word.read.is_delete():
-        return
     parts = word.key.split(".")
+    if word.read.is_delete():
+        if word.key in config and (problem := deletion_problem(word.key)):
+            word.prefix = None
+            yield problem
+        return
     if _exists(config, parts):
+        if problem := _another_kind(word, _found(config, parts)):
+            word.prefix = None
+            yield problem
+            return
         word.replaces = _is_another(_found(config, parts), word.values()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
         return
@@ -275,6 +287,15 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
     else:
         # New, which is right for an argument of the environment or a goal; everything else the signatures reject.
         word.prefix = word.prefix or "+"
+
+
+def _another_kind(word: _Word, present: Any) -> str | None:
+    found: str | None = None
+    for value in word.values():
+        found = found or merge_problem(word.line, word.key, present, value)
+        if word.key.partition(".")[2].partition(".")[0] not in ENV_KEYS:
+            found = found or kind_problem(word.key, present, value)
+    return found
 
 
 def _is_another(present: Any, value: Any) -> bool:

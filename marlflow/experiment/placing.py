@@ -54,11 +54,11 @@ def placement_problems(experiment: Experiment) -> Iterator[str]:
     """One sentence for each number or device of a placement that makes no sense."""
     run = experiment.placement
     yield from _reservation_problems("rollouts.placement", experiment.rollouts.placement)
-    yield from _learner_problems("placement.learners", run.learners)
+    yield from _reservation_problems("placement.learners", run.learners)
     if run.inference is not None:
         yield from _reservation_problems("placement.inference", run.inference)
         yield from _device_problems("placement.inference", run.inference.device, run.inference.num_gpus)
-    if run.shared_gpus is not None and (run.shared_gpus <= 0 or (run.shared_gpus > 1 and run.shared_gpus % 1)):
+    if run.shared_gpus is not None and run.shared_gpus > 1 and run.shared_gpus % 1:
         yield f"placement.shared_gpus must be a fraction below 1, a whole number, or null, not {run.shared_gpus:g}"
     if run.shared_gpus is not None and run.learners.num_gpus > 0:
         yield (
@@ -68,7 +68,7 @@ def placement_problems(experiment: Experiment) -> Iterator[str]:
     everybody = {f"policies.{name}": policy for name, policy in experiment.policies.items()}
     everybody["default_policy"] = experiment.default_policy
     for path, policy in everybody.items():
-        yield from _learner_problems(f"{path}.placement", policy.placement)
+        yield from _reservation_problems(f"{path}.placement", policy.placement)
         if policy.algorithm.capabilities.learns_on == "workers":
             yield from _replica_problems(f"{path}.placement", policy)
 
@@ -92,17 +92,7 @@ def _replica_problems(path: str, policy: Policy) -> Iterator[str]:
             )
 
 
-def _learner_problems(path: str, placement: Placement | PolicyPlacement) -> Iterator[str]:
-    if placement.num_learners is not None and placement.num_learners < 1:
-        yield f"{path}.num_learners must be at least 1, not {placement.num_learners}"
-    yield from _reservation_problems(path, placement)
-
-
 def _reservation_problems(path: str, takes: Reservation | Placement | PolicyPlacement | Inference) -> Iterator[str]:
-    resources = {f"resources.{name}": amount for name, amount in (takes.resources or {}).items()}
-    for key, amount in {"num_cpus": takes.num_cpus, "num_gpus": takes.num_gpus, **resources}.items():
-        if amount is not None and amount < 0:
-            yield f"{path}.{key} must be at least 0, not {amount:g}"
     if takes.num_gpus is not None and takes.num_gpus > 1 and takes.num_gpus % 1:
         yield f"{path}.num_gpus must be a fraction below 1 or a whole number, not {takes.num_gpus:g}"
 

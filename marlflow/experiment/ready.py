@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,12 @@ from marlflow.env import Window
 from marlflow.experiment.adapting import adaptation_problems
 from marlflow.experiment.environment import environment_name
 from marlflow.experiment.experiment import Env, Experiment, Policy
-from marlflow.experiment.limits import number_problems
+from marlflow.experiment.limits import limit_problems
+from marlflow.experiment.memory import memory_problems, parameters_of
 from marlflow.experiment.placing import device_problems, placements
 from marlflow.experiment.players import Players, who_plays
-from marlflow.experiment.records import looked_at, maker, offline_records, records_of
+from marlflow.experiment.records import looked_at, maker, offline_records, record_problems, records_of
+from marlflow.experiment.settings import remarks, setting_problems
 from marlflow.observe.record import PolicyMetrics
 from marlflow.policy.torso import build_torso
 from marlflow.rollout.matchups import Seats
@@ -44,6 +47,11 @@ class Ready:
     spec: RunSpec
     agents: tuple[str, ...]
     players: Mapping[str, Sequence[str]]
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What is allowed, and so unusual that it should be said."""
+        return list(remarks(self.experiment))
 
     @property
     def seats(self) -> Seats:
@@ -71,7 +79,7 @@ def problems_of(experiment: Experiment, available: Mapping[str, float] | None = 
 
 
 def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
-    problems = list(number_problems(experiment))
+    problems = limit_problems(experiment)
     try:
         with looked_at(experiment, problems) as window:
             agents = tuple(window.agents)
@@ -80,6 +88,7 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
             spaces = _spaces(window, players.agents, problems)
             fitting = _fitting(window, players, spaces)
             problems += _stateless(experiment.env, window, policies)
+            has_tasks = window.has_tasks
     except ConfigInvalid as error:
         # Without a mapping it is the environment that says which policies there are.
         known = experiment.policies if experiment.mapping else None
@@ -89,15 +98,18 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
     problems += _unknown_names(experiment, policies)
     problems += _aims(experiment, policies)
     problems += device_problems(experiment, policies)
+    problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, spaces, problems)
     for name, of_policy in spaces.items():
-        if name in policies:
+        if name in policies and not any(setting_problems(policies[name])):
             problems += _policy_problems(name, policies[name], of_policy, players.agents[name])
     if problems or any(name not in spaces for name in policies):  # the latter: the mapping could not be made
         return None, problems
     spec = _spec(experiment, players, spaces, records)
     problems += [problem for name in spec.learning for problem in _window_problems(name, policies[name], spec)]
-    problems += adaptation_problems(spec)
+    problems += memory_problems(experiment, spec, fitting)
+    if not problems:  # else there may be no memory to look at what acts
+        problems += adaptation_problems(spec, has_tasks)
     return (None, problems) if problems else (Ready(experiment, spec, agents, fitting), [])
 
 
@@ -226,10 +238,13 @@ def _able(policy: Policy, spaces: Spaces) -> list[str]:
 
 
 def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]:
-    """Why its network, or what acts, cannot be built."""
+    """Why its network, or what acts, cannot be built; a network without taking its memory, where that is possible."""
     try:
         if policy.algorithm.capabilities.learns:
-            build_torso(spaces, policy.model, torch.Generator().manual_seed(0))
+            torso = functools.partial(build_torso, spaces, policy.model, torch.Generator().manual_seed(0))
+            actor = functools.partial(policy.algorithm.actor, spaces, policy.model, 0)
+            if parameters_of(actor if acts else torso) is None:
+                torso()
         elif acts:
             policy.algorithm.actor(spaces, policy.model, 0)
     except ConfigInvalid as error:

@@ -15,6 +15,7 @@ from marlflow.env import Window, open_window
 from marlflow.env.stand_in import StandIn
 from marlflow.experiment.environment import environment_maker, opened
 from marlflow.experiment.experiment import Env, Experiment, Policy, Recorded
+from marlflow.experiment.folders import folder_problems
 from marlflow.rollout.fragment import Receipt
 from marlflow.rollout.records.environment import recorded_environment
 from marlflow.rollout.records.manifest import Manifest, environment_described, read_manifest, write_manifest
@@ -136,26 +137,33 @@ def _recorded_policy(name: str, source: Recorded, manifest: Manifest) -> str:
     raise ConfigInvalid([f"{which}; say which with policies.{name}.experience={{folder: ..., policy: ...}}"])
 
 
+def record_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
+    """Why what the run is to record cannot be: policies that are not there, nobody who plays, no folder for it."""
+    asked = experiment.record
+    if asked is None:
+        return
+    for name in asked.policies or ():
+        if name not in policies:
+            yield f"record.policies: there is no policy {name!r}{meant(name, policies, 'the policies are')}"
+    if asked.policies is not None and not asked.policies:
+        yield "record.policies is empty, so nothing would be recorded; name some, or set record=null"
+    if offline_records(experiment.env) is not None:
+        yield "record: nobody plays in this run, so there is nothing to record; leave it out"
+    if asked.folder is not None:
+        yield from folder_problems("record.folder", Path(asked.folder))
+
+
 def recording(
     experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], run_dir: Path
 ) -> Recording | None:
     """What a run records, its folder made and described; None if nothing.
 
-    Raises ConfigInvalid if that is not possible, or if records of something else are there.
+    The experiment has no `record_problems`. Raises ConfigInvalid if records of something else are there.
     """
     asked = experiment.record
     if asked is None:
         return None
     policies = spec.learning if asked.policies is None else tuple(asked.policies)
-    problems = [
-        f"record.policies: there is no policy {name!r}{meant(name, spec.policies, 'the policies are')}"
-        for name in policies
-        if name not in spec.policies
-    ]
-    if spec.offline:
-        problems.append("record: nobody plays in this run, so there is nothing to record; leave it out")
-    if problems:
-        raise ConfigInvalid(problems)
     folder = (run_dir / "record" if asked.folder is None else Path(asked.folder)).resolve()
     env = experiment.env
     write_manifest(

@@ -22,12 +22,10 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent
 from marlflow.env.make import Wrapper, import_factory
 from marlflow.experiment.construct import LEFT, TARGET, arguments_for, construct, fit, imported
-from marlflow.experiment.experiment import Env, Experiment
+from marlflow.experiment.experiment import ENV_KEYS, Env, Experiment
 from marlflow.experiment.players import UnknownMatchmaker
 from marlflow.experiment.ready import problems_of
 from marlflow.rollout.mapping import Rule
-
-_ENV_KEYS = ("copies", "wrappers", "step_timeout_s")
 
 
 class _Unknown(Random):
@@ -91,17 +89,17 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
-    """`_target_` and `_ENV_KEYS` are marlflow's, all else are the factory's arguments."""
+    """`_target_` and `ENV_KEYS` are marlflow's, all else are the factory's arguments."""
     factory = values.get(TARGET)
     if not isinstance(factory, str) or factory == "???":
         came = "is not set" if factory in (None, "???") else f"is {factory!r}"
         problems.append(f"env.{TARGET} {came}; give the import path of your environment, package.module.function")
         return LEFT
-    arguments = {key: value for key, value in values.items() if key not in (TARGET, *_ENV_KEYS)}
+    arguments = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
     known = _parameters_of(factory)
     for key in list(arguments):
         if known is not None and key not in known:
-            problems.append(absent(f"env.{key}", key, [*known, *_ENV_KEYS], factory))
+            problems.append(absent(f"env.{key}", key, [*known, *ENV_KEYS], factory))
             del arguments[key]
         elif arguments[key] == "???":
             problems.append(f"env.{key} is not set; give it a value")

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid, StageFailed
 from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.folders import folder_problems
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import check_identity, newest, only_process_in, passed_over
 from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import Ready, ready
+from marlflow.experiment.ready import Ready, problems_of
 from marlflow.experiment.records import recording
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
@@ -42,11 +43,12 @@ def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
 
     Raises what ended the run if it went wrong, once a checkpoint is taken where one can be.
     """
-    runtime = runtime_of(experiment)
-    made = _checked(experiment, runtime)
+    made, runtime = check(experiment), runtime_of(experiment)
     where = Path(run_dir) if run_dir is not None else Path("runs") / experiment.name / time.strftime("%Y%m%d_%H%M%S")
     if any((where / name).exists() for name in ("checkpoints", "metrics.jsonl")):
         raise ConfigInvalid([f"there is a run in {where} already; go on with it (resume), or choose another directory"])
+    if problems := list(folder_problems("the run's directory", where)):
+        raise ConfigInvalid(problems)
     where.mkdir(parents=True, exist_ok=True)
     return _go(made, runtime, where, None)
 
@@ -60,8 +62,7 @@ def resume(experiment: Experiment, run_dir: Path | str) -> Result:
     where = Path(run_dir)
     if not where.is_dir():
         raise ConfigInvalid([f"there is no directory {where}; resume needs that of a run"])
-    runtime = runtime_of(experiment)
-    made = _checked(experiment, runtime)
+    made, runtime = check(experiment), runtime_of(experiment)
     checkpoint = newest(where)
     check_identity(checkpoint, made)
     for text in (notes := passed_over(checkpoint)):
@@ -69,8 +70,18 @@ def resume(experiment: Experiment, run_dir: Path | str) -> Result:
     return _go(made, runtime, where, checkpoint, notes)
 
 
-def _checked(experiment: Experiment, runtime: Runtime) -> Ready:
-    made = ready(experiment, runtime.available())
+def check(experiment: Experiment | None, found: Sequence[str] = ()) -> Ready:
+    """Everything that can be known to be wrong before a run starts, for every command that runs one or shows it.
+
+    `found` is what was wrong with the configuration that the experiment was read from; it is None if that says no
+    environment. Raises InvalidInput with all problems.
+    """
+    made, problems = None, list(found)
+    if experiment is not None:
+        made, more = problems_of(experiment, runtime_of(experiment).available())
+        problems += more
+    if made is None or problems:
+        raise ConfigInvalid(problems)
     drawn_plan(made.experiment, made.spec).check()
     return made
 
@@ -86,7 +97,7 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
         interrupt = Interrupt(experiment.stop.grace_s, shown.notice)
         stack.enter_context(interrupt.listening())
         stack.callback(runtime.close)
-        for text in (*notes, f"starting {_processes(made)}", *_rounds_too_long(made)):
+        for text in (*notes, f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
             shown.notice(text)
         run = Run(made, where, runtime, shown, interrupt, checkpoint)
         stack.callback(run.reporting.close)

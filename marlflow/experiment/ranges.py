@@ -1,0 +1,156 @@
+"""The one table of ranges: which numbers and texts each setting may have, by its name.
+
+Every number of every dataclass of a configuration has an entry, which a test holds. `setting_problems` checks a whole
+experiment against it, whether Hydra composed it or Python did, so nothing else checks a number by itself; what two
+settings must have together is in limits.py and in the algorithms' own `problems`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+INFINITY = math.inf
+_MOST_STEPS = 10**15
+"""No run takes more steps: at a million a second it would last 31 years."""
+
+_LARGEST_FLOAT32 = 3.4e38
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from `low` to `high`, without `low` if `above`, without `high` if `below`; infinity only if `infinite`.
+
+    `shown` is how errors write `low`, `unit` what they write after a bound.
+    """
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+    infinite: bool = False
+    shown: str = ""
+    unit: str = ""
+
+    def problem(self, value: float) -> str | None:
+        """What `value` should be instead, as `must be at least 1`; None if it is in the range."""
+        if math.isnan(value) or (math.isinf(value) and not (self.infinite and value > 0)):
+            return "must be a number or inf" if self.infinite else f"must be {self}"
+        if value < self.low or (self.above and value == self.low):
+            return f"must be {'more than' if self.above else 'at least'} {self.shown or _written(self.low)}{self.unit}"
+        if value > self.high or (self.below and value == self.high):
+            return f"must be {'less than' if self.below else 'at most'} {_written(self.high)}{self.unit}"
+        return None
+
+    def __str__(self) -> str:
+        if self.low <= -_LARGEST_FLOAT32:
+            return "a finite number"
+        low = f"{'more than' if self.above else 'at least'} {self.shown or _written(self.low)}"
+        high = f"{'less than' if self.below else 'at most'} {_written(self.high)}"
+        return f"a number, {low} and {high}{self.unit}"
+
+
+def _written(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+
+
+_SHARE = Range(0.0, 1.0)
+_SOME_SHARE = Range(0.0, 1.0, above=True)
+_STEPS, _STEPS_OR_NONE = Range(1, _MOST_STEPS), Range(0, _MOST_STEPS)
+_COUNT, _COUNT_OR_NONE = Range(1, 10**9), Range(0, 10**9)
+_PROCESSES = Range(1, 10_000)
+_WIDTH = Range(1, 2**31 - 1)
+_PIXELS = Range(1, 2**16)
+_FINITE = Range(-_LARGEST_FLOAT32, _LARGEST_FLOAT32)
+_WEIGHT = Range(0.0, 1e6)
+# Where something is cut off: infinity is nowhere.
+_THRESHOLD = Range(0.0, INFINITY, above=True, infinite=True)
+
+RANGES: Mapping[str, Range] = {
+    # The run. `Class.name` is for that class alone, a name alone for all others.
+    "seed": Range(0, 2**63 - 1),
+    "copies": Range(1, 10**6),
+    "step_timeout_s": Range(0.001, 1e6, unit=" seconds"),
+    "num_workers": _PROCESSES,
+    "fragment_env_steps": _STEPS,
+    "queue_fragments": _COUNT,
+    "env_steps": _STEPS,
+    "time_s": Range(0.0, 1e9, above=True, unit=" seconds"),
+    "grace_s": Range(0.0, 1e6, unit=" seconds"),
+    "return_mean": _FINITE,
+    **dict.fromkeys(("episodes", "final_episodes"), Range(0, 10**6)),
+    "every_env_steps": _STEPS,
+    "keep": _COUNT,
+    "replay_max_env_steps": _STEPS_OR_NONE,
+    "passes": _COUNT,
+    "agent_steps": _STEPS,
+    "object_store_bytes": Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)"),  # with less Ray does not start
+    **dict.fromkeys(("env_errors", "env_hangs", "workers_lost", "learners_lost"), _COUNT_OR_NONE),
+    **dict.fromkeys(("replays_lost", "updates_skipped", "checkpoints_failed"), _COUNT_OR_NONE),
+    # What processes take.
+    "num_learners": _PROCESSES,
+    "num_cpus": Range(0.0, 1e6),
+    "num_gpus": Range(0.0, 1e5),
+    "shared_gpus": Range(0.0, 1e5, above=True),
+    "resources": Range(0.0, 1e15),
+    # Algorithms: sizes and intervals.
+    **dict.fromkeys(("batch_agent_steps", "minibatch_agent_steps", "sequence_agent_steps"), _STEPS),
+    **dict.fromkeys(("train_every_agent_steps", "store_agent_steps", "replay_agent_steps"), _STEPS),
+    **dict.fromkeys(("target_every_updates", "publish_every_updates", "actor_every_updates"), _STEPS),
+    **dict.fromkeys(("learning_starts_agent_steps", "burn_in_agent_steps"), _STEPS_OR_NONE),
+    **dict.fromkeys(("epochs", "microbatches", "n_step", "minibatch_tasks", "atoms"), Range(1, 10**6)),
+    **dict.fromkeys(("waiting_fragments", "draws_ahead"), _COUNT),
+    "inner_steps": Range(1, 1_000),
+    "replay_shards": _PROCESSES,
+    "max_staleness": _COUNT_OR_NONE,
+    # Algorithms: numbers. Those that are schedules have to be in the range all the time.
+    **dict.fromkeys(("learning_rate", "actor_learning_rate"), _SHARE),
+    "inner_learning_rate": Range(0.0, 10.0),
+    **dict.fromkeys(("discount", "gae_lambda", "trace_lambda", "epsilon", "priority_alpha", "priority_beta"), _SHARE),
+    **dict.fromkeys(("target_entropy_share", "scale_rate", "priority_max_share"), _SHARE),
+    **dict.fromkeys(("tau", "squash_epsilon"), _SOME_SHARE),
+    **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta"), _WEIGHT),
+    **dict.fromkeys(("initial_temperature", "scale_start"), Range(0.0, 1e6, above=True)),
+    **dict.fromkeys(("exploration_noise", "target_noise", "epsilon_ladder"), Range(0.0, 100.0)),
+    **dict.fromkeys(("clip_range", "value_clip_range", "huber_delta", "max_grad_norm", "rho_max", "c_max"), _THRESHOLD),
+    **dict.fromkeys(("target_noise_clip", "max_weight"), _THRESHOLD),
+    **dict.fromkeys(("value_min", "value_max", "target_entropy"), _FINITE),
+    # Optimizers, schedules and models.
+    **dict.fromkeys(("beta_1", "beta_2"), Range(0.0, 1.0, below=True)),
+    "eps": _SOME_SHARE,
+    **dict.fromkeys(("weight_decay", "momentum", "dampening", "alpha"), _SHARE),
+    **dict.fromkeys(("start", "end", "values"), _FINITE),
+    "at_agent_steps": _STEPS,
+    **dict.fromkeys(("hidden_sizes", "encoder_sizes", "hidden_size"), _WIDTH),
+    **dict.fromkeys(("channels", "kernel_sizes", "strides"), _PIXELS),
+}
+
+_LONGEST_NAME, _LONGEST_TEXT = 100, 4_096
+_NO_FOLDER_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$|^$')
+
+
+def name_problem(value: str) -> str | None:
+    """What a name of a run or a policy should be instead: it becomes that of a folder or a file; None if it is one."""
+    if _NO_FOLDER_NAME.search(value) or len(value.encode(errors="replace")) > _LONGEST_NAME:
+        return (
+            f"must be a name for a folder: 1 to {_LONGEST_NAME} letters, digits, _, - and others, but no / \\ : * ? "
+            '" < > |, and neither dots nor spaces at its ends'
+        )
+    return None
+
+
+def text_problem(value: str) -> str | None:
+    """What any other text should be instead; None if it is as it should be."""
+    if not value or len(value) > _LONGEST_TEXT or re.search(r"[\x00-\x1f\x7f]", value):
+        return f"must be a text of 1 to {_LONGEST_TEXT:,} characters in one line"
+    return None
+
+
+REMARKS: Mapping[tuple[str, float], str] = {
+    ("discount", 0.0): "only the reward of each decision itself counts, and nothing that comes after it",
+    ("learning_rate", 0.0): "nothing is learned",
+    ("actor_learning_rate", 0.0): "the actor learns nothing",
+}
+"""Numbers that are allowed, and so unusual that a run says what they mean."""
