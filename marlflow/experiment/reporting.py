@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.notes import notes_of
 from marlflow.flow import StageId, StageTimes
 from marlflow.observe.console import RunConsole
 from marlflow.observe.curves import draw_learning_curves
@@ -31,7 +32,7 @@ class Reporting:
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Opens the files; a run that goes on from a checkpoint drops the reports that were made after it."""
-        before = None if checkpoint is None else int(checkpoint.notes["reports"])
+        before = None if checkpoint is None else notes_of(checkpoint).reports
         self.count = before or 0
         if self._experiment.log.jsonl:
             self._lines = JsonlSink(self._run_dir / "metrics.jsonl", before)

@@ -17,6 +17,7 @@ from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper
+from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.records import Left
@@ -38,7 +39,10 @@ log = logging.getLogger("marlflow")
 
 
 class Run:
-    """A run, its parts set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there."""
+    """A run, its parts set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there.
+
+    `name` is what it is called in the folders that it records to.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class Run:
         runtime: Runtime,
         shown: RunConsole,
         interrupt: Interrupt,
+        name: str,
         checkpoint: Checkpoint | None = None,
     ) -> None:
         self._experiment, self._spec, self._run_dir = made.experiment, made.spec, run_dir
@@ -64,7 +69,7 @@ class Run:
         self._time_before_s = self._training_s = self._evaluating_s = 0.0
         self._not_kept: MarlflowError | None = None
         self.stopped_by = ""
-        self._keeper = Keeper(made, run_dir, runtime)
+        self._keeper = Keeper(made, run_dir, runtime, name)
         parts = runtime.start(made.spec, self._lost)
         self._dealer = _dealer(made)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
@@ -314,7 +319,7 @@ class Run:
                 f"{resumed.episodes_restarted} running episodes were too long to be played again and begin anew"
             )
         for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
-            if checkpoint.notes["replay"] == "none":
+            if notes_of(checkpoint).replay == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
                 self._executor.starts_again(name)
         for text in said:

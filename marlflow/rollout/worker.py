@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from marlflow.base.batch import Batch
-from marlflow.base.errors import ConfigInvalid
+from marlflow.base.errors import CheckpointFailed, ConfigInvalid
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
 from marlflow.base.spaces import Spaces
@@ -24,7 +24,7 @@ from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
 from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.finishing import Finishing
-from marlflow.rollout.fragment import Evaluated, PolicyReceipt, Receipt
+from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.rollout.history import History
 from marlflow.rollout.kept import TakenUp
 from marlflow.rollout.lanes import Lanes, PolicyOf, lanes_per_copy
@@ -137,6 +137,7 @@ class RolloutWorker:
         are those of each copy's next episodes; a copy that has used them up waits for the next collect.
         """
         began = perf_counter()
+        self._write_records()
         self._load(weights or {})
         for policy, finishing in self._finishing.items():
             finishing.published = (weights or {}).get(policy, finishing.published)
@@ -154,6 +155,16 @@ class RolloutWorker:
         receipts = {policy: cut for policy, (cut, _) in made.items()}
         receipt = self._receipt(receipts, self._copies.vanished - vanished, began)
         return receipt, {policy: batch for policy, (_, batch) in made.items()}
+
+    def _write_records(self) -> None:
+        """Writes the files that are full. At the start of a collect: the driver has the receipts of all rows so far."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.write_full()
+        except OSError as error:
+            where = f"records of rollout worker {self._worker}"
+            self._faults.report(Fault("records_failed", where, self._not_recorded(error), "", 0))
 
     def _play(self, ticks: int, finished: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
         lockstep = self._lockstep
@@ -202,14 +213,24 @@ class RolloutWorker:
     def state(self) -> Tree:
         """Everything that is carried from one collect to the next, but for weights and scheduled values; by copy.
 
-        `kept.merged` makes one of several workers', and `kept.share` what another number of workers need.
+        `kept.merged` makes one of several workers', and `kept.share` what another number of workers need. Raises
+        CheckpointFailed if recorded rows cannot be written: no checkpoint may count on rows that are not in the record.
         """
         tree = self._parts().state()
         if self._writer is not None:
-            # So that records and checkpoint agree on what there is.
-            self._writer.finish()
-            tree["copies"][0]["recorded"] = self._writer.finished
+            try:
+                self._writer.finish()
+            except OSError as error:
+                raise CheckpointFailed(self._not_recorded(error)) from error
+            tree["recorded"] = self._writer.finished
         return tree
+
+    def _not_recorded(self, error: OSError) -> str:
+        assert self._writer is not None, "only what records fails to"
+        return (
+            f"recorded rows of rollout worker {self._worker} could not be written to {self._writer.folder}: {error}; "
+            "free space there, or see that it can be written to"
+        )
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:
         """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new.
@@ -218,9 +239,6 @@ class RolloutWorker:
         `replay_max_env_steps`, or than the history had room for, begin anew; of those that do not come out the same the
         copy's next begins instead. Raises CheckpointUnusable if it is of other agents or policies.
         """
-        if self._writer is not None:
-            for one in tree["copies"]:  # a worker's first copy has its number
-                self._writer.forget_after(one["copy"], one.get("recorded", {}))
         with self._watchdog.on_guard():
             return self._parts().load_state(tree, replay_max_env_steps)
 

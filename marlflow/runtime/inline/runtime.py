@@ -10,11 +10,11 @@ import torch
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.kept import Tree, from_bytes, to_bytes
 from marlflow.learn.learner import TorchLearner
 from marlflow.replay.buffer import StoredReplay
 from marlflow.rollout.fragment import Evaluated, Fault
-from marlflow.rollout.kept import merged, share
+from marlflow.rollout.kept import files_recorded, merged, share
 from marlflow.rollout.protocol import Matchup, Request, Round, Worker
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
 from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
@@ -56,9 +56,9 @@ class InlineWorkers:
         """Greedy episodes, all on the first worker."""
         return self._workers[0].evaluate(episodes, weights, matchups)
 
-    def keep(self) -> bytes:
-        """All copies, whichever worker played them."""
-        return to_bytes(merged([worker.state() for worker in self._workers]))
+    def states(self) -> list[Tree]:
+        """What each worker carries from one round to the next."""
+        return [worker.state() for worker in self._workers]
 
     def restore(self, kept: Any, replay_max_env_steps: int) -> Resumed:
         """Each copy goes on from what was kept of it."""
@@ -114,8 +114,9 @@ class InlineRuntime:
             kept = keep_replay(replay, rows_kept.get(name, 0))
             files |= kept.files(name)
             held[name] = kept.held
-        files[WORKERS] = self._playing.keep()
-        return Kept(files, held)
+        states = self._playing.states()
+        files[WORKERS] = to_bytes(merged(states))
+        return Kept(files, held, files_recorded(states))
 
     def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
         """Goes on from what `keep` gave; see Runtime."""
