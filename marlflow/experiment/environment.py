@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.env import Window, make_environment, open_window
 from marlflow.env.make import wrapped
 from marlflow.experiment.experiment import Env
+from marlflow.rollout.closing import close_window
+
+log = logging.getLogger("marlflow")
 
 _OURS = str(Path(marlflow.__file__).parent)
 _FRAMES = 4
@@ -50,7 +54,8 @@ def opened(make_env: Callable[[], Any], env: Env) -> Iterator[Window]:
     try:
         yield window
     finally:
-        window.close()
+        if (fault := close_window(window)) is not None:
+            log.warning("%s: %s", fault.where, fault.reason)
 
 
 def _open(make_env: Callable[[], Any], env: Env) -> Window:

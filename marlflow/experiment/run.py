@@ -108,10 +108,18 @@ class Run:
             self._evaluate_at_the_end()
         self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
         self.report()
+        self._close_environments()
         for name in self._spec.learning:
             if self._tally.policies[name].updates == 0:
                 sampled = self._tally.policies[name].agent_steps_sampled
                 self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
+
+    def _close_environments(self) -> None:
+        """Once everything is kept: an environment that cannot be closed costs no more than being said and counted."""
+        if faults := self._runtime.close_environments():
+            self._tally.faulted(faults)
+            self.budget.account(faults)
+            self.report()
 
     def _evaluate_at_the_end(self) -> None:
         """What the policies came to, greedily: a plan of one stage and one item."""

@@ -15,7 +15,7 @@ class Broken(Exception):
 
 
 class FaultLog:
-    """A worker's faults, of which it goes on after `tolerated` episodes that an environment broke; `seen` is how many there were so far."""
+    """A worker's faults. It goes on after `tolerated` episodes that an environment broke; there were `seen` so far."""
 
     def __init__(self, tolerated: int = 0) -> None:
         self._tolerated = tolerated

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Weights
 from marlflow.base.kept import Tree
-from marlflow.rollout.fragment import Evaluated, Receipt
+from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.kept import TakenUp
 
 Matchup: TypeAlias = Mapping[str, str]
@@ -82,8 +82,8 @@ class Worker(Protocol):
         """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new."""
         ...
 
-    def close(self) -> None:
-        """Closes all environments."""
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        """Closes all environments, in `timeout_s` seconds if it is given; returns what went wrong."""
         ...
 
 

@@ -26,7 +26,6 @@ from marlflow.rollout.player import Player
 from marlflow.rollout.recorder import Recorder
 from marlflow.rollout.replayed import FAILURES, Replay
 
-
 BEGUN_ANEW = 1 << 40
 """Added to the number of an episode each time that it begins anew, which makes it another than it was."""
 
@@ -134,7 +133,7 @@ class Parts:
     def _restore(self, tables: Mapping[str, Table]) -> None:
         """Open rows and memory, of copies whose episodes go on."""
         numbers, stride = self.copies.numbers, self.lockstep.lanes.stride
-        # A policy whose rows are wanted only now: nobody kept what it saw in its open rows, so they are not gone on with.
+        # A policy whose rows are wanted only now: what it saw in its open rows was not kept, so they stay incomplete.
         new = [n for n, p in enumerate(self.players) if p.columns is not None and f"rows.{p.policy}" not in tables]
         opened = by_lane(tables["open"], numbers, stride)
         self.recorder.reopen(only_rows(opened, ~np.isin(self.lockstep.lanes.player_of[opened["lane"]], new)))

@@ -20,6 +20,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.env import Window
 from marlflow.policy.actor import Actor, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
+from marlflow.rollout import closing
 from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
 from marlflow.rollout.faults import FaultLog
@@ -163,8 +164,10 @@ class RolloutWorker:
         try:
             self._writer.write_full()
         except OSError as error:
-            where = f"records of rollout worker {self._worker}"
-            self._faults.report(Fault("records_failed", where, self._not_recorded(error), "", 0))
+            self._faults.report(self._records_failed(error))
+
+    def _records_failed(self, error: OSError) -> Fault:
+        return Fault("records_failed", f"records of rollout worker {self._worker}", self._not_recorded(error), "", 0)
 
     def _play(self, ticks: int, finished: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
         lockstep = self._lockstep
@@ -305,7 +308,8 @@ class RolloutWorker:
         training = self._snapshot(weights or {})
         count = min(len(episodes), _EVALUATION_COPIES)
         if self._evaluation is None or len(self._evaluation.numbers) < count:
-            self._close_evaluation()
+            for fault in self._close_evaluation(perf_counter() + closing.CLOSE_TIMEOUT_S):
+                self._faults.report(fault)
             self._evaluation = self._make_copies(range(count))
         self._load(weights or {})
         copies = len(self._evaluation.numbers)
@@ -322,16 +326,23 @@ class RolloutWorker:
         results = sorted(lockstep.results, key=lambda result: place[result.episode])
         return Evaluated(tuple(results), self._faults.take())
 
-    def _close_evaluation(self) -> None:
-        if self._evaluation is not None:
-            self._evaluation.close()
+    def _close_evaluation(self, deadline_s: float) -> list[Fault]:
+        closed, self._evaluation = self._evaluation, None
+        return [] if closed is None else closed.close(deadline_s)
 
-    def close(self) -> None:
-        """Closes all environments, and what it records."""
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        """Writes what it recorded and closes all environments; returns what went wrong.
+
+        Closing takes up to `timeout_s` seconds, by default CLOSE_TIMEOUT_S.
+        """
+        deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+        found = list(self._faults.take())
         if self._writer is not None:
-            self._writer.finish()
-        self._copies.close()
-        self._close_evaluation()
+            try:
+                self._writer.finish()
+            except OSError as error:
+                found.append(self._records_failed(error))
+        return (*found, *self._copies.close(deadline_s), *self._close_evaluation(deadline_s))
 
 
 def _policy_of(mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None) -> PolicyOf:

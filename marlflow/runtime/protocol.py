@@ -105,6 +105,10 @@ class Runtime(Protocol):
         """Bytes of memory that rows and weights take on their way between processes; None where nothing leaves one."""
         ...
 
+    def close_environments(self) -> tuple[Fault, ...]:
+        """Closes all environments, in bounded time, and returns what went wrong; nothing is collected afterwards."""
+        ...
+
     def close(self) -> None:
         """Ends everything it started; may be called twice."""
         ...

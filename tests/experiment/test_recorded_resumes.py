@@ -1,6 +1,6 @@
 """However a run that records is stopped, killed and resumed: its record is that of a run that nothing happened to.
 
-The recorded policies are random, so that a row depends on its copy and episode alone, not on how many workers there were.
+The recorded policies are random, so that a row depends on its copy and episode, and not on how many workers there were.
 """
 
 from __future__ import annotations

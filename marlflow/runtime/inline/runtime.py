@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from marlflow.base.items import Weights
 from marlflow.base.kept import Tree, from_bytes, to_bytes
 from marlflow.learn.learner import TorchLearner
 from marlflow.replay.buffer import StoredReplay
+from marlflow.rollout import closing
 from marlflow.rollout.fragment import Evaluated, Fault
 from marlflow.rollout.kept import files_recorded, merged, share
 from marlflow.rollout.protocol import Matchup, Request, Round, Worker
@@ -23,6 +26,8 @@ from marlflow.runtime.protocol import Kept, Parts, Resumed
 from marlflow.runtime.resources import without_cuda
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
+
+log = logging.getLogger("marlflow")
 
 
 class InlineWorkers:
@@ -67,10 +72,10 @@ class InlineWorkers:
             counts.append(worker.load_state(share(tree, self._spec.copies_of(number)), replay_max_env_steps))
         return Resumed(*(sum(column) for column in zip(*counts, strict=True)))
 
-    def close(self) -> None:
-        """Closes all environments."""
-        for worker in self._workers:
-            worker.close()
+    def close(self) -> tuple[Fault, ...]:
+        """Closes all environments; returns what went wrong."""
+        deadline_s = perf_counter() + closing.CLOSE_TIMEOUT_S
+        return tuple(fault for worker in self._workers for fault in worker.close(deadline_s - perf_counter()))
 
 
 class InlineRuntime:
@@ -145,9 +150,13 @@ class InlineRuntime:
             raise RuntimeError("the runtime has not been started, or is closed")
         return self._workers
 
+    def close_environments(self) -> tuple[Fault, ...]:
+        """All of them; see Runtime."""
+        workers, self._workers = self._workers, None
+        return () if workers is None else workers.close()
+
     def close(self) -> None:
-        """Closes all environments."""
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
+        """Closes all environments that are still open."""
+        for fault in self.close_environments():
+            log.warning("%s: %s", fault.where, fault.reason)
         torch.set_num_threads(self._threads)

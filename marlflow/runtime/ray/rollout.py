@@ -121,6 +121,13 @@ class RolloutActor(Host):
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
 
+    def close(self) -> Any:
+        """Closes the environments, and what is recorded; what went wrong. The process is ended afterwards."""
+        try:
+            return self._worker.close()
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+
     def beginning(
         self, number: int, next_episodes: Mapping[int, int] | None, next_fragments: Mapping[str, Mapping[int, int]]
     ) -> Any:
