@@ -77,13 +77,12 @@ class Run:
         self._parts = replace(parts, workers=self._workers)
         self._scheduler = Scheduler(made.spec, self._parts)
         plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
-        (run_dir / "plan.mmd").write_text(plan.mermaid())
-        self.reporting = Reporting(made.experiment, run_dir, shown)
+        self.reporting = Reporting(made.experiment, run_dir, shown, self._not_reported)
         self._executor = Executor(plan, self._reported, (self.reporting,), self._between_rounds)
         self._began_s = time.perf_counter()
         if checkpoint is not None:
             self._go_on_from(checkpoint)
-        self.reporting.begin(checkpoint)
+        self.reporting.begin(checkpoint, plan.mermaid())
         self.last: MetricsRecord = self._record()
 
     @property
@@ -272,7 +271,7 @@ class Run:
 
     def _kept(self) -> Path:
         self.reporting.sync()
-        return self._keeper.keep(self._tally.env_steps, self._state, self.reporting.count, self._figure())
+        return self._keeper.keep(self._tally.env_steps, self._state, self.reporting.lines, self._figure())
 
     def _figure(self) -> float | None:
         best = self._experiment.checkpoint.best
@@ -340,6 +339,13 @@ class Run:
         time_s = time.perf_counter() - self._began_s
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         return self._tally.record(time_s, self._training_s, stages, self._published(), store_bytes)
+
+    def _not_reported(self, path: Path, error: OSError) -> None:
+        """A report could not be written. That is a fault; what could not be written waits."""
+        reason = f"{error.strerror or error}; free space there, or see that it can be written to"
+        fault = Fault("reports_failed", str(path), reason, "", 0)
+        self._tally.faulted([fault])
+        self.budget.spend(fault)
 
     def _report_if_due(self) -> None:
         if self._tally.env_steps >= self._due_log:

@@ -56,9 +56,7 @@ def test_a_run_that_is_done_says_and_counts_what_cannot_be_closed(env: type[Cart
 
 
 def test_beyond_its_budget_the_run_ends_with_an_error_and_everything_kept(tmp_path: Path) -> None:
-    with pytest.raises(
-        BudgetExceeded, match=r"close\(\) raised OSError: .* gone\nthat was closes_failed 1"
-    ):
+    with pytest.raises(BudgetExceeded, match=r"close\(\) raised OSError: .* gone\nthat was closes_failed 1"):
         train(replace(run(CloseRaises), faults=Faults(closes_failed=0)), tmp_path)
     assert newest(tmp_path).env_steps == 160
     assert reports(tmp_path)[-1]["faults"]["closes_failed"] == 3

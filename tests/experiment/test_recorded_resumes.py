@@ -75,7 +75,7 @@ def killed_in(collect: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with patch.context() as during:
         during.setattr(RolloutWorker, "collect", made)
-        during.setattr(InlineWorkers, "close", lambda workers: None)
+        during.setattr(InlineWorkers, "close", lambda workers: ())
         with pytest.raises(Killed):
             yield
 
