@@ -6,6 +6,7 @@ terminated.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -37,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _FAILED
     except BrokenPipeError:  # whoever read our output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: the disk is full: {error}; free space there", file=sys.stderr)
         return _FAILED
     except Terminated:
         print("terminated", file=sys.stderr)

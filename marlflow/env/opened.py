@@ -84,8 +84,11 @@ class Opened:
         return self._place.words(agent)
 
     def close(self) -> None:
-        """Frees what the environment holds."""
-        self._env.close()
+        """Frees what the environment holds; raises EnvironmentFailed if it cannot."""
+        try:
+            self._env.close()
+        except Exception as error:
+            raise self._place.raised(error, "close()") from error
 
 
 def options_for(task: int | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import logging
 import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,9 @@ from marlflow.env import Window, make_environment, open_window
 from marlflow.env.make import import_factory, wrapped
 from marlflow.experiment.construct import kind_of
 from marlflow.experiment.experiment import Env
+from marlflow.rollout.closing import close_window
+
+log = logging.getLogger("marlflow")
 
 _OURS = str(Path(marlflow.__file__).parent)
 _FRAMES = 4
@@ -86,7 +90,8 @@ def opened(make_env: Callable[[], Any], env: Env) -> Iterator[Window]:
     try:
         yield window
     finally:
-        window.close()
+        if (fault := close_window(window)) is not None:
+            log.warning("%s: %s", fault.where, fault.reason)
 
 
 def _open(make_env: Callable[[], Any], env: Env) -> Window:

@@ -147,7 +147,10 @@ class Faults:
     Episodes that an environment broke, each of which costs its rows that were not yet delivered: `env_errors` raised or
     broke PettingZoo's contract, `env_hangs` took longer than `env.step_timeout_s`. Processes that died and were
     replaced: `workers_lost`, `learners_lost`, `replays_lost`. `updates_skipped`: optimiser steps that were not taken
-    because the gradient was not finite. `checkpoints_failed`: checkpoints that could not be written.
+    because the gradient was not finite. `checkpoints_failed`: checkpoints that could not be written; `reports_failed`:
+    writes to metrics.jsonl, TensorBoard events and drawings that failed; `records_failed`: times that recorded rows
+    could not be written, which are written later. `closes_failed`: environments whose `close()` raised, or took too
+    long.
     """
 
     env_errors: int = 0
@@ -157,6 +160,9 @@ class Faults:
     replays_lost: int = 20
     updates_skipped: int = 100
     checkpoints_failed: int = 3
+    reports_failed: int = 10
+    records_failed: int = 3
+    closes_failed: int = 100
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ _SAID = {
     "replays_lost": "it died and is replaced, empty",
     "updates_skipped": "a gradient was not finite, and its step was skipped",
     "checkpoints_failed": "it could not be written",
+    "reports_failed": "it could not be written",
+    "records_failed": "they could not be written, and wait in memory",
+    "closes_failed": "it could not be closed",
 }
 
 

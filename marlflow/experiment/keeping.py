@@ -14,6 +14,7 @@ from typing import Any
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
 from marlflow.base.kept import Tree, from_bytes, to_bytes
 from marlflow.experiment.environment import environment_name
+from marlflow.experiment.notes import Notes, notes_of
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.waiting import Waiting
 from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
@@ -58,10 +59,14 @@ def _described(value: object) -> str:
 
 
 class Keeper:
-    """Takes the checkpoints of a run, and gives back what is in one. `kept_at` are the env steps of the last."""
+    """Takes the checkpoints of a run, and gives back what is in one. `kept_at` are the env steps of the last.
 
-    def __init__(self, made: Ready, run_dir: Path, runtime: Runtime) -> None:
+    `run` is the run's name in what it records.
+    """
+
+    def __init__(self, made: Ready, run_dir: Path, runtime: Runtime, run: str) -> None:
         self._made, self._runtime, self._settings = made, runtime, made.experiment.checkpoint
+        self._run, self._recorded = run, dict[str, Mapping[str, Mapping[str, int]]]()
         self._store = Checkpoints(folder(run_dir), self._settings.keep)
         self._begin_rows()
         self.kept_at: int | None = None
@@ -91,13 +96,11 @@ class Keeper:
             files[f"{_WAITING}.{number}"] = packed
         # Of those before, what is not all evicted.
         held = {name: rows for name, rows in self._row_files.items() if rows.stop > kept.replays[rows.replay][0]}
-        notes = {
-            "identity": identity(self._made),
-            "replay": self._settings.replay,
-            "reports": reports,
-        }
+        recorded = self._recorded_with(kept.recorded)
+        notes = Notes(self._run, identity(self._made), self._settings.replay, reports, recorded)
+        shared = [name for name in held if name not in files]
         try:
-            path = self._store.write(env_steps, files, [name for name in held if name not in files], notes, figure)
+            path = self._store.write(env_steps, files, shared, notes.as_json(), figure)
         except CheckpointFailed:
             if self._last is not None and not self._last.is_dir():  # somebody removed what rows were to be shared with
                 self._begin_rows()
@@ -105,8 +108,16 @@ class Keeper:
         self._row_files = held | {name: rows for name in files if (rows := rows_file(name)) is not None}
         if self._settings.replay == "rows":
             self._rows_kept = {name: stop for name, (_, stop) in kept.replays.items()}
-        self.kept_at, self._last = env_steps, path
+        self.kept_at, self._last, self._recorded = env_steps, path, recorded
         return path
+
+    def _recorded_with(self, new: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, Mapping[str, int]]]:
+        """The files recorded so far, `new` among them; those of other folders, policies and workers are as before."""
+        if (recording := self._made.spec.recording) is None:
+            return self._recorded
+        before = self._recorded.get(recording.record, {})
+        now = {policy: {**before.get(policy, {}), **new.get(policy, {})} for policy in {**before, **new}}
+        return {**self._recorded, recording.record: now}
 
     def restore(self, checkpoint: Checkpoint) -> tuple[Tree, Waiting, Resumed]:
         """The driver's state, the rows that waited, and what could not be taken up again."""
@@ -115,6 +126,7 @@ class Keeper:
         except CheckpointUnusable as error:
             raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in error.problems]) from error
         self.kept_at, self._last = checkpoint.env_steps, checkpoint.path
+        self._recorded = dict(notes_of(checkpoint).recorded)
         self._store.go_on_from(checkpoint)
         tree = from_bytes(checkpoint.read(DRIVER))
         count = sum(name.startswith(f"{_WAITING}.") for name in checkpoint.names)
@@ -156,7 +168,7 @@ def passed_over(checkpoint: Checkpoint) -> list[str]:
 
 def check_identity(checkpoint: Checkpoint, made: Ready) -> None:
     """Raises CheckpointUnusable with every difference between the run that was kept and the one that is to go on."""
-    kept, now = checkpoint.notes["identity"], identity(made)
+    kept, now = notes_of(checkpoint).identity, identity(made)
     if problems := list(_differences(kept, now)):
         raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in problems])
 

@@ -16,14 +16,17 @@ from marlflow.env.stand_in import StandIn
 from marlflow.experiment.environment import environment_maker, opened
 from marlflow.experiment.experiment import Env, Experiment, Policy, Recorded
 from marlflow.experiment.folders import folder_problems
+from marlflow.experiment.notes import notes_of
 from marlflow.rollout.fragment import Receipt
 from marlflow.rollout.records.environment import recorded_environment
-from marlflow.rollout.records.manifest import Manifest, environment_described, read_manifest, write_manifest
+from marlflow.rollout.records.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
 from marlflow.rollout.records.reading import Records, find_records
-from marlflow.rollout.records.writing import Recording
+from marlflow.rollout.records.writing import Recording, forget_after
+from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.spec import RunSpec
 
 _OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname__}"
+_FOLDER = "record"
 _ABLE = "bc, marwil, dqn or another off-policy algorithm"
 
 
@@ -154,9 +157,9 @@ def record_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> I
 
 
 def recording(
-    experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], run_dir: Path
+    experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], run_dir: Path, run: str
 ) -> Recording | None:
-    """What a run records, its folder made and described; None if nothing.
+    """What the run named `run` records, its folder made and described; None if nothing.
 
     The experiment has no `record_problems`. Raises ConfigInvalid if records of something else are there.
     """
@@ -164,9 +167,9 @@ def recording(
     if asked is None:
         return None
     policies = spec.learning if asked.policies is None else tuple(asked.policies)
-    folder = (run_dir / "record" if asked.folder is None else Path(asked.folder)).resolve()
+    folder = (run_dir / _FOLDER if asked.folder is None else Path(asked.folder)).resolve()
     env = experiment.env
-    write_manifest(
+    there = write_manifest(
         folder,
         Manifest(
             {agent: spec.policies[policy].spaces for policy, agents in players.items() for agent in agents},
@@ -174,7 +177,19 @@ def recording(
             environment_described(env.factory, env.arguments, env.wrappers),
         ),
     )
-    return Recording(str(folder), policies)
+    return Recording(str(folder), policies, run, there.record)
+
+
+def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, now: Recording | None) -> None:
+    """Removes what a run recorded after `checkpoint`, from which it resumes: no worker runs yet.
+
+    That is in the run's own folder of records, and in the one that it records into `now`.
+    """
+    notes = notes_of(checkpoint)
+    folders = {(run_dir / _FOLDER).resolve()} | ({Path(now.folder)} if now is not None else set())
+    for folder in folders:
+        if (folder / NAME).is_file():
+            forget_after(folder, notes.run, notes.recorded.get(read_manifest(folder).record, {}))
 
 
 class Left:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.notes import notes_of
 from marlflow.flow import StageId, StageTimes
 from marlflow.observe.console import RunConsole
 from marlflow.observe.curves import draw_learning_curves
@@ -19,30 +21,53 @@ _TRACED, _LOOKED_AT = 100_000, 10_000  # intervals of stages
 
 
 class Reporting:
-    """Where a run's records go; also the hook that watches its stages. `count` reports were made so far."""
+    """Where a run's records go; also the hook that watches its stages.
 
-    def __init__(self, experiment: Experiment, run_dir: Path, shown: RunConsole) -> None:
-        self._experiment, self._run_dir, self._console = experiment, run_dir, shown
+    `failed` is told which file could not be written, and why: that ends nothing here.
+    """
+
+    def __init__(
+        self, experiment: Experiment, run_dir: Path, shown: RunConsole, failed: Callable[[Path, OSError], None]
+    ) -> None:
+        self._experiment, self._run_dir, self._console, self._failed = experiment, run_dir, shown, failed
         # Some minutes are enough to say how learners overlap; a trace to look at is kept for longer.
         self._trace = Trace(_TRACED if experiment.log.trace else _LOOKED_AT)
-        self.count = 0
         self._lines: JsonlSink | None = None
-        self._files: list[Sink] = []
+        self._lines_before = 0
+        self._files: dict[Path, Sink] = {}
 
-    def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Opens the files; a run that goes on from a checkpoint drops the reports that were made after it."""
-        before = None if checkpoint is None else int(checkpoint.notes["reports"])
-        self.count = before or 0
+    @property
+    def lines(self) -> int:
+        """How many reports are in metrics.jsonl: a run that resumes here keeps those."""
+        return self._lines_before if self._lines is None else self._lines.lines
+
+    def begin(self, checkpoint: Checkpoint | None, drawn_plan: str) -> None:
+        """Draws the plan and opens the files; a run that resumes drops the reports after its checkpoint."""
+        self._try(self._run_dir / "plan.mmd", partial((self._run_dir / "plan.mmd").write_text, drawn_plan))
+        before = None if checkpoint is None else notes_of(checkpoint).reports
+        self._lines_before = before or 0
         if self._experiment.log.jsonl:
-            self._lines = JsonlSink(self._run_dir / "metrics.jsonl", before)
-            self._files.append(self._lines)
+            self._lines = JsonlSink(self._metrics, before)
+            self._files[self._metrics] = self._lines
         if self._experiment.log.tensorboard:
-            self._files.append(TensorBoardSink(self._run_dir, None if checkpoint is None else checkpoint.env_steps))
+            resumed_at = None if checkpoint is None else checkpoint.env_steps
+            self._files[self._run_dir / "events.out.tfevents"] = TensorBoardSink(self._run_dir, resumed_at)
+
+    @property
+    def _metrics(self) -> Path:
+        return self._run_dir / "metrics.jsonl"
+
+    def _try(self, path: Path, write: Callable[[], object]) -> None:
+        """Writes to a file of reports; a disk that does not take it ends nothing."""
+        try:
+            write()
+        except OSError as error:
+            self._failed(path, error)
 
     def sync(self) -> None:
         """The reports so far outlive the machine: a checkpoint counts on them."""
         if self._lines is not None:
-            self._lines.sync()
+            self._try(self._metrics, self._lines.sync)
 
     def before(self, stage: StageId, items: int) -> None:
         """Of the executor's hook; nothing is done."""
@@ -54,17 +79,18 @@ class Reporting:
 
     def report(self, record: MetricsRecord) -> None:
         """Tells the files and the console how the run stands."""
-        self.count += 1
-        for sink in (*self._files, self._console):
-            sink.report(record)
+        for path, sink in self._files.items():
+            self._try(path, partial(sink.report, record))
+        self._console.report(record)
 
     def finish(self) -> None:
         """Draws what the run left."""
         if self._experiment.log.trace:
-            self._trace.write(self._run_dir / "trace.json")
-        if self._experiment.log.jsonl:
+            trace = self._run_dir / "trace.json"
+            self._try(trace, partial(self._trace.write, trace))
+        if self._experiment.log.jsonl and self.lines:
             curves = self._run_dir / "learning_curves.png"
-            draw_learning_curves(self._run_dir / "metrics.jsonl", curves, self._experiment.name)
+            self._try(curves, partial(draw_learning_curves, self._metrics, curves, self._experiment.name))
 
     def overlaps(self, learning: Sequence[str]) -> str:
         """How long each two learners were busy at once, in words."""
@@ -80,8 +106,8 @@ class Reporting:
 
     def close(self) -> None:
         """Closes the files."""
-        for sink in self._files:
-            sink.close()
+        for path, sink in self._files.items():
+            self._try(path, sink.close)
 
 
 def figure(record: Mapping[str, Any], path: str) -> float | None:

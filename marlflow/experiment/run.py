@@ -18,6 +18,7 @@ from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper
+from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.records import Left
@@ -39,7 +40,10 @@ log = logging.getLogger("marlflow")
 
 
 class Run:
-    """A run, its parts set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there."""
+    """A run, its parts set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there.
+
+    `name` is what it is called in the folders that it records to.
+    """
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class Run:
         runtime: Runtime,
         shown: RunConsole,
         interrupt: Interrupt,
+        name: str,
         checkpoint: Checkpoint | None = None,
     ) -> None:
         self._experiment, self._spec, self._run_dir = made.experiment, made.spec, run_dir
@@ -64,7 +69,7 @@ class Run:
         self._time_before_s = self._training_s = 0.0
         self._not_kept: MarlflowError | None = None
         self.stopped_by = ""
-        self._keeper = Keeper(made, run_dir, runtime)
+        self._keeper = Keeper(made, run_dir, runtime, name)
         parts = runtime.start(made.spec, self._lost)
         self._dealer = _dealer(made)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
@@ -73,13 +78,12 @@ class Run:
         self._evaluator = Evaluator(evaluation, self._parts.workers, self._tally, self.budget, self._published)
         self._scheduler = Scheduler(made.spec, self._parts)
         plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
-        (run_dir / "plan.mmd").write_text(plan.mermaid())
-        self.reporting = Reporting(made.experiment, run_dir, shown)
+        self.reporting = Reporting(made.experiment, run_dir, shown, self._not_reported)
         self._executor = Executor(plan, self._reported, (self.reporting,), self._between_rounds)
         self._began_s = time.perf_counter()
         if checkpoint is not None:
             self._go_on_from(checkpoint)
-        self.reporting.begin(checkpoint)
+        self.reporting.begin(checkpoint, plan.mermaid())
         self.last: MetricsRecord = self._record()
 
     @property
@@ -104,10 +108,18 @@ class Run:
             self._evaluator.at_the_end()
         self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
         self.report()
+        self._close_environments()
         for name in self._spec.learning:
             if self._tally.policies[name].updates == 0:
                 sampled = self._tally.policies[name].agent_steps_sampled
                 self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
+
+    def _close_environments(self) -> None:
+        """Once everything is kept: an environment that cannot be closed costs no more than being said and counted."""
+        if faults := self._runtime.close_environments():
+            self._tally.faulted(faults)
+            self.budget.account(faults)
+            self.report()
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
@@ -236,7 +248,7 @@ class Run:
 
     def _kept(self) -> Path:
         self.reporting.sync()
-        return self._keeper.keep(self._tally.env_steps, self._state, self.reporting.count, self._figure())
+        return self._keeper.keep(self._tally.env_steps, self._state, self.reporting.lines, self._figure())
 
     def _figure(self) -> float | None:
         best = self._experiment.checkpoint.best
@@ -291,7 +303,7 @@ class Run:
                 f"{resumed.episodes_restarted} running episodes were too long to be played again and begin anew"
             )
         for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
-            if checkpoint.notes["replay"] == "none":
+            if notes_of(checkpoint).replay == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
                 self._executor.starts_again(name)
         for text in said:
@@ -305,6 +317,13 @@ class Run:
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._tally.agent_steps_sampled)
         return self._tally.record(time_s, self._training_s, stages, self._published(), store_bytes, schedules)
+
+    def _not_reported(self, path: Path, error: OSError) -> None:
+        """A report could not be written. That is a fault; what could not be written waits."""
+        reason = f"{error.strerror or error}; free space there, or see that it can be written to"
+        fault = Fault("reports_failed", str(path), reason, "", 0)
+        self._tally.faulted([fault])
+        self.budget.spend(fault)
 
     def _report_if_due(self) -> None:
         if self._tally.env_steps >= self._due_log:

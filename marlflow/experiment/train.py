@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,10 @@ from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.folders import folder_problems
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import check_identity, newest, only_process_in, passed_over
+from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready, problems_of
-from marlflow.experiment.records import recording
+from marlflow.experiment.records import forget_recorded_after, recording
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
 from marlflow.observe.console import console
@@ -90,7 +92,10 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
     experiment = made.experiment
     with ExitStack() as stack:
         stack.enter_context(only_process_in(where))
-        recorded = recording(experiment, made.spec, made.players, where)
+        run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
+        recorded = recording(experiment, made.spec, made.players, where, run_name)
+        if checkpoint is not None:
+            forget_recorded_after(checkpoint, where, recorded)
         made = replace(made, spec=replace(made.spec, recording=recorded))
         shown = console(experiment.log.console, run_info(made, where))
         stack.callback(shown.close)
@@ -99,7 +104,7 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
         stack.callback(runtime.close)
         for text in (*notes, f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
             shown.notice(text)
-        run = Run(made, where, runtime, shown, interrupt, checkpoint)
+        run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
         stack.callback(run.reporting.close)
         interrupt.begin()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -30,7 +31,8 @@ def draw_learning_curves(
 ) -> None:
     """Draw each policy's training and evaluation return over env steps, and its `lower` in a second panel.
 
-    `title` defaults to the name of the run's folder. Raises InvalidInput if the file has no reports.
+    `title` defaults to the name of the run's folder. Raises InvalidInput if the file has no reports, OSError if the
+    picture cannot be written: one that was there stays.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -46,7 +48,12 @@ def draw_learning_curves(
     _draw_returns(returns, reports)
     _draw_lower(below, reports, lower)
     figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=_INK)
-    figure.savefig(out_png)
+    aside = out_png.with_name(f".{out_png.name}.part")
+    try:
+        figure.savefig(aside, format="png")
+        os.replace(aside, out_png)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def curve(reports: Reports, policy: str, key: str) -> Curve:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import math
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from marlflow.base.errors import InvalidInput
+from marlflow.observe.appended import AppendedFile
 from marlflow.observe.record import MetricsRecord
 
 
@@ -18,10 +22,10 @@ class Sink(Protocol):
     """What takes reports, in the order of their env steps, until it is closed."""
 
     def report(self, record: MetricsRecord) -> None:
-        """Take one report."""
+        """Take one report. Raises OSError if it cannot be written now: it waits, and is written before the next one."""
 
     def close(self) -> None:
-        """Write out what is pending and let go of everything; a second call does nothing."""
+        """Write out what waits and let go of everything; a second call does nothing. Raises OSError if it is lost."""
 
 
 class JsonlSink:
@@ -34,17 +38,21 @@ class JsonlSink:
     def __init__(self, path: Path, reports_before: int | None = None) -> None:
         if reports_before is not None and path.exists():
             _drop_reports_after(path, reports_before)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        self._lines_before = reports_before or 0
+        self._file = AppendedFile(path)
+
+    @property
+    def lines(self) -> int:
+        """How many reports the file has."""
+        return self._lines_before + self._file.written
 
     def report(self, record: MetricsRecord) -> None:
         """Append one line. Raises TypeError on a value that is no number, text, list or mapping, naming its key."""
-        self._file.write(_line(record))
-        self._file.flush()
+        self._file.append(_line(record).encode())
 
     def sync(self) -> None:
-        """Return once what was reported so far is on disk."""
-        os.fsync(self._file.fileno())
+        """Return once what was reported so far is on disk; raises OSError if it cannot be."""
+        self._file.sync()
 
     def close(self) -> None:
         """Close the file."""
@@ -69,11 +77,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _drop_reports_after(path: Path, count: int) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines[:count] if line.endswith("\n")]  # the last may have been cut off by a crash
-    aside = path.with_name(path.name + ".partial")
-    aside.write_text("".join(kept), encoding="utf-8")
-    os.replace(aside, path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines[:count] if line.endswith(b"\n")]  # the last may have been cut off by a crash
+    os.truncate(path, sum(map(len, kept)))  # in place: the disk may be full
 
 
 def _line(record: Mapping[str, Any]) -> str:
@@ -102,40 +108,51 @@ class TensorBoardSink:
 
     Totals of the run are under `run/`. TensorBoard is imported and its file made at the first report. A resumed run
     passes the env steps of its checkpoint, so that TensorBoard hides what came after it in the earlier file.
+    TensorBoard's own writer is not used: it writes in a thread, which a full disk ends with a traceback.
     """
 
     def __init__(self, directory: Path, resumed_at_env_steps: int | None = None) -> None:
         self._directory = directory
         self._resumed_at = resumed_at_env_steps
-        self._writer: Any = None
+        self._file: AppendedFile | None = None
 
     def report(self, record: MetricsRecord) -> None:
-        """Write one event that holds all scalars, and flush it."""
+        """Write one event that holds all scalars."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        if self._writer is None:
-            self._open()
+        opening = self._opening() if self._file is None else b""
+        if self._file is None:
+            stamp = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
+            self._file = AppendedFile(self._directory / f"events.out.tfevents.{stamp}")
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
-        self._write(step=int(record["env_steps"]), summary=Summary(value=values))
-        self._writer.flush()
+        self._file.append(opening + _event(step=int(record["env_steps"]), summary=Summary(value=values)))
 
     def close(self) -> None:
         """Close the event file, if there is one."""
-        if self._writer is not None:
-            self._writer.close()
+        if self._file is not None:
+            self._file.close()
 
-    def _open(self) -> None:
+    def _opening(self) -> bytes:
+        """What an event file begins with."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer = EventFileWriter(str(self._directory))
-        if self._resumed_at is not None:
-            self._write(step=self._resumed_at + 1, session_log=SessionLog(status=SessionLog.START))
+        version = _event(file_version="brain.Event:2")
+        if self._resumed_at is None:
+            return version
+        return version + _event(step=self._resumed_at + 1, session_log=SessionLog(status=SessionLog.START))
 
-    def _write(self, **fields: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
 
-        self._writer.add_event(Event(wall_time=time.time(), **fields))
+_NUMBERS = itertools.count()
+
+
+def _event(**fields: Any) -> bytes:
+    """An event as its file has it: with its length and checksums."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    written = io.BytesIO()
+    RecordWriter(written).write(Event(wall_time=time.time(), **fields).SerializeToString())
+    return written.getvalue()
 
 
 def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

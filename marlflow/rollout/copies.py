@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from time import perf_counter
 from typing import Any, TypeVar
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import Turn, Window, open_window
+from marlflow.rollout.closing import close_window
 from marlflow.rollout.faults import FaultLog
+from marlflow.rollout.fragment import Fault
 from marlflow.rollout.watchdog import Overdue, Watchdog
 
 _T = TypeVar("_T")
@@ -79,12 +81,8 @@ class Copies:
         """
         broken, number = self.windows[index], self.numbers[index]
         self._vanished_before += broken.vanished
-        reason = failure.reason
-        try:
-            self._watched(broken.close, "close()", broken.where)
-        except Exception as error:  # noqa: BLE001  a broken environment may be beyond closing: said beside the fault
-            reason = f"{reason} (and closing it raised {type(error).__name__}: {error})"
-        self.faults.add(failure, reason, rows_lost)
+        self.faults.add(failure, failure.reason, rows_lost)
+        self._close(broken)
         while True:
             try:
                 self.windows[index] = self._opened(number)
@@ -97,8 +95,7 @@ class Copies:
         """A fresh copy instead of one whose environment failed where that is no fault of this run."""
         broken = self.windows[index]
         self._vanished_before += broken.vanished
-        with suppress(Exception):  # it may be beyond closing
-            self._watched(broken.close, "close()", broken.where)
+        self._close(broken)
         self.windows[index] = self._opened(self.numbers[index])
 
     def _opened(self, number: int) -> Window:
@@ -117,7 +114,12 @@ class Copies:
         except Overdue as overdue:
             raise watchdog.hung(where(), doing, overdue) from None
 
-    def close(self) -> None:
-        """Closes all of them."""
-        for window in self.windows:
-            window.close()
+    def _close(self, broken: Window) -> None:
+        """Closes one of which a fresh copy takes the place; that it cannot be is a fault of its own."""
+        if (fault := close_window(broken, self.watchdog.timeout_s)) is not None:
+            self.faults.report(fault)
+
+    def close(self, deadline_s: float) -> list[Fault]:
+        """Closes all of them, until `deadline_s` of time.perf_counter; returns what went wrong."""
+        found = [close_window(window, deadline_s - perf_counter()) for window in self.windows]
+        return [fault for fault in found if fault is not None]

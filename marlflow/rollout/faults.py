@@ -15,7 +15,7 @@ class Broken(Exception):
 
 
 class FaultLog:
-    """A worker's faults, of which it goes on after `tolerated`; `seen` is how many there were so far."""
+    """A worker's faults. It goes on after `tolerated` episodes that an environment broke; there were `seen` so far."""
 
     def __init__(self, tolerated: int = 0) -> None:
         self._tolerated = tolerated
@@ -32,6 +32,10 @@ class FaultLog:
         """An episode was given up; `reason` is that of `failure`, or says more."""
         kind = "env_hangs" if isinstance(failure, EnvironmentHung) else "env_errors"
         self._new.append(Fault(kind, failure.where, reason, failure.user_traceback, rows_lost))
+
+    def report(self, fault: Fault) -> None:
+        """Adds a fault that costs no episode."""
+        self._new.append(fault)
 
     def take(self) -> tuple[Fault, ...]:
         """Those since the last call."""

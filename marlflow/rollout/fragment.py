@@ -29,8 +29,9 @@ class Fault:
     """Something broke and was replaced: `rows_lost` agent steps, not yet delivered or trained on, went with it.
 
     `kind` is `env_errors` (an environment raised, or broke its contract), `env_hangs`, or of a process that died
-    `workers_lost`, `learners_lost`, `replays_lost`. Of an environment the rest is as in EnvironmentFailed; of a process
-    `where` names it, `reason` says what is known of its end, and `user_traceback` is empty.
+    `workers_lost`, `learners_lost`, `replays_lost`; or another that `faults.*` has a budget for. Of an environment the
+    rest is as in EnvironmentFailed; of a process `where` names it, `reason` says what is known of its end, and
+    `user_traceback` is empty.
     """
 
     kind: str

@@ -8,6 +8,8 @@
 they are declared), and `whole`, whether all actions so far are kept. The tables are `lanes` (what is checked when the
 episode is played again), `open` (open rows), and for each policy `rows.<policy>` (what its columns have of those),
 `memory.<policy>` and `actions.<policy>` (in the order in which they were taken).
+
+The state of one worker may also have `recorded`, {policy: {worker: number of files}}: what it has recorded so far.
 """
 
 from __future__ import annotations
@@ -46,6 +48,15 @@ def merged(states: Sequence[Tree]) -> Tree:
         "copies": [copy for state in states for copy in state["copies"]],
         "tables": {name: _stacked([s["tables"][name] for s in states if name in s["tables"]]) for name in names},
     }
+
+
+def files_recorded(states: Sequence[Tree]) -> dict[str, dict[str, int]]:
+    """How many files of recorded rows there are by policy and worker, of the states of all workers."""
+    found: dict[str, dict[str, int]] = {}
+    for state in states:
+        for policy, workers in state.get("recorded", {}).items():
+            found.setdefault(policy, {}).update(workers)
+    return found
 
 
 def share(tree: Tree, copies: Collection[int]) -> Tree:

@@ -10,7 +10,7 @@ from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Weights
 from marlflow.base.kept import Tree
 from marlflow.policy.actor import EvaluationMode
-from marlflow.rollout.fragment import Evaluated, Receipt
+from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.kept import TakenUp
 
 Matchup: TypeAlias = Mapping[str, str]
@@ -84,8 +84,8 @@ class Worker(Protocol):
         """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new."""
         ...
 
-    def close(self) -> None:
-        """Closes all environments."""
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        """Closes all environments, in `timeout_s` seconds if it is given; returns what went wrong."""
         ...
 
 

@@ -26,6 +26,9 @@ from marlflow.rollout.player import Player
 from marlflow.rollout.recorder import Recorder
 from marlflow.rollout.replayed import FAILURES, Replay
 
+BEGUN_ANEW = 1 << 40
+"""Added to the number of an episode each time that it begins anew, which makes it another than it was."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -110,6 +113,9 @@ class Parts:
                 continue
             index = self.copies.numbers.index(copy)
             again = running["whole"] and running["env_steps"] <= replay_max_env_steps
+            if not again:
+                # Its rows so far were delivered and recorded: those of the new one must not have their identity.
+                running = {**running, "episode": running["episode"] + BEGUN_ANEW}
             try:
                 turns[index] = _played(replay, index, running, tables, copy) if again else replay.begin(index, running)
             except FAILURES:
@@ -127,7 +133,10 @@ class Parts:
     def _restore(self, tables: Mapping[str, Table]) -> None:
         """Open rows and memory, of copies whose episodes go on."""
         numbers, stride = self.copies.numbers, self.lockstep.lanes.stride
-        self.recorder.reopen(by_lane(tables["open"], numbers, stride))
+        # A policy whose rows are wanted only now: what it saw in its open rows was not kept, so they stay incomplete.
+        new = [n for n, p in enumerate(self.players) if p.columns is not None and f"rows.{p.policy}" not in tables]
+        opened = by_lane(tables["open"], numbers, stride)
+        self.recorder.reopen(only_rows(opened, ~np.isin(self.lockstep.lanes.player_of[opened["lane"]], new)))
         for player in self.players:
             rows, memory = tables.get(f"rows.{player.policy}"), tables.get(f"memory.{player.policy}")
             if rows is not None and player.columns is not None:
@@ -150,7 +159,9 @@ class Parts:
             }
             for what, columns in wanted.items():
                 kept, now = _kinds(tables.get(f"{what}.{player.policy}")), _kinds(columns)
-                if f"{what}.{player.policy}" in tables and kept != now:
+                # Rows that are kept of a policy whose rows nobody wants any more are left where they are.
+                wanted_now = what == "memory" or columns is not None
+                if f"{what}.{player.policy}" in tables and wanted_now and kept != now:
                     problems.append(f"the {what} of policy {player.policy!r} are kept as {kept}, and now are {now}")
         if problems:
             raise CheckpointUnusable(problems)

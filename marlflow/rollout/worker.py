@@ -13,18 +13,19 @@ from typing import Any, cast
 import numpy as np
 
 from marlflow.base.batch import Batch
-from marlflow.base.errors import ConfigInvalid
+from marlflow.base.errors import CheckpointFailed, ConfigInvalid
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
 from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
+from marlflow.rollout import closing
 from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
 from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.finishing import Finishing
-from marlflow.rollout.fragment import Evaluated, PolicyReceipt, Receipt
+from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.rollout.history import History
 from marlflow.rollout.kept import TakenUp
 from marlflow.rollout.lanes import Lanes, PolicyOf, lanes_per_copy
@@ -140,6 +141,7 @@ class RolloutWorker:
         are those of each copy's next episodes; a copy that has used them up waits for the next collect.
         """
         began = perf_counter()
+        self._write_records()
         self._load(weights or {})
         for policy, finishing in self._finishing.items():
             finishing.published = (weights or {}).get(policy, finishing.published)
@@ -157,6 +159,18 @@ class RolloutWorker:
         receipts = {policy: cut for policy, (cut, _) in made.items()}
         receipt = self._receipt(receipts, self._copies.vanished - vanished, began)
         return receipt, {policy: batch for policy, (_, batch) in made.items()}
+
+    def _write_records(self) -> None:
+        """Writes the files that are full. At the start of a collect: the driver has the receipts of all rows so far."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.write_full()
+        except OSError as error:
+            self._faults.report(self._records_failed(error))
+
+    def _records_failed(self, error: OSError) -> Fault:
+        return Fault("records_failed", f"records of rollout worker {self._worker}", self._not_recorded(error), "", 0)
 
     def _play(self, ticks: int, finished: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
         lockstep = self._lockstep
@@ -205,14 +219,24 @@ class RolloutWorker:
     def state(self) -> Tree:
         """Everything that is carried from one collect to the next, but for weights and scheduled values; by copy.
 
-        `kept.merged` makes one of several workers', and `kept.share` what another number of workers need.
+        `kept.merged` makes one of several workers', and `kept.share` what another number of workers need. Raises
+        CheckpointFailed if recorded rows cannot be written: no checkpoint may count on rows that are not in the record.
         """
         tree = self._parts().state()
         if self._writer is not None:
-            # So that records and checkpoint agree on what there is.
-            self._writer.finish()
-            tree["copies"][0]["recorded"] = self._writer.finished
+            try:
+                self._writer.finish()
+            except OSError as error:
+                raise CheckpointFailed(self._not_recorded(error)) from error
+            tree["recorded"] = self._writer.finished
         return tree
+
+    def _not_recorded(self, error: OSError) -> str:
+        assert self._writer is not None, "only what records fails to"
+        return (
+            f"recorded rows of rollout worker {self._worker} could not be written to {self._writer.folder}: {error}; "
+            "free space there, or see that it can be written to"
+        )
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:
         """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new.
@@ -221,9 +245,6 @@ class RolloutWorker:
         `replay_max_env_steps`, or than the history had room for, begin anew; of those that do not come out the same the
         copy's next begins instead. Raises CheckpointUnusable if it is of other agents or policies.
         """
-        if self._writer is not None:
-            for one in tree["copies"]:  # a worker's first copy has its number
-                self._writer.forget_after(one["copy"], one.get("recorded", {}))
         with self._watchdog.on_guard():
             return self._parts().load_state(tree, replay_max_env_steps)
 
@@ -288,7 +309,8 @@ class RolloutWorker:
         training = self._snapshot(weights or {})
         count = min(len(episodes), _EVALUATION_COPIES)
         if self._evaluation is None or len(self._evaluation.numbers) < count:
-            self._close_evaluation()
+            for fault in self._close_evaluation(perf_counter() + closing.CLOSE_TIMEOUT_S):
+                self._faults.report(fault)
             self._evaluation = self._make_copies(range(count))
         self._load(weights or {})
         copies = len(self._evaluation.numbers)
@@ -305,16 +327,23 @@ class RolloutWorker:
         results = sorted(lockstep.results, key=lambda result: place[result.episode])
         return Evaluated(tuple(results), self._faults.take())
 
-    def _close_evaluation(self) -> None:
-        if self._evaluation is not None:
-            self._evaluation.close()
+    def _close_evaluation(self, deadline_s: float) -> list[Fault]:
+        closed, self._evaluation = self._evaluation, None
+        return [] if closed is None else closed.close(deadline_s)
 
-    def close(self) -> None:
-        """Closes all environments, and what it records."""
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        """Writes what it recorded and closes all environments; returns what went wrong.
+
+        Closing takes up to `timeout_s` seconds, by default CLOSE_TIMEOUT_S.
+        """
+        deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+        found = list(self._faults.take())
         if self._writer is not None:
-            self._writer.finish()
-        self._copies.close()
-        self._close_evaluation()
+            try:
+                self._writer.finish()
+            except OSError as error:
+                found.append(self._records_failed(error))
+        return (*found, *self._copies.close(deadline_s), *self._close_evaluation(deadline_s))
 
 
 def _policy_of(mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None) -> PolicyOf:

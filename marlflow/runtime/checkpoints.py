@@ -20,7 +20,7 @@ from pathlib import Path
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable
 from marlflow.base.kept import Tree
-from marlflow.runtime.manifest import MANIFEST, Checkpoint, KeptFile, NotWholeError, file_name, manifest_text, opened
+from marlflow.runtime.manifest import MANIFEST, Checkpoint, KeptFile, NotWholeError, manifest_text, opened, tensors_file
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
@@ -107,7 +107,7 @@ class Checkpoints:
         partial.mkdir()
         kept = {name: self._link(name, partial) for name in shared}
         for name, data in files.items():
-            _write_synced(partial / file_name(name), data)
+            _write_synced(partial / tensors_file(name), data)
             kept[name] = KeptFile(len(data), hashlib.sha256(data).hexdigest())
         written = Checkpoint(self._path(env_steps), env_steps, order, figure, notes, kept)
         _write_synced(partial / MANIFEST, manifest_text(written))
@@ -131,7 +131,7 @@ class Checkpoints:
     def _link(self, name: str, partial: Path) -> KeptFile:
         assert self._last is not None
         known = self._last.files[name]
-        source, target = self._path(self._last.env_steps) / file_name(name), partial / file_name(name)
+        source, target = self._path(self._last.env_steps) / tensors_file(name), partial / tensors_file(name)
         try:
             os.link(source, target)
         except OSError:

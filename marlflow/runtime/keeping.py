@@ -22,6 +22,11 @@ def replay_file(replay: str) -> str:
     return f"replay.{replay}"
 
 
+def replay_rows_file(replay: str, first: int, stop: int) -> str:
+    """The rows of a replay with the numbers [first, stop)."""
+    return f"rows.{replay}.{first}-{stop}"
+
+
 class RowsFile(NamedTuple):
     """What the name of a file says of the rows in it: which replay's they are, and their numbers [first, stop)."""
 
@@ -32,7 +37,7 @@ class RowsFile(NamedTuple):
 
 def rows_file(name: str) -> RowsFile | None:
     """What a file's name says of the rows in it; None if it has none."""
-    found = re.fullmatch(rf"{re.escape(replay_file(''))}(.+)\.(\d+)-(\d+)", name)
+    found = re.fullmatch(r"rows\.(.*)\.(\d+)-(\d+)", name, re.DOTALL)
     return None if found is None else RowsFile(found[1], int(found[2]), int(found[3]))
 
 
@@ -53,7 +58,7 @@ class KeptReplay(NamedTuple):
     def files(self, replay: str) -> dict[str, bytes]:
         """By name."""
         state, (first, stop) = {replay_file(replay): self.state}, self.numbers
-        return {**state, f"{replay_file(replay)}.{first}-{stop}": self.rows} if stop > first else state
+        return {**state, replay_rows_file(replay, first, stop): self.rows} if stop > first else state
 
 
 def keep_replay(replay: Any, first: int) -> KeptReplay:

@@ -21,15 +21,14 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.file_names import file_name
 from marlflow.base.kept import Tree
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "checkpoint.json"
 _MANIFEST_BYTES = 64 * 2**20
-_LONGEST_NAME = 255
 _SUFFIX = ".safetensors"
 _WHY = {errno.ENOENT: "is missing", errno.ELOOP: "is a symbolic link", errno.EISDIR: "is no regular file"}
 
@@ -72,7 +71,7 @@ class Checkpoint:
         if (expected := self.files.get(name)) is None:
             raise CheckpointUnusable([f"the checkpoint {self.path} has no file {name!r}: it is of another run"])
         try:
-            with _opened(self.path / file_name(name), expected.size_bytes) as file:
+            with _opened(self.path / tensors_file(name), expected.size_bytes) as file:
                 data = file.read(expected.size_bytes)
             _check_hash(name, hashlib.sha256(data).hexdigest(), expected)
         except NotWholeError as why:
@@ -82,17 +81,13 @@ class Checkpoint:
     def verify(self) -> None:
         """Reads every file, piece by piece; raises NotWholeError."""
         for name, expected in self.files.items():
-            with _opened(self.path / file_name(name), expected.size_bytes) as file:
+            with _opened(self.path / tensors_file(name), expected.size_bytes) as file:
                 _check_hash(name, hashlib.file_digest(file, "sha256").hexdigest(), expected)
 
 
-def file_name(name: str) -> str:
+def tensors_file(name: str) -> str:
     """The name on disk of the file `name`, which may hold any characters."""
-    quoted = quote(name, safe="", errors="surrogatepass")
-    if len(quoted) + len(_SUFFIX) > _LONGEST_NAME:
-        digest = hashlib.sha256(quoted.encode()).hexdigest()
-        quoted = f"{quoted[: _LONGEST_NAME - len(_SUFFIX) - len(digest) - 1]}-{digest}"
-    return quoted + _SUFFIX
+    return file_name(name, _SUFFIX, plain=".")
 
 
 def manifest_text(checkpoint: Checkpoint) -> bytes:

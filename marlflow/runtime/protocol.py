@@ -34,13 +34,15 @@ class Kept:
     """All that a runtime's parts need to go on as if they had never stopped: files by name, each as base.kept writes.
 
     `learner.<policy>`, `replay.<name>` (all but its rows; its policy's name, or `<policy>@<shard>`),
-    `replay.<name>.<first>-<stop>` (the rows of these numbers, new since the last time), and `workers` (all workers'
+    `rows.<name>.<first>-<stop>` (the rows of these numbers, new since the last time), and `workers` (all workers'
     copies, whichever worker played them).
-    `replays` has the numbers [first, stop) of the rows that each replay holds.
+    `replays` has the numbers [first, stop) of the rows that each replay holds. `recorded` says how many files of
+    recorded rows there are, {policy: {worker: number of files}}.
     """
 
     files: Mapping[str, bytes]
     replays: Mapping[str, tuple[int, int]]
+    recorded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,10 @@ class Runtime(Protocol):
 
     def object_store_bytes(self) -> int | None:
         """Bytes of memory that rows and weights take on their way between processes; None where nothing leaves one."""
+        ...
+
+    def close_environments(self) -> tuple[Fault, ...]:
+        """Closes all environments, in bounded time, and returns what went wrong; nothing is collected afterwards."""
         ...
 
     def close(self) -> None:

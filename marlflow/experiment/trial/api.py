@@ -7,6 +7,7 @@ import io
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pettingzoo
 
 from marlflow.experiment.environment import their_frames
 from marlflow.experiment.trial.outcome import Kind, Masks, TestOutcome
+from marlflow.rollout.closing import close_within
 from marlflow.rollout.watchdog import Overdue, Watchdog
 
 # Env steps (of an AEC environment: times agents) that each test takes at most; PettingZoo's own default is 1,000.
@@ -111,7 +113,7 @@ def _said(error: Exception) -> str:
 
 
 def _watched(env: Any, watchdog: Watchdog) -> Any:
-    """The environment, whose steps and resets are watched."""
+    """The environment, whose steps and resets are watched, and which takes a bounded time to close."""
 
     def watched(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
@@ -126,6 +128,8 @@ def _watched(env: Any, watchdog: Watchdog) -> Any:
 
     if watchdog.timeout_s is not None:
         env.step, env.reset = watched(env.step), watched(env.reset)
+    # The seed test closes; what comes of it is found where the random episodes end, and must not hang here.
+    env.close = partial(close_within, env.close, "PettingZoo's test")
     return env
 
 

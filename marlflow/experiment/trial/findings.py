@@ -92,6 +92,8 @@ class Findings:
             self.failed(played.failure)
         elif not played.results:
             self._endless(played)
+        if played.not_closed is not None:
+            self.failed(played.not_closed)
         if unbalanced is not None:
             remedy = "this should not be possible: please report it, with the environment"
             self.problems.append(Problem(f"rewards: {unbalanced}", remedy))

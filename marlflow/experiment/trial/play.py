@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from marlflow.base.batch import Array, Batch
-from marlflow.base.errors import MarlflowError
+from marlflow.base.errors import EnvironmentFailed, MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.experiment.trial.ledger import Ledger
@@ -48,6 +48,7 @@ class Played:
     out_of_time: bool = False
     failure: MarlflowError | None = None
     ledger: Ledger | None = None
+    not_closed: EnvironmentFailed | None = None
 
 
 def play(
@@ -75,8 +76,8 @@ def play(
     except MarlflowError as error:
         played.failure = error
     finally:
-        if worker is not None:
-            worker.close()
+        for fault in worker.close() if worker is not None else ():
+            played.not_closed = EnvironmentFailed(fault.where, fault.reason, fault.user_traceback)
     return played
 
 

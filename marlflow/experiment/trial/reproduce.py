@@ -15,6 +15,7 @@ import numpy as np
 from marlflow.base.random import episode_seed
 from marlflow.env import Turn, Window, open_window
 from marlflow.experiment.trial.dice import Dice
+from marlflow.rollout.closing import close_window
 
 _EPISODES = 3
 _ENV_STEPS = 400  # of each
@@ -45,12 +46,12 @@ def difference(make_env: Callable[[], Any], seed: int) -> str | None:
         if differs is not None:
             return differs
     finally:
-        first.close()
+        close_window(first)
     second = open_window(make_env())
     try:
         return _replayed(second, recorded, "played in another instance")
     finally:
-        second.close()
+        close_window(second)
 
 
 def _record(window: Window, seed: int, dice: Dice, deadline: float) -> Recorded:

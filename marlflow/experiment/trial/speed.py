@@ -18,6 +18,7 @@ from marlflow.experiment.trial.play import random_actor
 from marlflow.experiment.trial.seats import Seats
 from marlflow.experiment.trial.suitable import Suitable
 from marlflow.rollout import Receipt, RolloutWorker
+from marlflow.rollout.closing import close_within
 
 _ROUNDS = 3  # of each in turn, of which the fastest counts: what disturbs only ever slows down
 _ROUND_S = 0.5
@@ -67,7 +68,7 @@ class _Bare:
         self._steps = self._forever(self._aec if isinstance(env, AECEnv) else self._parallel)
 
     def close(self) -> None:
-        self._env.close()
+        close_within(self._env.close, "the environment alone")
 
     def rate(self, seconds: float) -> float:
         """Env steps per second, over that many seconds; goes on where the last ended."""

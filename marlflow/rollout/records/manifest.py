@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from marlflow.env.make import Wrapper, import_factory
 from marlflow.rollout.records.spaces import described, spaces_of
 
 NAME = "manifest.json"
-_FORMAT = "marlflow records 1"
+_FORMAT = "marlflow records 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Manifest:
     agents: Mapping[str, Spaces]
     policies: Mapping[str, Spaces]
     environment: Environment
+    record: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
+    """Identifies the folder of records, also if it is moved."""
 
 
 def environment_described(
@@ -79,14 +83,20 @@ def wrappers_of(environment: Environment) -> list[Wrapper]:
     return found
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes it into `folder`, which is made; raises ConfigInvalid if records of another kind are there already."""
-    if (folder / NAME).exists() and (there := read_manifest(folder)) != manifest:
-        raise ConfigInvalid([f"{folder} already has records, of {_summary(there)}; record into another folder"])
+def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Writes it into `folder`, which is made; returns the one that is there, if there is an equal one already.
+
+    Raises ConfigInvalid if records of another kind are there.
+    """
+    if (folder / NAME).exists():
+        if (there := read_manifest(folder)) != manifest:
+            raise ConfigInvalid([f"{folder} already has records, of {_summary(there)}; record into another folder"])
+        return there
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f"{NAME}.part"
     aside.write_text(json.dumps(_data(manifest), indent=1))
     os.replace(aside, folder / NAME)
+    return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -115,6 +125,7 @@ def _data(manifest: Manifest) -> dict[str, Any]:
     environment = manifest.environment
     return {
         "format": _FORMAT,
+        "record": manifest.record,
         "marlflow": version("marlflow"),
         "environment": {
             "factory": environment.factory,
@@ -134,4 +145,5 @@ def _manifest(data: Mapping[str, Any]) -> Manifest:
         {name: spaces_of(spaces) for name, spaces in data["agents"].items()},
         {name: spaces_of(spaces) for name, spaces in data["policies"].items()},
         Environment(made["factory"], made["arguments"], wrappers, made["unknown"]),
+        data["record"],
     )

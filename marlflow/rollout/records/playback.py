@@ -19,7 +19,7 @@ from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.finishing import Finishing
-from marlflow.rollout.fragment import Evaluated, PolicyReceipt, Receipt
+from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.rollout.kept import TakenUp
 from marlflow.rollout.protocol import Matchup, Worker
 from marlflow.rollout.records.reading import Records
@@ -188,9 +188,9 @@ class PlaybackWorker:
             raise CheckpointUnusable([f"{before}; give it the same records"])
         playback.positions[copy] = kept["next"]
 
-    def close(self) -> None:
-        """Closes all environments."""
-        self._player.close()
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        """Closes all environments; returns what went wrong."""
+        return self._player.close(timeout_s)
 
 
 class OfflineWorker:
@@ -236,7 +236,6 @@ class OfflineWorker:
         del tree, replay_max_env_steps
         return TakenUp()
 
-    def close(self) -> None:
-        """Closes the environments of evaluations."""
-        if self._evaluator is not None:
-            self._evaluator.close()
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        """Closes the environments of evaluations; returns what went wrong."""
+        return () if self._evaluator is None else self._evaluator.close(timeout_s)

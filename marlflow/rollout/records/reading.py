@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RecordsDamaged
 from marlflow.rollout.records.tables import to_columns
-from marlflow.rollout.records.writing import ENV_STEPS, ROWS, SEGMENTS
+from marlflow.rollout.records.writing import ENV_STEPS, ROWS, SEGMENTS, policy_folder
 
 
 class RecordedFragment(NamedTuple):
@@ -48,7 +48,7 @@ class Records:
         return first.only(np.zeros(len(first.segments["length"]), bool))
 
     def _columns(self, fragment: RecordedFragment, ending: str) -> Any:
-        path = Path(self.folder, self.policy, fragment.file + ending)
+        path = policy_folder(self.folder, self.policy) / (fragment.file + ending)
         try:
             with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
                 return to_columns(file.read_row_group(fragment.group, use_threads=False))
@@ -61,7 +61,7 @@ def find_records(folder: Path | str, policy: str, passes: int = 1) -> Records:
 
     Raises ConfigInvalid if there are none, or with every file that cannot be read.
     """
-    where, problems = Path(folder, policy), []
+    where, problems = policy_folder(folder, policy), []
     files = hashlib.blake2b(digest_size=7)
     found: list[RecordedFragment] = []
     for path in sorted(where.glob(f"*{ROWS}")):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.kept import Tree, from_bytes, to_bytes
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.actor import EvaluationMode
 from marlflow.replay.buffer import StoredReplay
+from marlflow.rollout import closing
 from marlflow.rollout.fragment import Evaluated, Fault
-from marlflow.rollout.kept import merged, share
+from marlflow.rollout.kept import files_recorded, merged, share
 from marlflow.rollout.protocol import Matchup, Request, Round, Worker
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
 from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
@@ -24,6 +27,8 @@ from marlflow.runtime.protocol import Kept, Parts, Resumed
 from marlflow.runtime.resources import without_cuda
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
+
+log = logging.getLogger("marlflow")
 
 
 class InlineWorkers:
@@ -61,9 +66,9 @@ class InlineWorkers:
         """Evaluation episodes, all on the first worker."""
         return self._workers[0].evaluate(episodes, weights, matchups, mode)
 
-    def keep(self) -> bytes:
-        """All copies, whichever worker played them."""
-        return to_bytes(merged([worker.state() for worker in self._workers]))
+    def states(self) -> list[Tree]:
+        """What each worker carries from one round to the next."""
+        return [worker.state() for worker in self._workers]
 
     def restore(self, kept: Any, replay_max_env_steps: int) -> Resumed:
         """Each copy goes on from what was kept of it."""
@@ -72,10 +77,10 @@ class InlineWorkers:
             counts.append(worker.load_state(share(tree, self._spec.copies_of(number)), replay_max_env_steps))
         return Resumed(*(sum(column) for column in zip(*counts, strict=True)))
 
-    def close(self) -> None:
-        """Closes all environments."""
-        for worker in self._workers:
-            worker.close()
+    def close(self) -> tuple[Fault, ...]:
+        """Closes all environments; returns what went wrong."""
+        deadline_s = perf_counter() + closing.CLOSE_TIMEOUT_S
+        return tuple(fault for worker in self._workers for fault in worker.close(deadline_s - perf_counter()))
 
 
 class InlineRuntime:
@@ -119,8 +124,9 @@ class InlineRuntime:
             kept = keep_replay(replay, rows_kept.get(name, 0))
             files |= kept.files(name)
             held[name] = kept.held
-        files[WORKERS] = self._playing.keep()
-        return Kept(files, held)
+        states = self._playing.states()
+        files[WORKERS] = to_bytes(merged(states))
+        return Kept(files, held, files_recorded(states))
 
     def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
         """Goes on from what `keep` gave; see Runtime."""
@@ -149,9 +155,13 @@ class InlineRuntime:
             raise RuntimeError("the runtime has not been started, or is closed")
         return self._workers
 
+    def close_environments(self) -> tuple[Fault, ...]:
+        """All of them; see Runtime."""
+        workers, self._workers = self._workers, None
+        return () if workers is None else workers.close()
+
     def close(self) -> None:
-        """Closes all environments."""
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
+        """Closes all environments that are still open."""
+        for fault in self.close_environments():
+            log.warning("%s: %s", fault.where, fault.reason)
         torch.set_num_threads(self._threads)

@@ -10,7 +10,7 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.rollout.kept import merged, share
+from marlflow.rollout.kept import files_recorded, merged, share
 from marlflow.rollout.records.playback import next_fragments
 from marlflow.runtime.keeping import WORKERS, KeptReplay, Read, check_names, learner_file, replay_bytes
 from marlflow.runtime.protocol import Kept, Resumed
@@ -55,8 +55,9 @@ class Keeping:
             files[learner_file(name)] = self._learners[name].kept = learner.tobytes()
         for name, (state, rows, numbers, held[name]) in found_replays.items():
             files |= KeptReplay(state.tobytes(), rows.tobytes(), numbers, held[name]).files(name)
-        files[WORKERS] = to_bytes(merged([from_bytes(memoryview(state)) for state in states]))
-        return Kept(files, held)
+        trees = [from_bytes(memoryview(state)) for state in states]
+        files[WORKERS] = to_bytes(merged(trees))
+        return Kept(files, held, files_recorded(trees))
 
     def _of(self, handle: LearnerHandle | ReplayHandle, refs: Any) -> Any:
         """What a host answered; None if it died, and was started again."""
@@ -71,7 +72,7 @@ class Keeping:
 
     def _of_worker(self, worker: RemoteWorker, ref: Any) -> Any:
         try:
-            return ray.get(ref)
+            return _unless_raised(ray.get(ref))
         except ray.exceptions.RayActorError as error:
             if worker.what not in self._lost:
                 self._lost.append(worker.what)

@@ -122,7 +122,17 @@ class RolloutActor(Host):
 
     def kept(self) -> Any:
         """Everything that the worker carries from one collect to the next, as bytes."""
-        return np.frombuffer(to_bytes(self._worker.state()), np.uint8)
+        try:
+            return np.frombuffer(to_bytes(self._worker.state()), np.uint8)
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+
+    def close(self) -> Any:
+        """Closes the environments, and what is recorded; what went wrong. The process is ended afterwards."""
+        try:
+            return self._worker.close()
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
 
     def beginning(
         self, number: int, next_episodes: Mapping[int, int] | None, next_fragments: Mapping[str, Mapping[int, int]]

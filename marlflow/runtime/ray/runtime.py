@@ -61,6 +61,7 @@ class RayRuntime:
         self._learners: dict[str, LearnerHandle] = {}
         self._replays: dict[str, ReplayHandle] = {}
         self._keeping: Keeping | None = None
+        self._workers: RayWorkers | None = None
 
     def available(self) -> Mapping[str, float] | None:
         """What there is; of a cluster that is still to be joined, that is only known afterwards.
@@ -80,7 +81,7 @@ class RayRuntime:
             self._group = reserved.group
             self._actors = Actors(reserved.options)
             inference = started(spec, self._actors)
-            workers = RayWorkers(spec, self._actors, told, self._renewed, inference)
+            workers = self._workers = RayWorkers(spec, self._actors, told, self._renewed, inference)
             awaited = workers.start() + ([] if inference is None else [inference.ready.remote()])
             hosts: list[Hosted | Replicas] = []
             for policy in (spec.policies[name] for name in spec.learning):
@@ -159,6 +160,11 @@ class RayRuntime:
         return object_store_bytes() if ray.is_initialized() else None
 
     # -- beginning and end ----------------------------------------------------------------------------------------
+
+    def close_environments(self) -> tuple[Fault, ...]:
+        """All of them; see Runtime."""
+        workers, self._workers = self._workers, None
+        return () if workers is None else workers.close()
 
     def close(self) -> None:
         """Ends every actor, and Ray itself if it was started here."""

@@ -12,6 +12,7 @@ import ray
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationMode
+from marlflow.rollout.closing import CLOSE_TIMEOUT_S
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.protocol import Matchup, Request, Round
 from marlflow.runtime.ray import actors as limits
@@ -27,6 +28,7 @@ _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 
 
 _MOST_IN_VAIN = 10
+_CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S  # more than a process takes that can be interrupted
 
 
 class RemoteWorker:
@@ -264,6 +266,24 @@ class RayWorkers:
             else (stands_in, stands_in.actor.beginning.remote(*worker.begins_at))
             for worker in self.all
         ]
+
+    def close(self) -> tuple[Fault, ...]:
+        """Closes the environments of all workers that are there; what went wrong. Blocks, for a bounded time."""
+        asked = {worker.actor.close.remote(): worker.what for worker in self.all if worker.coming is None}
+        done, hanging = ray.wait(list(asked), num_returns=len(asked), timeout=_CLOSE_TIMEOUT_S) if asked else ([], [])
+        late = f"its environments were not closed within {_CLOSE_TIMEOUT_S:g} s"
+        faults = [Fault("closes_failed", asked[ref], late, "", 0) for ref in hanging]
+        for ref in done:
+            try:
+                answer = ray.get(ref)
+            except ray.exceptions.RayActorError as error:
+                died = f"it died while its environments were closed: {cause(error)}"
+                faults.append(Fault("closes_failed", asked[ref], died, "", 0))
+                continue
+            if isinstance(answer, Raised):
+                raise as_exception(answer)
+            faults += answer
+        return tuple(faults)
 
     async def all_present(self) -> None:
         """Waits until no successor is on its way. Raises what kept one from beginning."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from marlflow.base.batch import Array, Batch
+from marlflow.rollout.records.writing import Recording
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
@@ -67,3 +69,8 @@ def assert_same(one: Batch, other: Batch) -> None:
         for name in left:
             assert (left[name].dtype, left[name].shape) == (right[name].dtype, right[name].shape), name
             assert left[name].tobytes() == right[name].tobytes(), name
+
+
+def recording(folder: Path | str, run: str = "ab12") -> Recording:
+    """Records policy `team` of a run in `folder`."""
+    return Recording(str(folder), ["team"], run, "record")

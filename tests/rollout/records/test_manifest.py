@@ -88,8 +88,8 @@ def test_records_of_something_else_are_not_added_to(tmp_path: Path) -> None:
         (None, "has no manifest.json, so it is no folder of records"),
         ("{", r"manifest\.json is damaged: JSONDecodeError"),
         ("[]", r"manifest\.json is damaged: TypeError"),
-        ('{"format": "another"}', r"it is of format 'another', not 'marlflow records 1'"),
-        ('{"format": "marlflow records 1"}', "manifest.json is damaged: KeyError: 'environment'"),
+        ('{"format": "another"}', r"it is of format 'another', not 'marlflow records 2'"),
+        ('{"format": "marlflow records 2"}', "manifest.json is damaged: KeyError: 'environment'"),
     ],
 )
 def test_a_manifest_that_is_none_is_an_error_that_names_it(tmp_path: Path, text: str | None, problem: str) -> None:

@@ -16,8 +16,8 @@ from marlflow.rollout.fragment import Receipt
 from marlflow.rollout.kept import merged, share
 from marlflow.rollout.records.playback import OfflineWorker, Playback, PlaybackWorker, next_fragments
 from marlflow.rollout.records.reading import Records, find_records
-from marlflow.rollout.records.writing import Recording, RecordWriter
-from tests.rollout.records.batches import rows
+from marlflow.rollout.records.writing import RecordWriter
+from tests.rollout.records.batches import recording, rows
 
 FRAGMENTS, ENV_STEPS = 11, 6
 
@@ -26,7 +26,7 @@ FRAGMENTS, ENV_STEPS = 11, 6
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     """Fragments of one row each, whose reward is their number, of 6 env steps."""
     folder = tmp_path_factory.mktemp("records")
-    writer = RecordWriter(Recording(str(folder), ["team"]), worker=0)
+    writer = RecordWriter(recording(folder), worker=0)
     for number in range(FRAGMENTS):
         writer.write({"team": rows(1, number)}, ENV_STEPS)
     writer.finish()

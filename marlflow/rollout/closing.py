@@ -1,0 +1,90 @@
+"""Closes environments: one that raises or hangs is a fault, and costs no more than a bounded time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.env import Window
+from marlflow.rollout.fragment import Fault
+from marlflow.rollout.watchdog import Overdue
+
+CLOSE_TIMEOUT_S = 10.0
+"""How long closing all environments of a process may take, or one of them that broke."""
+
+
+def close_window(window: Window, timeout_s: float | None = None) -> Fault | None:
+    """Closes an environment; returns what went wrong, if anything did."""
+    return close_within(window.close, window.where(), timeout_s)
+
+
+def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:
+    """Calls `close`, of the environment at `where`; returns what went wrong, if anything did.
+
+    After `timeout_s` (seconds; None: CLOSE_TIMEOUT_S) it is interrupted. A computation in C that never returns can only
+    be given up in a thread other than the main one.
+    """
+    timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
+    if timeout_s <= 0:
+        return Fault("closes_failed", where, "it was not closed: others took all of the time that there was", "", 0)
+    run = _with_alarm if threading.current_thread() is threading.main_thread() else _in_thread
+    try:
+        run(close, timeout_s)
+    except Overdue:
+        return Fault("closes_failed", where, f"close() took longer than {timeout_s:.3g} s", "", 0)
+    except EnvironmentFailed as failure:
+        return Fault("closes_failed", failure.where, failure.reason, failure.user_traceback, 0)
+    except Exception as error:  # noqa: BLE001  whatever it is, nothing depends on this environment any more
+        return Fault("closes_failed", where, f"close() raised {type(error).__name__}: {error}", "", 0)
+    return None
+
+
+def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
+    """Raises Overdue inside `close` when time is up, and again each time that as much has passed."""
+    with _alarm(timeout_s):
+        close()
+
+
+@contextmanager
+def _alarm(timeout_s: float) -> Iterator[None]:
+    inside = True
+
+    def over(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if inside:
+            raise Overdue
+
+    before = signal.signal(signal.SIGALRM, over)
+    # A watchdog that steps environments may have its own alarm running.
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s)
+    try:
+        yield
+    finally:
+        inside = False
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
+
+
+def _in_thread(close: Callable[[], Any], timeout_s: float) -> None:
+    """For a thread that no signal can interrupt: a thread of its own, which is left behind when time is up."""
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001  raised below
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="marlflow-close", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise Overdue
+    if raised:
+        raise raised[0]
