@@ -13,6 +13,7 @@ MarlflowError
 │   └── MatchmakerFailed    a matchmaker raised, or dealt a matchup that cannot be played
 ├── RecordsDamaged          a file of recorded experience cannot be read; says which
 ├── ActorLost               a process of the run died
+├── RuntimeFailed           what all processes run on, Ray, could not start or was lost
 ├── CheckpointFailed        a checkpoint could not be written
 └── BudgetExceeded          more faults of one kind than `faults.*` allows
 """
@@ -120,6 +121,10 @@ class RecordsDamaged(MarlflowError):
 
 class ActorLost(MarlflowError):
     """A process of the run died; says which, and what is known of the cause."""
+
+
+class RuntimeFailed(MarlflowError):
+    """What all processes of a run need, Ray itself, could not start or was lost; says why."""
 
 
 class CheckpointFailed(MarlflowError):
