@@ -27,6 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if os.getcwd() not in sys.path:  # a user's own environment is a module where they stand, as with `python -m`
         sys.path.insert(0, os.getcwd())
+    code = _exit_code(words)
+    try:
+        sys.stdout.flush()
+    except OSError:  # nobody reads it any more, and at exit Python would try once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _exit_code(words: list[str]) -> int:
     try:
         return _dispatch(words)
     except InvalidInput as error:
@@ -36,7 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(failure(error), file=sys.stderr)
         return _FAILED
     except BrokenPipeError:  # whoever read our output has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except HungUp:
         return _HUNG_UP

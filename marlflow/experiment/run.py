@@ -66,7 +66,7 @@ class Run:
         self._not_kept: MarlflowError | None = None
         self.stopped_by = ""
         self._keeper = Keeper(made, run_dir, runtime)
-        parts = runtime.start(made.spec, self._lost)
+        parts = runtime.start(made.spec, self._lost, interrupt.fail)
         self._dealer = _dealer(made)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
         self._workers = BudgetedWorkers(dealt, self.budget)

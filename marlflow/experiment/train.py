@@ -19,7 +19,7 @@ from marlflow.experiment.ready import Ready, ready
 from marlflow.experiment.records import recording
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
-from marlflow.observe.console import console
+from marlflow.observe.console import DetachableConsole, console
 from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
@@ -81,7 +81,7 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
         stack.enter_context(only_process_in(where))
         recorded = recording(experiment, made.spec, made.players, where)
         made = replace(made, spec=replace(made.spec, recording=recorded))
-        shown = console(experiment.log.console, run_info(made, where))
+        shown = DetachableConsole(console(experiment.log.console, run_info(made, where)))
         stack.callback(shown.close)
         interrupt = Interrupt(experiment.stop.grace_s, shown.notice)
         stack.enter_context(interrupt.listening())
