@@ -31,7 +31,14 @@ from marlflow.runtime.ray.local import kill_sessions, start_local
 from marlflow.runtime.ray.replicas import Replicas
 from marlflow.runtime.ray.reserving import reserve
 from marlflow.runtime.ray.store import object_store_bytes
-from marlflow.runtime.ray.watching import Watch, dead_daemon, joined_cluster
+from marlflow.runtime.ray.watching import (
+    CONNECT_EVERY_S,
+    LOOK_EVERY_S,
+    Endpoints,
+    Watch,
+    dead_daemon,
+    joined_cluster,
+)
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
@@ -204,22 +211,27 @@ class RayRuntime:
 
         return told
 
-    def _watch_over(self, find_loss: Callable[[], str | None], on_loss: Callable[[RuntimeFailed], None]) -> None:
+    def _watch_over(self, on_loss: Callable[[RuntimeFailed], None], cluster: Endpoints | None = None) -> None:
+        """Watches the servers of a cluster that was joined, or the daemons that this process started."""
+
         def ended(loss: str) -> None:
             on_loss(RuntimeFailed(loss))  # first: what the run has under way fails when its processes go
             kill_sessions(self._sessions)
 
-        self._watch = Watch(find_loss, ended)
+        if cluster is None:
+            self._watch = Watch(dead_daemon, ended, LOOK_EVERY_S)
+        else:
+            self._watch = Watch(cluster.unreachable, ended, CONNECT_EVERY_S)
 
     def _connect(self, on_loss: Callable[[RuntimeFailed], None]) -> None:
         if ray.is_initialized():
-            self._watch_over(dead_daemon, on_loss)
+            self._watch_over(on_loss)
             return
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": self._log_to_driver}
         if self._address is not None:
             join(self._address, **quiet)
             self._started_ray = True
-            self._watch_over(joined_cluster(self._address).unreachable, on_loss)
+            self._watch_over(on_loss, joined_cluster(self._address))
         else:
             local = local_resources()
             self._sessions = start_local(
@@ -230,7 +242,7 @@ class RayRuntime:
                 **quiet,
             )
             self._started_ray = True
-            self._watch_over(dead_daemon, on_loss)
+            self._watch_over(on_loss)
 
 
 def _wait(refs: Sequence[Any]) -> None:

@@ -17,9 +17,11 @@ import ray
 from ray._private import worker
 
 LOOK_EVERY_S = 0.5
-"""Seconds between two looks."""
+"""Seconds between two looks at processes of this machine."""
+CONNECT_EVERY_S = 2.0
+"""Seconds between two looks at the servers of a cluster."""
 FAILED_LOOKS = 5
-"""A cluster that was joined is lost when so many connections in a row have failed: within 15 s if nothing answers."""
+"""A server is lost when so many connections in a row have failed: after 10 to 20 s. A control service may restart."""
 CONNECT_TIMEOUT_S = 2.0
 _ESSENTIAL = {"raylet": "raylet", "gcs_server": "control service (GCS)"}
 
@@ -30,9 +32,7 @@ class Watch:
     `loss` is what was found, or None; `every_s` seconds lie between two looks.
     """
 
-    def __init__(
-        self, find_loss: Callable[[], str | None], on_loss: Callable[[str], None], every_s: float = LOOK_EVERY_S
-    ) -> None:
+    def __init__(self, find_loss: Callable[[], str | None], on_loss: Callable[[str], None], every_s: float) -> None:
         self._find_loss, self._on_loss, self._every_s = find_loss, on_loss, every_s
         self._over = threading.Event()
         self.loss: str | None = None
