@@ -101,6 +101,11 @@ class Command:
         return psutil.Process(self._process.pid).children(recursive=True)
 
     @property
+    def pid(self) -> int:
+        """The driver's, which is its session's too."""
+        return self._process.pid
+
+    @property
     def size(self) -> int:
         """How many processes it had at its last signal."""
         return len(self._family)

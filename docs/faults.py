@@ -101,7 +101,7 @@ def spoiled(spoil: Callable[[Path], Any], *words: str, stop: int = 800) -> str:
 
 def only_one(spoil: Callable[[Path], Any]) -> str:
     """The same, of a run that has one checkpoint only."""
-    return spoiled(spoil, stop=400)
+    return spoiled(spoil, stop=200)
 
 
 def signalled(number: signal.Signals) -> str:

@@ -14,6 +14,7 @@ MarlflowError
 ├── RecordsDamaged          a file of recorded experience cannot be read; says which
 ├── WeightsMismatch         published weights are of another network than the one that is to act with them
 ├── ActorLost               a process of the run died
+├── RuntimeFailed           what all processes run on, Ray, could not start or was lost
 ├── CheckpointFailed        a checkpoint could not be written
 └── BudgetExceeded          more faults of one kind than `faults.*` allows
 """
@@ -125,6 +126,10 @@ class WeightsMismatch(MarlflowError):
 
 class ActorLost(MarlflowError):
     """A process of the run died; says which, and what is known of the cause."""
+
+
+class RuntimeFailed(MarlflowError):
+    """What all processes of a run need, Ray itself, could not start or was lost; says why."""
 
 
 class CheckpointFailed(MarlflowError):

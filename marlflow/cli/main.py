@@ -1,7 +1,7 @@
 """The command line: which command, and how whatever goes wrong is said.
 
-Exit codes: 0, all went well; 1, a run failed; 2, bad input, found before anything started; 130, interrupted; 143,
-terminated.
+Exit codes: 0, all went well; 1, a run failed; 2, bad input, found before anything started; 129, its terminal was
+closed; 130, interrupted; 143, terminated.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from marlflow import __version__
 from marlflow.base.errors import InvalidInput, MarlflowError, StageFailed, UserCodeFailed
 from marlflow.cli import arguments
 from marlflow.cli.helptext import MAIN, command_help
-from marlflow.experiment.interrupt import Terminated
+from marlflow.experiment.interrupt import HungUp, Terminated
 
-_FAILED, _BAD_INPUT, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
+_FAILED, _BAD_INPUT, _HUNG_UP, _INTERRUPTED, _TERMINATED = 1, 2, 129, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if os.getcwd() not in sys.path:  # a user's own environment is a module where they stand, as with `python -m`
         sys.path.insert(0, os.getcwd())
+    code = _exit_code(words)
+    try:
+        sys.stdout.flush()
+    except OSError:  # nobody reads it any more, and at exit Python would try once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _exit_code(words: list[str]) -> int:
     try:
         return _dispatch(words)
     except InvalidInput as error:
@@ -37,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(failure(error), file=sys.stderr)
         return _FAILED
     except BrokenPipeError:  # whoever read our output has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
+    except HungUp:
+        return _HUNG_UP
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

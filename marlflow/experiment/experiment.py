@@ -169,6 +169,7 @@ class Faults:
 class Checkpoints:
     """What is kept of a run, for `resume`: everything, every how many env steps (None: only at the end).
 
+    The first checkpoint is taken after the first round, so that there soon is something to go on from.
     The newest `keep` stay, and besides the one in which the figure `best` of the metrics record was highest. `replay`
     says whether the replays' rows are kept. Running episodes are played again on resume, those longer than
     `replay_max_env_steps` begin anew.

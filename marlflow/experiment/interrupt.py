@@ -9,12 +9,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
+from marlflow.base.errors import MarlflowError
+
 
 class Terminated(KeyboardInterrupt):
     """What SIGTERM ends a run with, where Ctrl-C does it with KeyboardInterrupt."""
 
 
-REASONS: Mapping[str, type[KeyboardInterrupt]] = {"interrupted": KeyboardInterrupt, "terminated": Terminated}
+class HungUp(KeyboardInterrupt):
+    """The same of SIGHUP: the run's terminal was closed."""
+
+
+_SAYS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+REASONS: Mapping[str, type[KeyboardInterrupt]] = {
+    "interrupted": KeyboardInterrupt,
+    "terminated": Terminated,
+    "hung up": HungUp,
+}
 """What a run says it was stopped by, if it was by a signal, and what is then raised where there is more to stop."""
 
 
@@ -22,28 +33,33 @@ class Interrupt:
     """Whether a signal has asked the run to end: `asked` is None, or one of REASONS; `tell` shows a message.
 
     What is under way may take `grace_s` seconds; then it is as if the user had interrupted again, which ends it.
+    `failure` is what `fail` was given.
     """
 
     def __init__(self, grace_s: float, tell: Callable[[str], None]) -> None:
         self._grace_s, self._tell = grace_s, tell
         self._news, self._over = threading.Event(), threading.Event()
-        self._is_under_way = False
+        self._heard = list(_SAYS)
+        self._is_under_way = self._is_listening = False
         self.asked: str | None = None
+        self.failure: MarlflowError | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While this holds, SIGINT and SIGTERM raise at once what REASONS says; and from `begin` on they ask first.
+        """While this holds, SIGINT, SIGTERM and SIGHUP raise at once what REASONS says; from `begin` on they ask first.
 
-        A second SIGINT then raises.
+        A second SIGINT then raises. SIGHUP is left alone where it is ignored, as under nohup.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in _SAYS}
+        self._heard = [number for number in _SAYS if number != signal.SIGHUP or before[number] != signal.SIG_IGN]
         # Made beforehand: a handler may run within any line, also one that holds a lock which starting a thread needs.
         patience = threading.Thread(target=self._be_patient, name="marlflow-grace", daemon=True)
         patience.start()
         self._listen()
+        self._is_listening = True
         try:
             yield
         except SystemExit as ended:  # while Ray starts, it has a handler of its own, which makes this of SIGTERM
@@ -51,11 +67,18 @@ class Interrupt:
                 raise Terminated from None
             raise
         finally:
+            self._is_listening = False
             self._over.set()
             self._news.set()
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             patience.join()
+
+    def fail(self, failure: MarlflowError) -> None:
+        """Ends what is under way at once, from any thread: if `listening`, the main thread gets KeyboardInterrupt."""
+        self.failure = failure
+        if self._is_listening:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def begin(self) -> None:
         """From now on there is something to finish."""
@@ -64,16 +87,18 @@ class Interrupt:
             self._listen()  # again, for Ray has set its own
 
     def _listen(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._heard:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.failure is not None:
+            raise KeyboardInterrupt
         first = self.asked is None
         if first:
-            self.asked = "terminated" if number == signal.SIGTERM else "interrupted"
+            self.asked = _SAYS[signal.Signals(number)]
         if first and self._is_under_way:
             self._news.set()
-        elif number == signal.SIGINT or not self._is_under_way:  # a second SIGTERM asks for nothing new
+        elif number == signal.SIGINT or not self._is_under_way:  # another SIGTERM asks for nothing new
             raise REASONS[self.asked or ""]
 
     def _be_patient(self) -> None:

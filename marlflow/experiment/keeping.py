@@ -156,6 +156,14 @@ def only_process_in(run_dir: Path) -> Iterator[None]:
         os.close(folder)
 
 
+def kept_at(run_dir: Path) -> int | None:
+    """Env steps of the newest whole checkpoint of a run; None if there is none."""
+    try:
+        return newest(run_dir).env_steps
+    except CheckpointUnusable:
+        return None
+
+
 def newest(run_dir: Path) -> Checkpoint:
     """The newest whole checkpoint of a run; raises CheckpointUnusable if there is none."""
     return Checkpoints(folder(run_dir), keep=1).load()

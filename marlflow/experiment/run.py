@@ -62,7 +62,8 @@ class Run:
         self._tally = Tally(tuple(made.spec.policies), made.agents)
         self._rounds, self._left = 0, Left(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
-        self._due_checkpoint = made.experiment.checkpoint.every_env_steps
+        # The first after the first round: a run that loses all its processes then has something to go on from.
+        self._due_checkpoint = None if made.experiment.checkpoint.every_env_steps is None else 0
         self._ended: set[str] = set()
         self._stopping: str | None = None
         self._going_home = False
@@ -70,7 +71,7 @@ class Run:
         self._not_kept: MarlflowError | None = None
         self.stopped_by = ""
         self._keeper = Keeper(made, run_dir, runtime, name)
-        parts = runtime.start(made.spec, self._lost)
+        parts = runtime.start(made.spec, self._lost, interrupt.fail)
         self._dealer = _dealer(made)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
         self._parts = replace(parts, workers=BudgetedWorkers(dealt, self.budget))

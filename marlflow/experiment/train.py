@@ -7,22 +7,22 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from marlflow.base.errors import ConfigInvalid, StageFailed
+from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.folders import folder_problems
 from marlflow.experiment.interrupt import Interrupt
-from marlflow.experiment.keeping import check_identity, newest, only_process_in, passed_over
+from marlflow.experiment.keeping import check_identity, kept_at, newest, only_process_in, passed_over
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready, problems_of
 from marlflow.experiment.records import forget_recorded_after, recording
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
-from marlflow.observe.console import console
+from marlflow.observe.console import DetachableConsole, console
 from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
@@ -97,25 +97,27 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
         if checkpoint is not None:
             forget_recorded_after(checkpoint, where, recorded)
         made = replace(made, spec=replace(made.spec, recording=recorded))
-        shown = console(experiment.log.console, run_info(made, where))
+        shown = DetachableConsole(console(experiment.log.console, run_info(made, where)))
         stack.callback(shown.close)
         interrupt = Interrupt(experiment.stop.grace_s, shown.notice)
         stack.enter_context(interrupt.listening())
         stack.callback(runtime.close)
         for text in (*notes, f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
             shown.notice(text)
-        run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
-        stack.callback(run.reporting.close)
-        interrupt.begin()
-        try:
-            run.run()
-        except (StageFailed, KeyboardInterrupt) as ended:
-            if isinstance(ended, StageFailed):
-                run.report()
-            shown.notice(_how_to_go_on(run, where))
-            raise
-        if interrupt.asked or run.failure is not None:
-            shown.notice(_how_to_go_on(run, where))
+        with _says_if_lost(interrupt, where):
+            run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
+            stack.callback(run.reporting.close)
+            interrupt.begin()
+            try:
+                run.run()
+            except (StageFailed, KeyboardInterrupt) as ended:
+                if _loss(interrupt, ended) is None:
+                    if isinstance(ended, StageFailed):
+                        run.report()
+                    shown.notice(_how_to_go_on(run.kept_at, where))
+                raise
+            if interrupt.asked or run.failure is not None:
+                shown.notice(_how_to_go_on(run.kept_at, where))
     run.reporting.finish()
     log.info("stopped by %s; %s", run.stopped_by, run.reporting.overlaps(made.spec.learning))
     if run.failure is not None:
@@ -124,10 +126,28 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
     return Result(where, run.last, run.stopped_by, None if objective is None else figure(run.last, objective))
 
 
-def _how_to_go_on(run: Run, where: Path) -> str:
-    if run.kept_at is None:
+@contextmanager
+def _says_if_lost(interrupt: Interrupt, where: Path) -> Iterator[None]:
+    """Whatever came of losing the runtime itself, the one error that is raised says so, and how to go on."""
+    try:
+        yield
+    except (MarlflowError, KeyboardInterrupt) as ended:
+        if (loss := _loss(interrupt, ended)) is None:
+            raise
+        raise RuntimeFailed(f"{loss}\n{_how_to_go_on(kept_at(where), where)}") from None
+
+
+def _loss(interrupt: Interrupt, ended: BaseException) -> RuntimeFailed | None:
+    """That the runtime itself was lost, if that is what has ended a run, or has come meanwhile."""
+    causes = (interrupt.failure, ended, ended.__cause__)
+    return next((one for one in causes if isinstance(one, RuntimeFailed)), None)
+
+
+def _how_to_go_on(env_steps: int | None, where: Path) -> str:
+    """`env_steps` are those of the last checkpoint, None if there is none."""
+    if env_steps is None:
         return "there is no checkpoint to go on from"
-    return f"to go on from {run.kept_at:,} env steps: marlflow resume {shlex.quote(str(where))}"
+    return f"to go on from {env_steps:,} env steps: marlflow resume {shlex.quote(str(where))}"
 
 
 def _rounds_too_long(made: Ready) -> Iterator[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.observe.plain import PlainConsole
 from marlflow.observe.record import MetricsRecord, RunInfo
 from marlflow.observe.sinks import Sink
+
+log = logging.getLogger("marlflow")
 
 ConsoleKind: TypeAlias = Literal["auto", "live", "plain", "none"]
 
@@ -30,6 +34,32 @@ class SilentConsole:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class DetachableConsole:
+    """Shows what `shown` shows for as long as somebody can read it: a closed terminal or pipe does not end a run."""
+
+    def __init__(self, shown: RunConsole) -> None:
+        self._shown: RunConsole = shown
+
+    def report(self, record: MetricsRecord) -> None:
+        """Show it."""
+        self._try(lambda: self._shown.report(record))
+
+    def notice(self, text: str) -> None:
+        """Show it."""
+        self._try(lambda: self._shown.notice(text))
+
+    def close(self) -> None:
+        """Close what is shown."""
+        self._try(self._shown.close)
+
+    def _try(self, show: Callable[[], None]) -> None:
+        try:
+            show()
+        except OSError as error:
+            self._shown = SilentConsole()
+            log.warning("the run's output cannot be written any more (%s), so nothing more is shown", error)
 
 
 def console(kind: ConsoleKind, info: RunInfo) -> RunConsole:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from marlflow.base.errors import RuntimeFailed
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.fragment import Fault
@@ -69,8 +70,16 @@ class Runtime(Protocol):
         """What the machines have free, by Ray's names of resources; None if it is not known, or does not matter."""
         ...
 
-    def start(self, spec: RunSpec, on_fault: Callable[[Fault], None] | None = None) -> Parts:
+    def start(
+        self,
+        spec: RunSpec,
+        on_fault: Callable[[Fault], None] | None = None,
+        on_loss: Callable[[RuntimeFailed], None] | None = None,
+    ) -> Parts:
         """Everything the spec asks for, ready. Raises ConfigInvalid if the machines cannot give it.
+
+        Raises RuntimeFailed if the runtime itself cannot start. `on_loss` is called, in a thread of the runtime's, when
+        the runtime itself is lost later: nothing that is under way then will ever come back.
 
         `on_fault` is told of every process that died and was replaced (`workers_lost`, `learners_lost`,
         `replays_lost`, with the rows that went with it), before anything is asked of its successor.

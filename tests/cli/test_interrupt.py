@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -35,10 +36,12 @@ def test_a_run_that_is_terminated_ends_in_order(tmp_path: Path) -> None:
         assert_in_order(command, tmp_path / "run", "terminated")
 
 
-def test_a_run_over_ray_ends_in_order_when_its_whole_group_gets_ctrl_c(tmp_path: Path) -> None:
+def test_a_run_over_ray_ends_in_order_when_its_whole_group_gets_ctrl_c_and_is_terminated(tmp_path: Path) -> None:
     with started(["train", *RAY], tmp_path) as command:
         command.wait_for("updates", 6)
+        assert {os.getsid(helper.pid) for helper in command.helpers()}.isdisjoint({command.pid}), "Ray's stand apart"
         command.send(signal.SIGINT, group=True)
+        command.send(signal.SIGTERM, group=True)
         assert command.ends() == 130
         assert command.size > 5
         assert_in_order(command, tmp_path / "run", "interrupted")
@@ -85,7 +88,7 @@ def test_past_the_grace_the_last_whole_checkpoint_stands(tmp_path: Path) -> None
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
-    with started(["train", *INLINE, STUCK], tmp_path) as command:
+    with started(["train", *INLINE, "checkpoint.every_env_steps=null", STUCK], tmp_path) as command:
         command.wait_for("stuck")
         command.send(signal.SIGINT)
         command.wait_for("finishing this round")

@@ -172,6 +172,12 @@ def test_a_checkpoint_is_taken_when_it_is_due_and_the_newest_stay(tmp_path: Path
     assert names == [800, 1_040]
 
 
+def test_the_first_is_taken_after_the_first_round_and_those_after_it_when_they_are_due(tmp_path: Path) -> None:
+    settings = Checkpoints(every_env_steps=400, keep=9)
+    train(until(small_run(), 800, checkpoint=settings), tmp_path)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [80, 400, 800]
+
+
 def test_the_best_stays_too(tmp_path: Path) -> None:
     settings = Checkpoints(every_env_steps=200, keep=1, best="policies.hunters.return_mean")
     train(until(small_run(), 1_600, checkpoint=settings), tmp_path)
@@ -192,7 +198,7 @@ def test_only_new_rows_are_written(tmp_path: Path) -> None:
     for path in (tmp_path / "checkpoints").glob("*/*"):
         if path.name.startswith("replay.prey.") and "-" in path.name:
             files.setdefault(path.name, set()).add(path.stat().st_ino)
-    assert len(files) == 5
+    assert len(files) == 6, "of the first round, and of every second"
     assert all(len(inodes) == 1 for inodes in files.values())
 
 

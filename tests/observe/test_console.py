@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.observe.console import SilentConsole, console
+from marlflow.observe.console import DetachableConsole, SilentConsole, console
 from marlflow.observe.live import LiveConsole
 from marlflow.observe.plain import PlainConsole
 from tests.observe.records import INFO, record
@@ -51,6 +51,27 @@ def test_the_last_line_sums_up() -> None:
 def test_faults_are_told_once_when_they_happen() -> None:
     lines = [line for line in lines_of(1, 2, 3, 4) if "faults" in line]
     assert lines == [" 0:00:12        3,000 env steps     250/s  faults so far: workers lost 1"]
+
+
+class ClosedTerminal(io.StringIO):
+    """Takes one line, and is closed then."""
+
+    def write(self, text: str) -> int:
+        if self.getvalue():
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+def test_a_terminal_that_is_closed_ends_what_is_shown_but_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    file = ClosedTerminal()
+    shown = DetachableConsole(PlainConsole(INFO, file))
+    shown.notice("nobody reads this")
+    shown.report(record(1))
+    shown.close()
+    assert len(file.getvalue().splitlines()) == 1
+    assert [entry.message for entry in caplog.records] == [
+        "the run's output cannot be written any more ([Errno 5] Input/output error), so nothing more is shown"
+    ]
 
 
 def test_plain_text_has_neither_colour_nor_cursor_movement() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from marlflow.base.errors import ConfigInvalid
+from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree, from_bytes, to_bytes
 from marlflow.learn.learner import TorchLearner
@@ -95,7 +95,12 @@ class InlineRuntime:
     def available(self) -> None:
         """One process takes what it gets."""
 
-    def start(self, spec: RunSpec, on_fault: Callable[[Fault], None] | None = None) -> Parts:
+    def start(
+        self,
+        spec: RunSpec,
+        on_fault: Callable[[Fault], None] | None = None,
+        on_loss: Callable[[RuntimeFailed], None] | None = None,
+    ) -> Parts:
         """Builds every part here; there is no other process to lose, so nothing is told to `on_fault`.
 
         One learner stands for as many as were asked for, and each worker acts for itself: the same numbers. Raises

@@ -12,6 +12,7 @@ import ray
 import torch
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from marlflow.base.errors import RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -26,9 +27,18 @@ from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
 from marlflow.runtime.ray.inference import started
 from marlflow.runtime.ray.joining import join
 from marlflow.runtime.ray.keeping import Keeping
+from marlflow.runtime.ray.local import kill_sessions, start_local
 from marlflow.runtime.ray.replicas import Replicas
 from marlflow.runtime.ray.reserving import reserve
 from marlflow.runtime.ray.store import object_store_bytes
+from marlflow.runtime.ray.watching import (
+    CONNECT_EVERY_S,
+    LOOK_EVERY_S,
+    Endpoints,
+    Watch,
+    dead_daemon,
+    joined_cluster,
+)
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
@@ -56,6 +66,8 @@ class RayRuntime:
     ) -> None:
         self._address, self._log_to_driver, self._store_bytes = address, log_to_driver, object_store_bytes
         self._started_ray = False
+        self._sessions: list[int] = []
+        self._watch: Watch | None = None
         self._group: PlacementGroup | None = None
         self._actors: Actors | None = None
         self._learners: dict[str, LearnerHandle] = {}
@@ -72,11 +84,16 @@ class RayRuntime:
             return _whole()
         return local_resources() if self._address is None else None
 
-    def start(self, spec: RunSpec, on_fault: Callable[[Fault], None] | None = None) -> Parts:
+    def start(
+        self,
+        spec: RunSpec,
+        on_fault: Callable[[Fault], None] | None = None,
+        on_loss: Callable[[RuntimeFailed], None] | None = None,
+    ) -> Parts:
         """All actors, built and ready; raises ConfigInvalid if the cluster cannot give what is asked."""
-        told = on_fault or _nobody_asked
+        told = self._unless_lost(on_fault or _nobody_asked)
         try:
-            self._connect()
+            self._connect(on_loss or _nobody_asked)
             reserved = reserve(spec)
             self._group = reserved.group
             self._actors = Actors(reserved.options)
@@ -157,7 +174,7 @@ class RayRuntime:
 
     def object_store_bytes(self) -> int | None:
         """How much the cluster's object stores hold now, in bytes: rows and weights on their way. None once closed."""
-        return object_store_bytes() if ray.is_initialized() else None
+        return object_store_bytes() if ray.is_initialized() and self._loss() is None else None
 
     # -- beginning and end ----------------------------------------------------------------------------------------
 
@@ -169,34 +186,69 @@ class RayRuntime:
     def close(self) -> None:
         """Ends every actor, and Ray itself if it was started here."""
         self._keeping = None
+        is_lost = self._loss() is not None
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if not ray.is_initialized():
             return
-        if self._actors is not None:
+        if self._actors is not None and not is_lost:  # else nobody is there to ask
             self._actors.end_all()
-        if self._group is not None:
+        if self._group is not None and not is_lost:
             remove_placement_group(self._group)
-            self._group = None
+        self._actors = self._group = None
         if self._started_ray:
+            if is_lost:
+                kill_sessions(self._sessions)
             ray.shutdown()
             self._started_ray = False
 
-    def _connect(self) -> None:
+    def _loss(self) -> str | None:
+        """How Ray itself was lost, if it was."""
+        return (None if self._watch is None else self._watch.loss) or dead_daemon()
+
+    def _unless_lost(self, on_fault: Callable[[Fault], None]) -> Callable[[Fault], None]:
+        """Tells of faults until Ray itself is lost, which is then the cause of what dies: raises RuntimeFailed."""
+
+        def told(fault: Fault) -> None:
+            if (loss := self._loss()) is not None:
+                raise RuntimeFailed(loss)
+            on_fault(fault)
+
+        return told
+
+    def _watch_over(self, on_loss: Callable[[RuntimeFailed], None], cluster: Endpoints | None = None) -> None:
+        """Watches the servers of a cluster that was joined, or the daemons that this process started."""
+
+        def ended(loss: str) -> None:
+            on_loss(RuntimeFailed(loss))  # first: what the run has under way fails when its processes go
+            kill_sessions(self._sessions)
+
+        if cluster is None:
+            self._watch = Watch(dead_daemon, ended, LOOK_EVERY_S)
+        else:
+            self._watch = Watch(cluster.unreachable, ended, CONNECT_EVERY_S)
+
+    def _connect(self, on_loss: Callable[[RuntimeFailed], None]) -> None:
         if ray.is_initialized():
+            self._watch_over(on_loss)
             return
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": self._log_to_driver}
         if self._address is not None:
             join(self._address, **quiet)
+            self._started_ray = True
+            self._watch_over(on_loss, joined_cluster(self._address))
         else:
             local = local_resources()
-            ray.init(
-                address="local",  # whatever other clusters this machine has
+            self._sessions = start_local(
                 num_cpus=int(local["CPU"]),
                 num_gpus=int(local["GPU"]),
                 include_dashboard=False,
                 object_store_memory=self._store_bytes,
                 **quiet,
             )
-        self._started_ray = True
+            self._started_ray = True
+            self._watch_over(on_loss)
 
 
 def _wait(refs: Sequence[Any]) -> None:
@@ -206,5 +258,5 @@ def _wait(refs: Sequence[Any]) -> None:
             raise as_exception(answer)
 
 
-def _nobody_asked(fault: Fault) -> None:
+def _nobody_asked(news: Fault | RuntimeFailed) -> None:
     """Whoever started the runtime did not want to know."""

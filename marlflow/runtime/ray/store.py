@@ -17,6 +17,6 @@ def object_store_bytes() -> int | None:
     """
     try:
         reply = get_memory_info_reply(state.state, timeout_seconds=ANSWER_TIMEOUT_S)  # type: ignore[no-untyped-call]
-    except grpc.RpcError:
+    except (grpc.RpcError, AssertionError):  # Ray's own assertion: every raylet is dead
         return None
     return int(reply.store_stats.object_store_bytes_used)
