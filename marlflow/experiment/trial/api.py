@@ -12,7 +12,7 @@ from typing import Any
 
 import pettingzoo
 
-from marlflow.experiment.environment import their_frames
+from marlflow.env.frames import their_frames
 from marlflow.experiment.trial.outcome import Kind, Masks, TestOutcome
 from marlflow.rollout.watchdog import Overdue, Watchdog
 
