@@ -1,13 +1,14 @@
 # Every command a developer or CI needs. Only make and a Python >= 3.11 with venv have to be there.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-alone test-processes test-learning check format bench wheel clean
+.PHONY: help demo test test-ray test-commands test-rest test-learning check format bench wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := all,dev
 PYTEST_ARGS ?=
+TESTS := $(BIN)/python -m pytest -m 'not learning'
 
 # The first of these that runs, is new enough and can make an environment.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python; do \
@@ -35,19 +36,24 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/marlflow train experiment=cartpole_team_ppo_dqn
 
-# Tests that start processes wait for them much of the time; the others use the second core meanwhile. Each half's
-# output comes when it is done.
-PROCESSES := tests/cli tests/runtime
+# Three parts at once on two cores: tests that start processes wait for them much of the time. Each part's output comes
+# when it is done, and one that fails fails the whole; the parts take about as long. Tests of a new folder are in the
+# last part.
+RAY := tests/runtime
+COMMANDS := tests/cli tests/examples tests/packaging
 
 test: check
-	@echo 'running all tests, in two halves at once: some minutes'
-	@$(MAKE) --no-print-directory -j2 --output-sync=target test-alone test-processes
+	@echo 'running all tests, in three parts at once: some minutes'
+	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target test-rest test-commands test-ray
 
-test-alone: $(INSTALLED)
-	$(BIN)/python -m pytest -m 'not learning' $(addprefix --ignore=,$(PROCESSES)) $(PYTEST_ARGS)
+test-ray: $(INSTALLED)
+	$(TESTS) $(RAY) $(PYTEST_ARGS)
 
-test-processes: $(INSTALLED)
-	$(BIN)/python -m pytest -m 'not learning' $(PROCESSES) $(PYTEST_ARGS)
+test-commands: $(INSTALLED)
+	$(TESTS) $(COMMANDS) $(PYTEST_ARGS)
+
+test-rest: $(INSTALLED)
+	$(TESTS) $(addprefix --ignore=,$(RAY) $(COMMANDS)) $(PYTEST_ARGS)
 
 test-learning: $(INSTALLED)
 	$(BIN)/python -m pytest -m learning $(PYTEST_ARGS)

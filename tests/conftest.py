@@ -17,6 +17,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests.forked_ray.session import forked_workers
+
 # A deadline would test the machine, not the code.
 settings.register_profile("marlflow", deadline=None)
 settings.load_profile("marlflow")
@@ -43,19 +45,21 @@ def ray_session() -> Iterator[None]:
     import ray
 
     this = psutil.Process()
-    before = set(this.children())
-    ray.init(
-        address="local",
-        num_cpus=RAY_CPUS,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=RAY_OBJECT_STORE_BYTES,
-    )
-    daemons = set(this.children()) - before
-    assert daemons, "ray.init started no process; was a Ray already running, or RAY_ADDRESS set?"
-    yield
-    # Taken while Ray still runs: workers whose parent died first are no descendants any more.
-    started = _with_descendants(daemons)
-    ray.shutdown()
-    _, left = psutil.wait_procs(started, timeout=RAY_EXIT_S)
-    assert not left, f"{RAY_EXIT_S} s after ray.shutdown() these processes of it are still there: {left}"
+    with forked_workers() as forks:
+        before = set(this.children())
+        with forks.starting():
+            ray.init(
+                address="local",
+                num_cpus=RAY_CPUS,
+                include_dashboard=False,
+                log_to_driver=False,
+                object_store_memory=RAY_OBJECT_STORE_BYTES,
+            )
+        daemons = set(this.children()) - before
+        assert daemons, "ray.init started no process; was a Ray already running, or RAY_ADDRESS set?"
+        yield
+        # Taken while Ray still runs: workers whose parent died first are no descendants any more.
+        started = _with_descendants(daemons | {forks.process}) - {forks.process}
+        ray.shutdown()
+        _, left = psutil.wait_procs(started, timeout=RAY_EXIT_S)
+        assert not left, f"{RAY_EXIT_S} s after ray.shutdown() these processes of it are still there: {left}"

@@ -14,7 +14,7 @@ from rich.console import Console
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words, split
 from marlflow.cli.job import prepared
-from marlflow.experiment.environment import their_frames
+from marlflow.env.frames import their_frames
 from marlflow.experiment.schema import read
 from marlflow.experiment.settings import setting_problems
 from marlflow.experiment.trial import Trial, check_environment, quietly

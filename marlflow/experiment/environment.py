@@ -10,12 +10,11 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import marlflow
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.env import Window, make_environment, open_window
+from marlflow.env.frames import their_frames
 from marlflow.env.make import import_factory, wrapped
 from marlflow.experiment.construct import kind_of
 from marlflow.experiment.experiment import Env
@@ -23,7 +22,6 @@ from marlflow.rollout.closing import close_window
 
 log = logging.getLogger("marlflow")
 
-_OURS = str(Path(marlflow.__file__).parent)
 _FRAMES = 4
 
 
@@ -114,10 +112,3 @@ def _lines(error: BaseException | None) -> str:
     frames = their_frames(error) if error is not None else []
     written = "".join(traceback.format_list(frames[-_FRAMES:])).rstrip()
     return f"\n{written}" if written else ""
-
-
-def their_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of a traceback that are not marlflow's own; its shipped environments are as good as a user's."""
-    shipped = {str(Path(_OURS, "env", name)) for name in ("cartpole_team.py", "openspiel.py")}
-    frames = traceback.extract_tb(error.__traceback__)
-    return [f for f in frames if not f.filename.startswith((_OURS, "<frozen")) or f.filename in shipped]

@@ -13,13 +13,12 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 from types import FrameType
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentHung
+from marlflow.env.frames import their_frames
 
-_OURS = str(Path(__file__).parents[1])
 _LOOKS = 4  # within one timeout
 _STANDARD_ERROR = 2  # by its number: sys.stderr may be anything
 
@@ -81,6 +80,6 @@ class Watchdog:
 
     def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
         """The error that `error` stands for, with the environment's own lines of the traceback."""
-        own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OURS)]
+        own = their_frames(error)
         text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(own)]) if own else ""
         return EnvironmentHung(where, f"{doing} took longer than env.step_timeout_s ({self.timeout_s:g} s)", text)

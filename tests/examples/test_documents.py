@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,36 +62,48 @@ def test_every_command_on_records_is_a_plan_that_can_run(tmp_path: Path, monkeyp
         assert main(["plan", *shlex.split(line)[2:]]) == 0
 
 
-@pytest.mark.parametrize("line", OF_OWN_MODULE)
-def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(line: str, tmp_path: Path) -> None:
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A reader's folder with modules of their own, in which this process is: as `PYTHONPATH=. marlflow` would be."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("line", sorted(set(OF_OWN_MODULE)))
+def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
+    line: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     matchmaker = next(block for block in blocks(README, "python") if block.startswith("def swapped"))
     team = (
         "from marlflow.env.cartpole_team import CartPoleTeam\n\ndef make_env(size=4):\n    return CartPoleTeam(size)\n"
     )
-    (tmp_path / "my_module.py").write_text(f"{team}\n{matchmaker}")
+    (here / "my_module.py").write_text(f"{team}\n{matchmaker}")
     _, _, *words = shlex.split(line)
-    assert "ppo" in said_in(
-        tmp_path, "-c", "import sys; from marlflow.cli.main import main; sys.exit(main(sys.argv[1:]))", "plan", *words
-    )
+    assert main(["plan", *words]) == 0
+    assert "ppo" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("line", OWN_COMMANDS)
-def test_every_command_on_files_of_ones_own_is_a_plan_that_can_run(line: str, tmp_path: Path) -> None:
+def test_every_command_on_files_of_ones_own_is_a_plan_that_can_run(
+    line: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     yaml = next(block for block in blocks(README, "yaml") if "deliveries.Deliveries" in block)
     heuristics = next(block for block in blocks(README, "python") if block.startswith("# heuristics.py"))
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "conf" / "env" / "deliveries.yaml").write_text(yaml)
-    (tmp_path / "heuristics.py").write_text(heuristics)
-    (tmp_path / "deliveries.py").write_text((REPOSITORY / "examples" / "01_ppo_and_dqn.py").read_text())
+    (here / "conf" / "env").mkdir(parents=True)
+    (here / "conf" / "env" / "deliveries.yaml").write_text(yaml)
+    (here / "heuristics.py").write_text(heuristics)
+    (here / "deliveries.py").write_text((REPOSITORY / "examples" / "01_ppo_and_dqn.py").read_text())
     _, _, *words = shlex.split(line)
-    text = said_in(
-        tmp_path, "-c", "import sys; from marlflow.cli.main import main; sys.exit(main(sys.argv[1:]))", "plan", *words
-    )
-    assert "customer" in text
+    assert main(["plan", *words]) == 0
+    assert "customer" in capsys.readouterr().out
 
 
 @pytest.fixture(name="folder")
-def readers_folder(tmp_path: Path) -> Path:
+def readers_folder(here: Path) -> Path:
     """What a reader of the tutorial has after its last step."""
     tug, experiment, scaled = blocks(TUTORIAL, "python")
     tug_yaml, scaled_yaml = blocks(TUTORIAL, "yaml")
@@ -102,9 +115,9 @@ def readers_folder(tmp_path: Path) -> Path:
         "conf/algorithm/scaled_ppo.yaml": scaled_yaml,
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return tmp_path
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(text, encoding="utf-8")
+    return here
 
 
 def said_in(folder: Path, *words: str) -> str:
@@ -126,11 +139,11 @@ def test_the_tutorials_experiment_learns(folder: Path) -> None:
     assert float(return_mean) > 10
 
 
-def test_the_tutorials_plan_is_a_word_on_the_command_line(folder: Path) -> None:
+def test_the_tutorials_plan_is_a_word_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shell = "".join(blocks(TUTORIAL))
     (line,) = re.findall(r"^PYTHONPATH=\. marlflow (plan .*)$", shell, re.M)
-    program = "import sys; from marlflow.cli.main import main; sys.exit(main())"
-    said = said_in(folder, "-c", program, *shlex.split(line))
+    assert main(shlex.split(line)) == 0
+    said = capsys.readouterr().out
     assert "red: scaled_ppo" in said
     assert "Scale(factor=0.1) → Advantages" in said
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pettingzoo
 
-from marlflow.experiment.environment import their_frames
+from marlflow.env.frames import their_frames
 from marlflow.experiment.trial.outcome import Kind, Masks, TestOutcome
 from marlflow.rollout.closing import close_within
 from marlflow.rollout.watchdog import Overdue, Watchdog

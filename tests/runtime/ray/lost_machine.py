@@ -20,6 +20,7 @@ from marlflow.experiment.tally import Tally
 from marlflow.experiment.train import train
 from marlflow.rollout.fragment import Receipt
 from marlflow.runtime.spec import Reservation
+from tests.forked_ray.session import forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 STAYS = PolicyPlacement(num_cpus=1, resources={"stays": 1.0})
@@ -80,4 +81,5 @@ def main(run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with forked_workers() as forks, forks.starting():
+        main(Path(sys.argv[1]))

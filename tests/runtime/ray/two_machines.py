@@ -21,6 +21,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
 from marlflow.runtime.ray.reserving import reserve
 from marlflow.runtime.spec import Placement, Reservation, RunSpec
+from tests.forked_ray.session import forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
 
 ON_CPU = Placement(device="cpu")
@@ -92,5 +93,5 @@ def two_machines() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    with two_machines():
+    with forked_workers() as forks, forks.starting(), two_machines():
         json.dump({name: places(spec) for name, spec in RUNS.items()}, sys.stdout)
