@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.flow.relocate import Where
+from marlflow.policy.actor import EvaluationMode
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.rollout.mapping import Rule
 from marlflow.rollout.matchups import Matchmaker
@@ -173,10 +174,33 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Greedy episodes, apart from training: how many, every how many env steps; 0 episodes is none."""
+    """Episodes apart from training: every how many env steps, how many, and how the policies act in them.
+
+    `final_episodes` are played at the end of the run, None: as many as `episodes`. 0 episodes: no evaluation.
+    `greedy`: the most likely action, or the mean. `sampled`: a draw from the distribution that a policy has learned,
+    without exploration noise; where actions have to be mixed, as in rock-paper-scissors, only this says how a policy
+    plays.
+    """
 
     every_env_steps: int = 50_000
     episodes: int = 20
+    final_episodes: int | None = None
+    mode: EvaluationMode = "greedy"
+
+    def __post_init__(self) -> None:
+        """Raises ConfigInvalid for a mode that does not exist."""
+        if self.mode not in (modes := get_args(EvaluationMode)):
+            raise ConfigInvalid([f"evaluation.mode is {self.mode!r}; expected {' or '.join(modes)}"])
+
+    @property
+    def episodes_at_the_end(self) -> int:
+        """The number of episodes of the evaluation at the end of a run."""
+        return self.episodes if self.final_episodes is None else self.final_episodes
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any episode is played, during the run or at its end."""
+        return self.episodes > 0 or self.episodes_at_the_end > 0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, MarlflowError
 from marlflow.base.items import Weights
 from marlflow.experiment.experiment import Faults
+from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import Evaluated, Fault
 from marlflow.rollout.protocol import Matchup, Request, Round, Workers
 
@@ -116,11 +117,15 @@ class BudgetedWorkers:
         return self._workers.under_way
 
     def evaluate(
-        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+        self,
+        episodes: range,
+        weights: Mapping[str, Weights],
+        matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated | Awaitable[Evaluated]:
-        """Greedy episodes."""
+        """Evaluation episodes."""
         try:
-            made = self._workers.evaluate(episodes, weights, matchups)
+            made = self._workers.evaluate(episodes, weights, matchups, mode)
         except EnvironmentFailed as failure:
             raise self._budget.last_straw(failure) from failure.__cause__
         return self._awaited(made) if isinstance(made, Awaitable) else made

@@ -29,6 +29,7 @@ def number_problems(experiment: Experiment) -> Iterator[str]:
     yield from found
     at_least_zero = {
         "evaluation.episodes": experiment.evaluation.episodes,
+        "evaluation.final_episodes": experiment.evaluation.final_episodes,
         "stop.grace_s": stop.grace_s,
         "checkpoint.replay_max_env_steps": experiment.checkpoint.replay_max_env_steps,
         **{f"faults.{kind}": allowed for kind, allowed in asdict(experiment.faults).items()},

@@ -52,7 +52,7 @@ def looked_at(experiment: Experiment, problems: list[str]) -> Iterator[Window]:
             yield window
         return
     manifest = read_manifest(Path(source.folder))
-    if experiment.evaluation.episodes:
+    if experiment.evaluation.is_wanted:
         problems += _unlike(experiment.env, manifest)
     window = open_window(StandIn(manifest.agents), name=f"recorded in {source.folder}")
     try:

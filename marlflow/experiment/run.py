@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from marlflow.experiment.ready import Ready
 from marlflow.experiment.records import Left
 from marlflow.experiment.reporting import Reporting, figure
 from marlflow.experiment.scheduling import Scheduler
-from marlflow.experiment.tally import Tally
+from marlflow.experiment.tally import EvaluationContext, Tally
 from marlflow.experiment.waiting import Waiting
 from marlflow.flow import Executor, Plan, source
 from marlflow.observe.console import RunConsole
@@ -99,8 +99,9 @@ class Run:
         self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
         if self._has_news and not self.failure:
             self._keep()
-        if self._experiment.evaluation.episodes and not self._interrupt.asked and self.budget.failure is None:
-            self._evaluate_at_the_end()
+        episodes = self._experiment.evaluation.episodes_at_the_end
+        if episodes and not self._interrupt.asked and self.budget.failure is None:
+            self._evaluate_at_the_end(episodes)
         self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
         self.report()
         for name in self._spec.learning:
@@ -108,17 +109,18 @@ class Run:
                 sampled = self._tally.policies[name].agent_steps_sampled
                 self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
 
-    def _evaluate_at_the_end(self) -> None:
-        """What the policies came to, greedily: a plan of one stage and one item."""
-        left = [range(self._experiment.evaluation.episodes)]
+    def _evaluate_at_the_end(self, episodes: int) -> None:
+        """Evaluates the policies as they are at the end of the run: a plan of one stage and one item."""
+        left, weights = [range(episodes)], self._published()
+        context = self._context(weights)
 
         def evaluate() -> Evaluated | Awaitable[Evaluated]:
             if not left:
                 raise StopIteration
-            return self._workers.evaluate(left.pop(), self._published())
+            return self._workers.evaluate(left.pop(), weights, mode=context.mode)
 
         plan = Plan("evaluation", source(evaluate, name="Evaluate"))
-        Executor(plan, lambda _, results: self._evaluated(results, time.perf_counter())).run_sync()
+        Executor(plan, lambda _, results: self._evaluated(results, context, time.perf_counter())).run_sync()
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
@@ -153,20 +155,28 @@ class Run:
         evaluation = self._experiment.evaluation
         if evaluation.episodes and self._tally.env_steps >= self._due_evaluation:
             self._due_evaluation += evaluation.every_env_steps
-            results = self._workers.evaluate(range(evaluation.episodes), self._published())
+            weights = self._published()
+            context = self._context(weights)
+            results = self._workers.evaluate(range(evaluation.episodes), weights, mode=context.mode)
             if isinstance(results, Awaitable):
-                return self._after_evaluation(round, results, began_s)
-            self._evaluated(results, began_s)
+                return self._after_evaluation(round, results, context, began_s)
+            self._evaluated(results, context, began_s)
         self._report_if_due()
         return round
 
-    async def _after_evaluation(self, round: Round, results: Awaitable[Evaluated], began_s: float) -> Round:
-        self._evaluated(await results, began_s)
+    def _context(self, weights: Mapping[str, Weights]) -> EvaluationContext:
+        versions = {name: published.version for name, published in weights.items()}
+        return EvaluationContext(self._experiment.evaluation.mode, self._tally.env_steps, versions)
+
+    async def _after_evaluation(
+        self, round: Round, results: Awaitable[Evaluated], context: EvaluationContext, began_s: float
+    ) -> Round:
+        self._evaluated(await results, context, began_s)
         self._report_if_due()
         return round
 
-    def _evaluated(self, results: Evaluated, began_s: float) -> None:
-        self._tally.evaluated(results)
+    def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
+        self._tally.evaluated(results, context)
         self._evaluating_s += time.perf_counter() - began_s
         self.budget.account(results.faults)
 

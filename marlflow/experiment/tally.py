@@ -11,6 +11,7 @@ from typing import Any, cast
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
+from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 RETURN_WINDOW_EPISODES = 100
@@ -26,8 +27,8 @@ FAULTS = (
     "episodes_restarted",
     "rows_lost",
 )
+_LAST_EVALUATION = ("eval_return_mean", "eval_mode", "eval_episodes", "eval_env_steps", "eval_version")
 _TOTALS = (
-    "eval_return_mean",
     "episodes",
     "agent_steps_sampled",
     "agent_steps_trained",
@@ -40,12 +41,25 @@ _TOTALS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationContext:
+    """What was evaluated: how policies acted, the env steps of the run so far, and the version of each policy."""
+
+    mode: EvaluationMode
+    env_steps: int
+    versions: Mapping[str, int]
+
+
 @dataclass(slots=True)
 class PolicyTally:
     """One policy's totals since the run began, and what came since the last report."""
 
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW_EPISODES))
     eval_return_mean: float | None = None
+    eval_mode: EvaluationMode | None = None
+    eval_episodes: int | None = None
+    eval_env_steps: int | None = None
+    eval_version: int | None = None
     episodes: int = 0
     agent_steps_sampled: int = 0
     agent_steps_trained: int = 0
@@ -70,7 +84,7 @@ class PolicyTally:
 
     def state(self) -> Tree:
         """All of it, as a tree."""
-        kept = {name: getattr(self, name) for name in _TOTALS}
+        kept = {name: getattr(self, name) for name in (*_TOTALS, *_LAST_EVALUATION)}
         since = [_figures(update) for update in self.since_report]
         return {**kept, "returns": list(self.returns), "loss": dict(self.loss), "since_report": since}
 
@@ -78,6 +92,8 @@ class PolicyTally:
         """Goes on from `state`."""
         for name in _TOTALS:
             setattr(self, name, state[name])
+        for name in _LAST_EVALUATION:  # checkpoints of earlier versions have the mean alone
+            setattr(self, name, state.get(name))
         self.returns.extend(state["returns"])
         self.loss = state["loss"]
         self.since_report = [Update(**figures) for figures in state["since_report"]]
@@ -186,15 +202,18 @@ class Tally:
             self.policies[name].returns.append(mean)
             self.policies[name].episodes += 1
 
-    def evaluated(self, results: Evaluated) -> None:
-        """Greedy episodes were played."""
+    def evaluated(self, results: Evaluated, context: EvaluationContext) -> None:
+        """Evaluation episodes were played; what policies that played in none of them had before stays."""
         self.faulted(results.faults)
         played: dict[str, list[float]] = {}
         for episode in results.episodes:
             for name, mean in self._by_policy(episode).items():
                 played.setdefault(name, []).append(mean)
         for name, means in played.items():
-            self.policies[name].eval_return_mean = fmean(means)
+            policy = self.policies[name]
+            policy.eval_return_mean, policy.eval_episodes = fmean(means), len(means)
+            policy.eval_mode, policy.eval_env_steps = context.mode, context.env_steps
+            policy.eval_version = context.versions.get(name, 0)
 
     @staticmethod
     def _by_policy(episode: EpisodeResult) -> dict[str, float]:
@@ -260,6 +279,10 @@ def _policy(tally: PolicyTally, published: Weights | None) -> PolicyMetrics:
     return {
         "return_mean": tally.return_mean,
         "eval_return_mean": tally.eval_return_mean,
+        "eval_mode": tally.eval_mode,
+        "eval_episodes": tally.eval_episodes,
+        "eval_env_steps": tally.eval_env_steps,
+        "eval_version": tally.eval_version,
         "episodes": tally.episodes,
         "agent_steps_sampled": tally.agent_steps_sampled,
         "agent_steps_trained": tally.agent_steps_trained,

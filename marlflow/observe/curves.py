@@ -79,7 +79,9 @@ def _draw_returns(axes: Axes, reports: Reports) -> None:
         evaluated = curve(reports, policy, "eval_return_mean")
         axes.plot(*evaluated, color=colour, linewidth=1.4, linestyle=(0, (4, 2)), **_dot(reports))
     _finish(axes, "mean return per agent and episode")
-    axes.set_title("solid: training, exploration included; dashed: greedy evaluation", **_NOTE)
+    modes = {policy.get("eval_mode") for report in reports for policy in report["policies"].values()} - {None}
+    evaluation = " ".join(["evaluation", *([f"({', '.join(sorted(modes))})"] if modes else [])])
+    axes.set_title(f"solid: training, exploration included; dashed: {evaluation}", **_NOTE)
 
 
 def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:

@@ -63,7 +63,7 @@ def _clock(record: MetricsRecord) -> str:
 def _standing(metrics: PolicyMetrics, rate: float | None) -> str:
     return (
         f"return {wording.mean_return(metrics['return_mean']):>8}  "
-        f"eval {wording.mean_return(metrics['eval_return_mean']):>8}  "
+        f"eval {metrics['eval_mode'] or '':7} {wording.mean_return(metrics['eval_return_mean']):>8}  "
         f"updates {wording.full_count(metrics['updates']):>9} {wording.speed(rate):>6}/s  "
         f"staleness {wording.staleness(metrics['staleness_mean']):>4}  loss {wording.loss_terms(metrics['loss'])}"
     )
@@ -82,5 +82,5 @@ def _summary(record: MetricsRecord | None) -> str:
 
 def _final(policy: str, metrics: PolicyMetrics) -> str:
     trained, evaluated = metrics["return_mean"], metrics["eval_return_mean"]
-    evaluation = "" if evaluated is None else f" (eval {wording.mean_return(evaluated)})"
+    evaluation = "" if evaluated is None else f" (eval {metrics['eval_mode']} {wording.mean_return(evaluated)})"
     return f"{policy} return {wording.mean_return(trained)}{evaluation}"

@@ -16,7 +16,11 @@ class PolicyMetrics(TypedDict):
     """How one policy stands."""
 
     return_mean: float | None  # per agent and episode, over the last 100 training episodes, exploration included
-    eval_return_mean: float | None  # the same over greedy evaluation episodes
+    eval_return_mean: float | None  # the same over the episodes of the last evaluation
+    eval_mode: str | None  # how the policies acted in it: greedy or sampled
+    eval_episodes: int | None  # its episodes in which the policy played
+    eval_env_steps: int | None  # env steps of the run at which it was made
+    eval_version: int | None  # the policy's version that it was made with
     episodes: int
     agent_steps_sampled: int
     agent_steps_trained: int  # a row counts as often as it was trained on

@@ -120,7 +120,7 @@ def _styles(info: RunInfo, now: MetricsRecord) -> dict[str, str]:
 
 
 def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, width: int, rows: int) -> Table:
-    columns = _policy_columns(width)
+    columns = _policy_columns(width, _evaluation(now))
     table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
     table.add_column("policy", vertical="bottom", max_width=24)
     for heading, least_width, _ in columns:
@@ -145,7 +145,13 @@ class _Standing:
 _Column: TypeAlias = tuple[str, int, Callable[[_Standing], str]]  # heading, least width, text
 
 
-def _policy_columns(width: int) -> list[_Column]:
+def _evaluation(now: MetricsRecord) -> str:
+    """The heading of evaluation returns, with the mode in which the policies acted."""
+    modes = sorted({mode for metrics in now["policies"].values() if (mode := metrics["eval_mode"]) is not None})
+    return "\n".join(["eval", *modes])
+
+
+def _policy_columns(width: int, evaluation: str) -> list[_Column]:
     """The columns after the policy's name that fit a terminal of `width` columns."""
     wide = width >= WIDE_COLUMNS
     count = wording.full_count if wide else wording.short_count
@@ -158,7 +164,7 @@ def _policy_columns(width: int) -> list[_Column]:
         ("algorithm" if wide else "algo-\nrithm", 5, lambda row: row.about.algorithm),
         *(who if width >= NARROW_COLUMNS else []),
         ("return", 7, lambda row: wording.mean_return(row.metrics["return_mean"])),
-        ("eval", 7, lambda row: wording.mean_return(row.metrics["eval_return_mean"])),
+        (evaluation, 7, lambda row: wording.mean_return(row.metrics["eval_return_mean"])),
         ("updates", 7, lambda row: count(row.metrics["updates"])),
         ("per s", 5, lambda row: wording.speed(row.updates_per_s)),
         ("staleness" if wide else "stale-\nness", 6, lambda row: wording.staleness(row.metrics["staleness_mean"])),

@@ -8,7 +8,15 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 from marlflow.base.batch import Array
 from marlflow.base.random import RowRandom
 
-Mode: TypeAlias = Literal["explore", "greedy"]
+EvaluationMode: TypeAlias = Literal["greedy", "sampled"]
+
+Mode: TypeAlias = Literal["explore", "greedy", "sampled"]
+"""How a policy acts.
+
+`explore`: as in training, with all exploration noise. `greedy`: the most likely action, or the mean. `sampled`: a draw
+from the distribution that the policy has learned, without exploration noise (epsilon, Gaussian noise, uniform actions
+at the start of training); a policy that has learned no distribution acts greedily.
+"""
 
 
 class Acted(NamedTuple):

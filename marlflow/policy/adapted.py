@@ -123,7 +123,7 @@ class AdaptedActor:
         with torch.enable_grad():  # without it layers would leave torch for numpy, which knows no stacked parameters
             by_copy = self._function(seating.parameters, seating.spread(obs))
         logits = as_array(by_copy.detach())[seating.copy, seating.place]
-        action, logp = sample(logits, action_mask, generator.uniform() if mode == "explore" else None)
+        action, logp = sample(logits, action_mask, generator.uniform() if mode != "greedy" else None)
         return Acted(action, logp, memory)
 
     def _seated(self, copies: Array) -> _Seating:

@@ -49,7 +49,7 @@ class CategoricalActor(nn.Module):
         with torch.inference_mode():
             seen = as_tensor(obs, self.device)
             logits = as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
-        action, logp = sample(logits, action_mask, generator.uniform() if mode == "explore" else None)
+        action, logp = sample(logits, action_mask, generator.uniform() if mode != "greedy" else None)
         return Acted(action, logp, memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:

@@ -70,7 +70,7 @@ class GaussianActor(nn.Module):
         with torch.inference_mode():
             mean = self(as_tensor(obs, self.device))
             sampled = mean
-            if mode == "explore":
+            if mode != "greedy":
                 noise = np.stack([generator.normal() for _ in range(mean.shape[1])], axis=-1).astype(np.float32)
                 sampled = mean + as_tensor(noise, self.device) * torch.exp(self.log_std)
             action = torch.clamp(self.centre + self.scale * sampled, self.low, self.high)

@@ -17,7 +17,7 @@ from marlflow.policy.actor import Acted, Mode
 class RandomActor:
     """Uniform over the legal actions of a Discrete space, over MultiDiscrete and MultiBinary, or in a bounded Box.
 
-    It is as random when greedy. Raises ConfigInvalid for an action space that it cannot be uniform in.
+    It is the same in every mode. Raises ConfigInvalid for an action space that it cannot be uniform in.
     """
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
@@ -47,7 +47,7 @@ class RandomActor:
 
 
 class CallableActor:
-    """A user's `choose(obs, action_mask, generator)`, which returns actions [N, ...]; the same when greedy."""
+    """A user's `choose(obs, action_mask, generator)`, which returns actions [N, ...]; the same in every mode."""
 
     def __init__(self, choose: Callable[[Array, Array | None, RowRandom], Array]) -> None:
         self._choose = choose

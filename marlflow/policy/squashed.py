@@ -55,8 +55,8 @@ class SquashedGaussianActor(nn.Module):
         """Samples an action per row; when greedy the tanh of the mean, with the log-density of sampling it."""
         with torch.inference_mode():
             mean, log_std = self(as_tensor(obs, self.device))
-            explores = mode == "explore"
-            noise = normals(generator, self.box.size, self.device) if explores else torch.zeros_like(mean)
+            sampled = mode != "greedy"
+            noise = normals(generator, self.box.size, self.device) if sampled else torch.zeros_like(mean)
             squashed, logp = squashed_sample(mean, log_std, noise)
         likelihood = as_array(logp - self.box.log_volume)
         if not math.isfinite(likelihood.sum()):

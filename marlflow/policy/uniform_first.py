@@ -14,7 +14,7 @@ from marlflow.policy.scripted import RandomActor
 
 
 class UniformFirst:
-    """Explores uniformly while the scheduled `acts_uniformly` is above 0; is `actor` otherwise, and when greedy.
+    """Explores uniformly while the scheduled `acts_uniformly` is above 0; is `actor` otherwise, and in evaluations.
 
     Raises ConfigInvalid for an action space that it cannot be uniform in.
     """

@@ -42,7 +42,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What came of greedy episodes: those played to their end, in the order asked for, and those given up."""
+    """The results of evaluation episodes: those played to their end, in the order asked for, and those given up."""
 
     episodes: tuple[EpisodeResult, ...]
     faults: tuple[Fault, ...] = ()

@@ -20,6 +20,7 @@ from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
 from marlflow.base.near import meant
 from marlflow.base.random import key
+from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.episodes import EVALUATION
 from marlflow.rollout.fragment import Evaluated, Receipt
 from marlflow.rollout.protocol import Matchup, Request, Round, Workers
@@ -253,8 +254,12 @@ class DealtWorkers:
         return round
 
     def evaluate(
-        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+        self,
+        episodes: range,
+        weights: Mapping[str, Weights],
+        matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated | Awaitable[Evaluated]:
-        """Greedy episodes, with matchups of their own."""
+        """Evaluation episodes, with matchups of their own."""
         dealt = self._dealer.deal_evaluation(episodes) if matchups is None else matchups
-        return self._workers.evaluate(episodes, weights, dealt)
+        return self._workers.evaluate(episodes, weights, dealt, mode)

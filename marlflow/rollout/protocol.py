@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Weights
 from marlflow.base.kept import Tree
+from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import Evaluated, Receipt
 from marlflow.rollout.kept import TakenUp
 
@@ -70,8 +71,9 @@ class Worker(Protocol):
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated:
-        """Greedy episodes, by number."""
+        """Evaluation episodes, by number."""
         ...
 
     def state(self) -> Tree:
@@ -111,9 +113,13 @@ class Workers(Protocol):
         ...
 
     def evaluate(
-        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+        self,
+        episodes: range,
+        weights: Mapping[str, Weights],
+        matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated | Awaitable[Evaluated]:
-        """Greedy episodes by number, each with a seed of its own; no rows, and no training state is touched.
+        """Evaluation episodes by number, each with its own seed; returns no rows and changes no state of training.
 
         `matchups` has one for each of `episodes`; None: the workers' own mapping.
         """

@@ -18,7 +18,7 @@ from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
-from marlflow.policy.actor import Actor, WeightedActor
+from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.rollout.copies import Copies
 from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
@@ -278,10 +278,12 @@ class RolloutWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated:
-        """Greedy episodes, by number, in environments of their own; training goes on afterwards as if nothing were.
+        """Evaluation episodes, by number, in environments of their own; the state of training does not change.
 
-        The seed of an episode depends on the run's seed and its number alone. `matchups` has one for each of them.
+        The seed of an episode, and of each agent's choices in it, depends on the run's seed and its number alone.
+        `matchups` has one for each of them.
         Results are in the order of `episodes`, without those that an environment broke, which are faults.
         """
         training = self._snapshot(weights or {})
@@ -294,7 +296,7 @@ class RolloutWorker:
         players = list(self._make_players((), copies).values())
         lanes = Lanes(self._stride, copies, players, self._policy_of)
         queue = EvaluationEpisodes(self._seed, episodes, matchups)
-        lockstep = Lockstep(self._evaluation, players, lanes, queue, "greedy", None)
+        lockstep = Lockstep(self._evaluation, players, lanes, queue, mode, None)
         with self._watchdog.on_guard():
             lockstep.begin()
             while not lockstep.idle:

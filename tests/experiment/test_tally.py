@@ -6,7 +6,7 @@ import pytest
 
 from marlflow.base.items import Update
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.experiment.tally import Tally
+from marlflow.experiment.tally import EvaluationContext, Tally
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 PREY = {"fox": "prey"}
@@ -74,8 +74,15 @@ def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
         "hen": [10.0, 20.0, 30.0],
     }
     one = EpisodeResult(0, 0, 1, {"fox": 5.0, "hen": 6.0}, 0, {"fox": "blue", "hen": "red"})
-    tally.evaluated(Evaluated((one,)))
+    tally.evaluated(Evaluated((one,)), EvaluationContext("sampled", 70, {"red": 4}))
     assert (tally.policies["red"].eval_return_mean, tally.policies["blue"].eval_return_mean) == (6.0, 5.0)
+    other = EpisodeResult(0, 1, 1, {"fox": 7.0, "hen": 9.0}, 0, {"fox": "blue", "hen": "blue"})
+    tally.evaluated(Evaluated((one, other)), EvaluationContext("greedy", 90, {"red": 5}))
+    tally.evaluated(Evaluated((other,)), EvaluationContext("sampled", 110, {"red": 6}))
+    record = tally.record(1.0, 1.0, {}, {})["policies"]
+    keys = ("eval_return_mean", "eval_mode", "eval_episodes", "eval_env_steps", "eval_version")
+    assert [record["red"][key] for key in keys] == [6.0, "greedy", 1, 90, 5], "it did not play in the last"
+    assert [record["blue"][key] for key in keys] == [8.0, "sampled", 1, 110, 0]
 
 
 def test_faults_and_times_are_summed_over_all_workers() -> None:
@@ -110,6 +117,7 @@ def test_a_state_brings_everything_back() -> None:
     tally = Tally(["prey"], ["fox"])
     tally.collected([receipt(0, [EpisodeResult(0, n, 1, {"fox": float(n)}, 2 * n, PREY) for n in range(3)])])
     tally.policies["prey"].updated(update(2, 1.0, 4.0))
+    tally.evaluated(Evaluated((EpisodeResult(0, 0, 1, {"fox": 2.0}, 0, PREY),)), EvaluationContext("sampled", 5, {}))
     tally.reported(7.0)
     tally.policies["prey"].updated(update(1, 3.0, 2.0, skipped=1))
     other = Tally(["prey"], ["fox"])

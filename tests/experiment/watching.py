@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from marlflow.base.items import Update
-from marlflow.experiment.tally import PolicyTally, Tally
+from marlflow.experiment.tally import EvaluationContext, PolicyTally, Tally
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Receipt
 
 POLICY_KEYS = {
     "return_mean",
     "eval_return_mean",
+    "eval_mode",
+    "eval_episodes",
+    "eval_env_steps",
+    "eval_version",
     "episodes",
     "agent_steps_sampled",
     "agent_steps_trained",
@@ -46,9 +50,9 @@ class Seen:
             self.receipts += receipts
             collected(tally, receipts)
 
-        def see_evaluated(tally: Tally, results: Evaluated) -> None:
+        def see_evaluated(tally: Tally, results: Evaluated, context: EvaluationContext) -> None:
             self.evaluations.append(results.episodes)
-            evaluated(tally, results)
+            evaluated(tally, results, context)
 
         def see_updated(tally: PolicyTally, update: Update) -> None:
             self.updates.append(update)

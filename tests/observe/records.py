@@ -1,6 +1,7 @@
 """A run of two policies that learn and one that does not, as the records of it would be."""
 
 from pathlib import Path
+from typing import Any
 
 from marlflow.observe.record import (
     MetricsRecord,
@@ -25,10 +26,17 @@ INFO = RunInfo(
 )
 
 
+def evaluation(number: int) -> dict[str, Any]:
+    """What is known of the last evaluation: nothing before the second report."""
+    keys = ("return_mean", "mode", "episodes", "env_steps", "version")
+    values = (7.25, "greedy", 20, 2000, 160) if number >= 2 else (None,) * len(keys)
+    return {f"eval_{key}": value for key, value in zip(keys, values, strict=True)}
+
+
 def policy(number: int, updates: int, loss: dict[str, float], return_mean: float | None) -> PolicyMetrics:
     return PolicyMetrics(
         return_mean=return_mean,
-        eval_return_mean=None if number < 2 or not updates else 7.25,
+        **evaluation(number if updates else 0),
         episodes=10 * number,
         agent_steps_sampled=3000 * number,
         agent_steps_trained=12_000 * number,
@@ -36,7 +44,6 @@ def policy(number: int, updates: int, loss: dict[str, float], return_mean: float
         version=updates,
         staleness_mean=0.5 if updates else None,
         stale_rows_dropped=0,
-        rows_dropped=0,
         rows_carried=4 * number,
         reward_unattributed=0.0,
         loss=loss,

@@ -242,7 +242,9 @@ class Played:
         self.begun += request.matchups[0][:2]
         return Round(request.round, [receipt({0: len(self.begun)}, [1])], [])
 
-    def evaluate(self, episodes: range, weights: Any, matchups: Any = None) -> list[EpisodeResult]:
+    def evaluate(
+        self, episodes: range, weights: Any, matchups: Any = None, mode: Any = "greedy"
+    ) -> list[EpisodeResult]:
         self.evaluated = matchups
         return []
 

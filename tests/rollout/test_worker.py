@@ -98,6 +98,12 @@ def test_evaluation_is_greedy_and_leaves_training_as_it_was():
     assert found[0].policies == expected[0].policies
 
 
+def test_the_actor_is_asked_in_the_mode_of_the_evaluation():
+    actor = Constant()
+    team(actor).evaluate([3], mode="sampled")
+    assert {mode for _, mode in actor.asked} == {"sampled"}
+
+
 def test_an_evaluation_episode_depends_on_its_number_alone():
     worker, other = (
         team(Constant()),

@@ -17,6 +17,7 @@ from marlflow.base.batch import Batch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
+from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.fragment import Evaluated, PolicyReceipt, Receipt
 from marlflow.rollout.kept import TakenUp
@@ -152,9 +153,10 @@ class PlaybackWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated:
-        """Greedy episodes, which are played."""
-        return self._player.evaluate(episodes, weights, matchups)
+        """Evaluation episodes, which are played."""
+        return self._player.evaluate(episodes, weights, matchups, mode)
 
     def state(self) -> Tree:
         """That of the player, and how far each copy has come in the records of each policy."""
@@ -194,7 +196,7 @@ class PlaybackWorker:
 class OfflineWorker:
     """Worker `number` of a run in which nobody plays: its copies are only counted.
 
-    `make` makes a worker that plays, when greedy episodes are first asked for.
+    `make` makes a worker that plays, when evaluation episodes are first asked for.
     """
 
     def __init__(self, number: int, copies: Sequence[int], make: Callable[[], Worker]) -> None:
@@ -217,11 +219,12 @@ class OfflineWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated:
-        """Greedy episodes in the environment that was recorded."""
+        """Evaluation episodes in the environment that was recorded."""
         if self._evaluator is None:
             self._evaluator = self._make()
-        return self._evaluator.evaluate(episodes, weights, matchups)
+        return self._evaluator.evaluate(episodes, weights, matchups, mode)
 
     def state(self) -> dict[str, Any]:
         """Its copies, none of them in an episode."""

@@ -12,6 +12,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.learn.learner import TorchLearner
+from marlflow.policy.actor import EvaluationMode
 from marlflow.replay.buffer import StoredReplay
 from marlflow.rollout.fragment import Evaluated, Fault
 from marlflow.rollout.kept import merged, share
@@ -51,10 +52,14 @@ class InlineWorkers:
     under_way = 0
 
     def evaluate(
-        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+        self,
+        episodes: range,
+        weights: Mapping[str, Weights],
+        matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated:
-        """Greedy episodes, all on the first worker."""
-        return self._workers[0].evaluate(episodes, weights, matchups)
+        """Evaluation episodes, all on the first worker."""
+        return self._workers[0].evaluate(episodes, weights, matchups, mode)
 
     def keep(self) -> bytes:
         """All copies, whichever worker played them."""

@@ -11,6 +11,7 @@ import numpy as np
 from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.flow.operators import OperatorRaised
+from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.protocol import Matchup
 from marlflow.runtime.chain import run_chain
 from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, raised
@@ -106,11 +107,16 @@ class RolloutActor(Host):
         return weights.version, weights.flat
 
     def evaluate(
-        self, episodes: Sequence[int], matchups: Sequence[Matchup] | None, versions: Mapping[str, int], *flats: Any
+        self,
+        episodes: Sequence[int],
+        matchups: Sequence[Matchup] | None,
+        mode: EvaluationMode,
+        versions: Mapping[str, int],
+        *flats: Any,
     ) -> Any:
-        """Results of greedy episodes."""
+        """Results of evaluation episodes."""
         try:
-            return self._worker.evaluate(episodes, _weights(versions, flats), matchups)
+            return self._worker.evaluate(episodes, _weights(versions, flats), matchups, mode)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
 

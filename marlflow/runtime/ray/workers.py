@@ -11,6 +11,7 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Weights
+from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.protocol import Matchup, Request, Round
 from marlflow.runtime.ray import actors as limits
@@ -216,9 +217,13 @@ class RayWorkers:
         return make_round(number, [receipt], [dict(zip(self._spec.learning, refs[1:], strict=True))])
 
     async def evaluate(
-        self, episodes: range, weights: Mapping[str, Weights], matchups: Sequence[Matchup] | None = None
+        self,
+        episodes: range,
+        weights: Mapping[str, Weights],
+        matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
     ) -> Evaluated:
-        """Greedy episodes, dealt out to all workers; those of a worker that is lost are played by the others."""
+        """Evaluation episodes, dealt out to all workers; those of a worker that is lost are played by the others."""
         left, parts, in_vain = list(range(len(episodes))), [], 0
         while left:
             present = await self._present()
@@ -231,7 +236,7 @@ class RayWorkers:
             for worker, share in asked:
                 dealt = None if matchups is None else [matchups[index] for index in share]
                 chosen = [episodes[index] for index in share]
-                calls.append(worker.actor.evaluate.remote(chosen, dealt, versions, *flats))
+                calls.append(worker.actor.evaluate.remote(chosen, dealt, mode, versions, *flats))
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in asked], calls)
             parts += [part for part in answers if part is not None]
             played = zip(answers, asked, strict=True)

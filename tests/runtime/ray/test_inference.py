@@ -17,7 +17,7 @@ from marlflow.base.errors import ActorLost, MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.experiment.experiment import RunPlacement
-from marlflow.policy.actor import Acted, Mode, RememberingActor, WeightedActor
+from marlflow.policy.actor import Acted, EvaluationMode, Mode, RememberingActor, WeightedActor
 from marlflow.rollout.fragment import Evaluated
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlineRuntime
@@ -61,9 +61,9 @@ class Play:
         made: Round = asyncio.run(_come(self.workers.collect(request)))
         return made
 
-    def evaluate(self, version: int) -> Mapping[int, tuple[int, Mapping[str, float]]]:
-        """Env steps and returns of each greedy episode."""
-        made: Evaluated = asyncio.run(_come(self.workers.evaluate(range(3), self._weights(version, -1.0))))
+    def evaluate(self, version: int, mode: EvaluationMode) -> Mapping[int, tuple[int, Mapping[str, float]]]:
+        """Env steps and returns of each evaluation episode."""
+        made: Evaluated = asyncio.run(_come(self.workers.evaluate(range(3), self._weights(version, -1.0), mode=mode)))
         return {one.episode: (one.env_steps, one.returns) for one in made.episodes}
 
 
@@ -94,7 +94,9 @@ def test_the_actions_are_those_that_the_workers_own_actors_choose() -> None:
         alone, asking = Play(inline, spec), Play(over_ray, spec)
         for number in range(2):
             _assert_same(alone.round(number), asking.round(number))
-        assert alone.evaluate(version=99) == asking.evaluate(version=99)
+        evaluated = [[side.evaluate(99, mode) for mode in ("greedy", "sampled")] for side in (alone, asking)]
+        assert evaluated[0] == evaluated[1]
+        assert evaluated[0][0] != evaluated[0][1], "what is sampled was to differ"
         _assert_same(alone.round(2), asking.round(2))
         ray.kill(asking.workers._inference, no_restart=False)
         _assert_same(alone.round(3), asking.round(3))
@@ -182,7 +184,9 @@ def test_what_two_workers_ask_is_one_batch_and_each_gets_its_own_rows() -> None:
             np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("other", [_acting(version=2), _acting(mode="greedy"), _acting(bonus=7.0)])
+@pytest.mark.parametrize(
+    "other", [_acting(version=2), _acting(mode="greedy"), _acting(mode="sampled"), _acting(bonus=7.0)]
+)
 def test_rows_that_are_to_be_acted_on_differently_are_not_mixed(other: Acting) -> None:
     run = Two()
     first, second = _answers(run, [(other, _seen(3, 10)), (_acting(), _seen(2, 10))])

@@ -1,0 +1,43 @@
+"""What `sampled` means for the policy of each algorithm: its own distribution, and nothing that only explores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.shipped import SHIPPED
+from marlflow.base.random import RowRandom
+from marlflow.base.spaces import Spaces
+from marlflow.policy.actor import Mode, RememberingActor
+from marlflow.policy.recurrent import GRU
+from marlflow.policy.torso import MLP
+
+ROWS = 60
+WITHOUT_DISTRIBUTION = {"dqn", "apex", "r2d2", "ddpg", "td3"}
+EXPLORING = {"epsilon": 1.0, "exploration_noise": 1.0, "acts_uniformly": 1.0}
+NOT_EXPLORING = dict.fromkeys(EXPLORING, 0.0)
+ACTIONS = {"Discrete": gym.Discrete(4), "Box": gym.Box(-1.0, 1.0, (2,), np.float32)}
+CASES = [(one, name) for one in SHIPPED for name in one.capabilities.actions if name in ACTIONS]
+
+
+def acted(actor: Any, mode: Mode, schedule: dict[str, float]) -> Any:
+    obs = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
+    memory = np.zeros((ROWS, *actor.memory_shape), np.float32) if isinstance(actor, RememberingActor) else None
+    actor.set_schedule(schedule)
+    return actor.act(obs, None, memory, mode, RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))).action
+
+
+@pytest.mark.parametrize(("algorithm", "action"), CASES, ids=[f"{one.name}-{name}" for one, name in CASES])
+def test_sampled_is_the_learned_distribution_alone(algorithm: Algorithm, action: str) -> None:
+    spaces = Spaces(gym.Box(-9.0, 9.0, (3,), np.float32), ACTIONS[action])
+    model = GRU(4, (4,)) if algorithm.capabilities.memory == "needed" else MLP((4,))
+    actor = algorithm.actor(spaces, model, 5)
+    sampled = acted(actor, "sampled", EXPLORING)
+    np.testing.assert_array_equal(sampled, acted(actor, "sampled", NOT_EXPLORING))
+    greedy, explored = acted(actor, "greedy", NOT_EXPLORING), acted(actor, "explore", NOT_EXPLORING)
+    np.testing.assert_array_equal(sampled, explored)
+    assert (sampled == greedy).all() == (algorithm.name in WITHOUT_DISTRIBUTION)
