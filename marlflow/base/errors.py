@@ -12,6 +12,7 @@ MarlflowError
 │   │   └── EnvironmentHung a step or reset took longer than it may
 │   └── MatchmakerFailed    a matchmaker raised, or dealt a matchup that cannot be played
 ├── RecordsDamaged          a file of recorded experience cannot be read; says which
+├── WeightsMismatch         published weights are of another network than the one that is to act with them
 ├── ActorLost               a process of the run died
 ├── CheckpointFailed        a checkpoint could not be written
 └── BudgetExceeded          more faults of one kind than `faults.*` allows
@@ -116,6 +117,10 @@ class MatchmakerFailed(UserCodeFailed):
 
 class RecordsDamaged(MarlflowError):
     """A file of recorded experience cannot be read any more; says which, and why."""
+
+
+class WeightsMismatch(MarlflowError):
+    """Weights are of another network than the one that they were loaded into; says which sizes they have."""
 
 
 class ActorLost(MarlflowError):

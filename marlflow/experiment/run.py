@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree
+from marlflow.experiment.evaluating import Evaluator
 from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
 from marlflow.experiment.interrupt import Interrupt
@@ -22,12 +23,12 @@ from marlflow.experiment.ready import Ready
 from marlflow.experiment.records import Left
 from marlflow.experiment.reporting import Reporting, figure
 from marlflow.experiment.scheduling import Scheduler
-from marlflow.experiment.tally import EvaluationContext, Tally
+from marlflow.experiment.tally import Tally
 from marlflow.experiment.waiting import Waiting
-from marlflow.flow import Executor, Plan, source
+from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
 from marlflow.observe.record import MetricsRecord
-from marlflow.rollout.fragment import Evaluated, Fault
+from marlflow.rollout.fragment import Fault
 from marlflow.rollout.matchups import Dealer, DealtWorkers
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.checkpoints import Checkpoint
@@ -56,20 +57,20 @@ class Run:
         self._tally = Tally(tuple(made.spec.policies), made.agents)
         self._rounds, self._left = 0, Left(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
-        self._due_evaluation = 0
         self._due_checkpoint = made.experiment.checkpoint.every_env_steps
         self._ended: set[str] = set()
         self._stopping: str | None = None
         self._going_home = False
-        self._time_before_s = self._training_s = self._evaluating_s = 0.0
+        self._time_before_s = self._training_s = 0.0
         self._not_kept: MarlflowError | None = None
         self.stopped_by = ""
         self._keeper = Keeper(made, run_dir, runtime)
         parts = runtime.start(made.spec, self._lost)
         self._dealer = _dealer(made)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
-        self._workers = BudgetedWorkers(dealt, self.budget)
-        self._parts = replace(parts, workers=self._workers)
+        self._parts = replace(parts, workers=BudgetedWorkers(dealt, self.budget))
+        evaluation = made.experiment.evaluation
+        self._evaluator = Evaluator(evaluation, self._parts.workers, self._tally, self.budget, self._published)
         self._scheduler = Scheduler(made.spec, self._parts)
         plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
         (run_dir / "plan.mmd").write_text(plan.mermaid())
@@ -99,28 +100,14 @@ class Run:
         self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
         if self._has_news and not self.failure:
             self._keep()
-        episodes = self._experiment.evaluation.episodes_at_the_end
-        if episodes and not self._interrupt.asked and self.budget.failure is None:
-            self._evaluate_at_the_end(episodes)
+        if not self._interrupt.asked and self.budget.failure is None:
+            self._evaluator.at_the_end()
         self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
         self.report()
         for name in self._spec.learning:
             if self._tally.policies[name].updates == 0:
                 sampled = self._tally.policies[name].agent_steps_sampled
                 self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
-
-    def _evaluate_at_the_end(self, episodes: int) -> None:
-        """Evaluates the policies as they are at the end of the run: a plan of one stage and one item."""
-        left, weights = [range(episodes)], self._published()
-        context = self._context(weights)
-
-        def evaluate() -> Evaluated | Awaitable[Evaluated]:
-            if not left:
-                raise StopIteration
-            return self._workers.evaluate(left.pop(), weights, mode=context.mode)
-
-        plan = Plan("evaluation", source(evaluate, name="Evaluate"))
-        Executor(plan, lambda _, results: self._evaluated(results, context, time.perf_counter())).run_sync()
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
@@ -138,47 +125,27 @@ class Run:
             self.stopped_by = self._stopping
             self._console.notice(f"stopping: {self._stopping}")
             return None
-        sampled = {name: self._tally.policies[name].agent_steps_sampled for name in self._spec.learning}
         self._rounds += 1
-        return Request(self._rounds - 1, self._published(), self._scheduler.now(sampled))
+        return Request(self._rounds - 1, self._published(), self._scheduler.now(self._tally.agent_steps_sampled))
 
     def _published(self) -> dict[str, Weights]:
         return {name: learner.published for name, learner in self._parts.learners.items()}
 
     def _round_made(self, round: Round) -> Round | Awaitable[Round]:
-        began_s = time.perf_counter()
-        self._training_s = began_s - self._began_s - self._evaluating_s
+        self._training_s = time.perf_counter() - self._began_s - self._evaluator.spent_s
         self._tally.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._end_policies()
         self._left.handed(round.receipts)
-        evaluation = self._experiment.evaluation
-        if evaluation.episodes and self._tally.env_steps >= self._due_evaluation:
-            self._due_evaluation += evaluation.every_env_steps
-            weights = self._published()
-            context = self._context(weights)
-            results = self._workers.evaluate(range(evaluation.episodes), weights, mode=context.mode)
-            if isinstance(results, Awaitable):
-                return self._after_evaluation(round, results, context, began_s)
-            self._evaluated(results, context, began_s)
+        if (evaluating := self._evaluator.after_round()) is not None:
+            return self._after_evaluation(round, evaluating)
         self._report_if_due()
         return round
 
-    def _context(self, weights: Mapping[str, Weights]) -> EvaluationContext:
-        versions = {name: published.version for name, published in weights.items()}
-        return EvaluationContext(self._experiment.evaluation.mode, self._tally.env_steps, versions)
-
-    async def _after_evaluation(
-        self, round: Round, results: Awaitable[Evaluated], context: EvaluationContext, began_s: float
-    ) -> Round:
-        self._evaluated(await results, context, began_s)
+    async def _after_evaluation(self, round: Round, evaluating: Awaitable[None]) -> Round:
+        await evaluating
         self._report_if_due()
         return round
-
-    def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
-        self._tally.evaluated(results, context)
-        self._evaluating_s += time.perf_counter() - began_s
-        self.budget.account(results.faults)
 
     def _reported(self, plan: str, item: Any) -> None:
         if not isinstance(item, Update):
@@ -283,10 +250,10 @@ class Run:
             "flow": self._executor.state(waiting.keep),
             "faults": dict(self.budget.spent),
             "rounds": self._rounds,
-            "due": [self._due_log, self._due_evaluation],
+            "due": [self._due_log, self._evaluator.due_env_steps],
             "handed_out": self._left.state(),
             "ended": {name: asdict(self._policy(name).stop) for name in sorted(self._ended)},
-            "times_s": [time.perf_counter() - self._began_s, self._training_s, self._evaluating_s],
+            "times_s": [time.perf_counter() - self._began_s, self._training_s, self._evaluator.spent_s],
             **matchups,
         }
 
@@ -297,8 +264,8 @@ class Run:
         self.budget.spent |= state["faults"]
         self._rounds = state["rounds"]
         self._left.load_state(state.get("handed_out", {}))
-        self._due_log, self._due_evaluation = state["due"]
-        self._time_before_s, self._training_s, self._evaluating_s = state["times_s"]
+        self._due_log, self._evaluator.due_env_steps = state["due"]
+        self._time_before_s, self._training_s, self._evaluator.spent_s = state["times_s"]
         self._began_s = time.perf_counter() - self._time_before_s
         if (every := self._experiment.checkpoint.every_env_steps) is not None:
             self._due_checkpoint = self._tally.env_steps + every
@@ -336,7 +303,8 @@ class Run:
     def _record(self) -> MetricsRecord:
         time_s = time.perf_counter() - self._began_s
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
-        return self._tally.record(time_s, self._training_s, stages, self._published(), store_bytes)
+        schedules = self._scheduler.values(self._tally.agent_steps_sampled)
+        return self._tally.record(time_s, self._training_s, stages, self._published(), store_bytes, schedules)
 
     def _report_if_due(self) -> None:
         if self._tally.env_steps >= self._due_log:

@@ -20,14 +20,18 @@ class Scheduler:
         self._told: dict[str, Mapping[str, float]] = {}
 
     def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        """The scheduled settings of each policy, by its own agent steps sampled so far."""
-        found = {}
-        for name in self._spec.learning:
-            algorithm = self._spec.policies[name].algorithm
-            values = found[name] = dict(algorithm.schedules(agent_steps_sampled[name]))
-            self._tell(name, {key: value for key, value in values.items() if key not in algorithm.only_for_actors})
+        """What the next round is collected with: each policy's scheduled settings, and `copies`."""
+        found = self.values(agent_steps_sampled)
+        for name, values in found.items():
+            only_for_actors = self._spec.policies[name].algorithm.only_for_actors
+            self._tell(name, {key: value for key, value in values.items() if key not in only_for_actors})
             values["copies"] = self._spec.copies
         return found
+
+    def values(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
+        """The scheduled settings of each policy, by its own agent steps sampled so far."""
+        algorithms = {name: self._spec.policies[name].algorithm for name in self._spec.learning}
+        return {name: dict(algorithm.schedules(agent_steps_sampled[name])) for name, algorithm in algorithms.items()}
 
     def _tell(self, policy: str, settings: Mapping[str, float]) -> None:
         if settings != self._told.get(policy, {}):

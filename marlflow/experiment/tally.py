@@ -188,6 +188,11 @@ class Tally:
         steps, since_s = state["reported"]
         self._reported, self._env_steps_per_s = (steps, since_s), state["env_steps_per_s"]
 
+    @property
+    def agent_steps_sampled(self) -> dict[str, int]:
+        """Of each policy, on which its schedules depend."""
+        return {name: tally.agent_steps_sampled for name, tally in self.policies.items()}
+
     def faulted(self, faults: Sequence[Fault]) -> None:
         """What went wrong elsewhere than in a round or an evaluation."""
         for fault in faults:
@@ -230,6 +235,7 @@ class Tally:
         stages: Mapping[str, Mapping[str, Any]],
         published: Mapping[str, Weights],
         object_store_bytes: int | None = None,
+        schedules: Mapping[str, Mapping[str, float]] | None = None,
     ) -> MetricsRecord:
         """The record as of now; `env_steps_per_s` is since the last report that had new env steps.
 
@@ -241,7 +247,10 @@ class Tally:
             "agent_steps": self.agent_steps,
             "episodes": self.episodes,
             "env_steps_per_s": self._rate(training_s),
-            "policies": {name: _policy(tally, published.get(name)) for name, tally in self.policies.items()},
+            "policies": {
+                name: _policy(tally, published.get(name), (schedules or {}).get(name, {}))
+                for name, tally in self.policies.items()
+            },
             "agents": {
                 agent: {"return_mean": fmean(returns) if returns else None} for agent, returns in self.agents.items()
             },
@@ -252,7 +261,6 @@ class Tally:
                 **self.faults,
                 "updates_skipped": sum(tally.updates_skipped for tally in self.policies.values()),
             },
-            "league": {},
         }
 
     def _rate(self, training_s: float) -> float:
@@ -274,7 +282,7 @@ def _figures(update: Update) -> dict[str, Any]:
     return {**{name: getattr(update, name) for name in kept}, "loss": dict(update.loss)}
 
 
-def _policy(tally: PolicyTally, published: Weights | None) -> PolicyMetrics:
+def _policy(tally: PolicyTally, published: Weights | None, schedules: Mapping[str, float]) -> PolicyMetrics:
     loss, staleness = tally.means()
     return {
         "return_mean": tally.return_mean,
@@ -292,6 +300,7 @@ def _policy(tally: PolicyTally, published: Weights | None) -> PolicyMetrics:
         "stale_rows_dropped": tally.stale_rows_dropped,
         "rows_carried": tally.rows_carried,
         "reward_unattributed": tally.reward_unattributed,
+        "schedules": dict(schedules),
         "loss": dict(loss),
     }
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.base.batch import Array
+from marlflow.base.errors import WeightsMismatch
 from marlflow.policy.tensors import in_flat_order
 
 
@@ -64,7 +65,10 @@ class FlatParameters:
         return copy
 
     def load(self, vector: Tensor) -> None:
-        """Copies `vector` [P] into all parameters at once."""
+        """Copies `vector` [P] into all parameters at once; raises WeightsMismatch if it has another size."""
+        if vector.shape != self.vector.shape:
+            expected, came = len(self.vector), tuple(vector.shape)
+            raise WeightsMismatch(f"expected a flat vector of {expected} parameters of a learner, got shape {came}")
         self.vector.copy_(vector)
 
     def approach(self, vector: Tensor, tau: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 
 class PolicyMetrics(TypedDict):
@@ -30,6 +30,7 @@ class PolicyMetrics(TypedDict):
     stale_rows_dropped: int  # rows
     rows_carried: int  # rows
     reward_unattributed: float
+    schedules: Mapping[str, float]  # each scheduled setting, as of agent_steps_sampled
     loss: Mapping[str, float]
 
 
@@ -79,7 +80,6 @@ class MetricsRecord(TypedDict):
     rollouts: RolloutMetrics
     object_store: ObjectStoreMetrics
     faults: Mapping[str, int]
-    league: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class WeightedActor(Actor, Protocol):
         ...
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by the first of `flat`; raises ValueError if it has fewer."""
+        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         ...
 
 

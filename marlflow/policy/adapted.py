@@ -143,7 +143,7 @@ class AdaptedActor:
         return self.network.flat()
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all published parameters by the first of `flat`; raises ValueError if it has fewer."""
+        """Replaces all published parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         self.network.load_flat(flat)
         self.restart()
 

@@ -65,7 +65,7 @@ class CategoricalActor(nn.Module):
         return read_flat(self)
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises ValueError if it has another size."""
+        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         write_flat(self, flat)
 
 

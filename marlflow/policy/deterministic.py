@@ -73,5 +73,5 @@ class DeterministicActor(nn.Module):
         return read_flat(self)
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises ValueError if it has fewer."""
+        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         write_flat(self, flat)

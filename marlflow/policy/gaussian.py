@@ -93,5 +93,5 @@ class GaussianActor(nn.Module):
         return read_flat(self)
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises ValueError if it has another size."""
+        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         write_flat(self, flat)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.base.batch import Array
+from marlflow.base.errors import WeightsMismatch
 
 
 def as_tensor(array: Array, device: str | None = None) -> Tensor:
@@ -42,13 +43,13 @@ def read_flat(module: nn.Module) -> Array:
 
 
 def write_flat(module: nn.Module, flat: Array) -> None:
-    """Replaces all parameters of `module` by the first of `flat`; raises ValueError if it has fewer.
-
-    A learner that publishes its critic too has it behind the parameters that act.
-    """
+    """Replaces all parameters of `module` by those of `flat`; raises WeightsMismatch if it has another size."""
     expected = parameter_count(module)
-    if flat.ndim != 1 or len(flat) < expected:
-        raise ValueError(f"expected a flat vector of {expected} parameters, got shape {flat.shape}")
+    if flat.shape != (expected,):
+        raise WeightsMismatch(
+            f"expected a flat vector of {expected} parameters for {type(module).__name__}, got shape {flat.shape}: the "
+            "weights are of another network; build actor and learner from the same spaces, model and settings"
+        )
     source, offset = as_tensor(flat), 0
     with torch.no_grad():
         for parameter in in_flat_order(module):

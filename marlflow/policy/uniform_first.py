@@ -43,5 +43,5 @@ class UniformFirst:
         return self._actor.flat()
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces the actor's parameters by those of `flat`; raises ValueError if it has fewer."""
+        """Replaces the actor's parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         self._actor.load_flat(flat)

@@ -11,8 +11,9 @@ from gymnasium import spaces as gym_spaces
 from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import MarlflowError
+from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, RememberingActor
+from marlflow.policy.actor import Actor, RememberingActor, WeightedActor
 from marlflow.rollout.columns import Columns
 from marlflow.rollout.memory import Memory
 
@@ -71,6 +72,12 @@ class Player:
                 raise ObservationOutside(int(legal.any(axis=1).argmin()), "action_mask allows no action")
         if state is not None:
             self.seen["state"] = state
+
+    def load(self, weights: Weights, with_critic: bool) -> None:
+        """Acts with `weights` from here on; `with_critic`: the critic's parameters come after those that act."""
+        if isinstance(self.actor, WeightedActor):
+            self.actor.load_flat(weights.flat[: len(self.actor.flat())] if with_critic else weights.flat)
+        self.version = weights.version
 
     def stack(self, observations: Sequence[Any]) -> Array:
         """Observations as rows of the `obs` column, [N, *obs_shape]."""

@@ -57,8 +57,9 @@ class RolloutWorker:
 
     Copies begin with the episodes of the numbers `next_episodes`, by copy, else with 0. An episode of up to
     `history_env_steps` env steps can be gone on with elsewhere, from what `state` says of it. `finishing` has what is
-    done to the rows of a policy before they leave; `writer` records them before that. With
-    actors that adapt, a collect has phases (see `phases`).
+    done to the rows of a policy before they leave; `writer` records them before that. `publishing_critics` are the
+    policies whose weights have the critic's parameters after those that act. With actors that adapt, a collect has
+    phases (see `phases`).
     """
 
     def __init__(  # noqa: PLR0913  one object is all of experience
@@ -79,13 +80,15 @@ class RolloutWorker:
         history_env_steps: int = 10_000,
         next_episodes: Mapping[int, int] | None = None,
         finishing: Mapping[str, Finishing] | None = None,
+        publishing_critics: Collection[str] = (),
         writer: RecordWriter | None = None,
     ) -> None:
         if not copies:
             raise ConfigInvalid([f"rollout worker {worker} has no copy to play: use fewer workers, or more copies"])
         self._make_env, self._actors, self._seed, self._worker = make_env, actors, seed, worker
         self._adapting, self._finishing, self._writer = adapting(actors.values()), finishing or {}, writer
-        self._policy_of, self._with_state = _policy_of(mapping), frozenset(with_state)
+        self._policy_of, self._publishing_critics = _policy_of(mapping), frozenset(publishing_critics)
+        self._with_state = frozenset(with_state)
         self._watchdog, self._faults = Watchdog(step_timeout_s, end_process_after_s), FaultLog(tolerated_faults)
         self._copies = self._make_copies(copies)
         window = self._copies.windows[0]
@@ -262,11 +265,8 @@ class RolloutWorker:
     def _load(self, weights: Mapping[str, Weights]) -> None:
         for policy, new in weights.items():
             player = self._players.get(policy)
-            if player is None or player.version == new.version:
-                continue
-            if isinstance(player.actor, WeightedActor):
-                player.actor.load_flat(new.flat)
-            player.version = new.version
+            if player is not None and player.version != new.version:
+                player.load(new, policy in self._publishing_critics)
 
     def _snapshot(self, policies: Iterable[str]) -> dict[str, Weights]:
         """What the actors of `policies` act with now."""
@@ -283,8 +283,7 @@ class RolloutWorker:
         """Evaluation episodes, by number, in environments of their own; the state of training does not change.
 
         The seed of an episode, and of each agent's choices in it, depends on the run's seed and its number alone.
-        `matchups` has one for each of them.
-        Results are in the order of `episodes`, without those that an environment broke, which are faults.
+        `matchups` has one for each. Results are in their order, without those that an environment broke: faults.
         """
         training = self._snapshot(weights or {})
         count = min(len(episodes), _EVALUATION_COPIES)

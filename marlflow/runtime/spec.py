@@ -128,10 +128,15 @@ class PolicySpec:
         """A new actor, with parameters that are replaced by the learner's before it acts."""
         return self.algorithm.actor(self.spaces, self.model, self._seed("actor"))
 
+    @property
+    def publishes_critic(self) -> bool:
+        """Whether published weights have the critic's parameters after those that act: for stages elsewhere."""
+        return self.learns and any(where != "learner" for where in self.stages.values())
+
     def learner(self) -> TorchLearner:
         """A new learner."""
         learner = self._learner(self.placement.torch_device)
-        if any(where != "learner" for where in self.stages.values()):
+        if self.publishes_critic:
             learner.publish_all()
         return learner
 
@@ -230,6 +235,11 @@ class RunSpec:
         """New actors of all policies."""
         return {name: policy.actor() for name, policy in self.policies.items()}
 
+    @property
+    def publishing_critics(self) -> tuple[str, ...]:
+        """The policies whose published weights have the critic's parameters after those that act."""
+        return tuple(name for name, policy in self.policies.items() if policy.publishes_critic)
+
     def worker(
         self,
         number: int,
@@ -284,6 +294,8 @@ class RunSpec:
             end_process_after_s=end_process_after_s,
             next_episodes=next_episodes,
             finishing=finishing,
+            # An inference actor gets weights from the worker as references, and opens them itself.
+            publishing_critics=() if self.inference is not None else self.publishing_critics,
             writer=None if self.recording is None else RecordWriter(self.recording, number),
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from safetensors.numpy import load_file
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid, PlanInvalid
+from marlflow.base.schedules import Cosine, Step
 from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts, Stop
 from marlflow.experiment.tally import FAULTS
 from marlflow.experiment.train import Result, train
@@ -69,7 +72,6 @@ def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
             "rollouts",
             "object_store",
             "faults",
-            "league",
         ]
         assert list(record["policies"]) == ["hunters", "prey"]
         for policy in record["policies"].values():
@@ -83,6 +85,50 @@ def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
         assert set(record["faults"]) == {*FAULTS, "updates_skipped"}
     assert {"rollouts/Collect", "hunters/Learn", "prey/Insert", "prey/Draw", "prey/queue"} <= found[-1]["stages"].keys()
     assert without_times(found[-1]) == without_times(json.loads(json.dumps(complete.metrics)))
+
+
+def _documented() -> set[str]:
+    """The keys in the first column of docs/metrics.md, each after those of the section that it stands in."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+    found, section = set(), ""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cell = line.split("|")[1].strip() if line.startswith("| ") else ""
+        names = re.findall(r"`([^`]+)`", cell)
+        if cell.startswith("**"):
+            section = names[0].partition(".")[0] + "."
+            continue
+        plain = [name.partition(".<")[0] for name in names]
+        found |= {name if "." in name else section + name for name in plain}
+    return found
+
+
+def _reported(record: Mapping[str, Any]) -> set[str]:
+    one_of_each = {name: [*record[name].values()] for name in ("policies", "agents", "stages")}
+    sections = {**one_of_each, "rollouts": [record["rollouts"]], "faults": [record["faults"]]}
+    found = {f"{name}.{key}" for name, parts in sections.items() for part in parts for key in part}
+    return (
+        found | {f"object_store.{key}" for key in record["object_store"]} | record.keys() - {*sections, "object_store"}
+    )
+
+
+def test_every_key_of_a_report_is_documented_and_no_other(complete: Result) -> None:
+    for record in reports(complete.run_dir):
+        assert _reported(record) == _documented()
+
+
+def test_a_report_has_the_current_value_of_each_schedule(tmp_path: Path) -> None:
+    falling = replace(SMALL_PPO, learning_rate=Cosine(1e-3, 1e-4, 1_500), entropy_coefficient=Step([0.02, 0.01], [900]))
+    train(small_run(policies=policies(hunters=falling, prey=SMALL_DQN)), tmp_path)
+    found = [record["policies"] for record in reports(tmp_path)]
+    assert len({tuple(one["hunters"]["schedules"].items()) for one in found}) >= 3
+    for one in found:
+        hunted, preyed = one["hunters"]["agent_steps_sampled"], one["prey"]["agent_steps_sampled"]
+        share = min(hunted / 1_500, 1.0)
+        assert one["hunters"]["schedules"] == {
+            "learning_rate": pytest.approx(1e-4 + 9e-4 * math.cos(math.pi * share / 2) ** 2),
+            "entropy_coefficient": 0.02 if hunted < 900 else 0.01,
+        }
+        assert one["prey"]["schedules"] == {"epsilon": pytest.approx(1.0 - 0.95 * min(preyed, 2_000) / 2_000)}
 
 
 def test_times_are_those_of_this_run(complete: Result) -> None:

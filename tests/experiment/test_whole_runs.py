@@ -121,9 +121,9 @@ def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, s
         assert policy["eval_return_mean"] is not None
         assert (policy["eval_mode"], policy["eval_episodes"], policy["eval_env_steps"]) == ("greedy", 2, 1_200)
         others = {key for key in POLICY_KEYS if key.startswith("eval_")}
-        zero = POLICY_KEYS - others - {"return_mean", "episodes", "staleness_mean", "loss"}
+        zero = POLICY_KEYS - others - {"return_mean", "episodes", "staleness_mean", "schedules", "loss"}
         assert {key: policy[key] for key in zero} == dict.fromkeys(zero, 0)
-        assert policy["loss"] == {}
+        assert policy["loss"] == policy["schedules"] == {}
     assert {name for receipt in seen.receipts for name in receipt.policies} == {"hunters"}
     assert {stage.split("/")[0] for stage in result.metrics["stages"]} == {"rollouts", "hunters"}
     kept = (tmp_path / "checkpoints" / "1200").glob("learner.*")

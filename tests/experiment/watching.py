@@ -29,6 +29,7 @@ POLICY_KEYS = {
     "stale_rows_dropped",
     "rows_carried",
     "reward_unattributed",
+    "schedules",
     "loss",
 }
 

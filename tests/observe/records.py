@@ -46,6 +46,7 @@ def policy(number: int, updates: int, loss: dict[str, float], return_mean: float
         stale_rows_dropped=0,
         rows_carried=4 * number,
         reward_unattributed=0.0,
+        schedules={"learning_rate": 0.001 / number} if updates else {},
         loss=loss,
     )
 
@@ -87,5 +88,4 @@ def record(number: int) -> MetricsRecord:
         rollouts=RolloutMetrics(env_s=1.5 * number, policy_s=1.0 * number, bookkeeping_s=0.5 * number),
         object_store=ObjectStoreMetrics(bytes=2**20),
         faults={"workers_lost": 1 if number > 2 else 0},
-        league={},
     )

@@ -113,6 +113,7 @@ def test_scalars_have_the_path_of_their_key() -> None:
     assert found["run/env_steps_per_s"] == 250.0
     assert found["policies/agent/updates"] == 800.0
     assert found["policies/adversary/loss/value"] == 3.5
+    assert found["policies/adversary/schedules/learning_rate"] == 0.0005
     assert found["stages/adversary/Learn/starved_s"] == 4.0
     assert found["agents/adversary_0/return_mean"] == 1.5
     assert found["faults/workers_lost"] == 0.0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from marlflow.base.errors import MarlflowError
+from marlflow.base.errors import MarlflowError, WeightsMismatch
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
@@ -94,5 +94,5 @@ def test_published_weights_act_alike() -> None:
     found = other.act(obs, None, "kept", "explore", generators[2])
     for before, after in zip(expected, found, strict=True):
         assert np.array_equal(before, after)
-    with pytest.raises(ValueError, match="expected a flat vector of"):
+    with pytest.raises(WeightsMismatch, match="expected a flat vector of"):
         other.load_flat(published[1:])

@@ -140,9 +140,13 @@ class RememberingAskingActor(AskingActor):
 
 @dataclass(slots=True)
 class _Hosted:
-    """A policy's actor, which weights are loaded in it, and those that are at hand, by version."""
+    """A policy's actor, which weights are loaded in it, and those that are at hand, by version.
+
+    `with_critic`: they have the critic's parameters after those that act.
+    """
 
     actor: WeightedActor
+    with_critic: bool
     loaded: int = -1
     flats: dict[int, Array] = field(default_factory=dict)
 
@@ -172,7 +176,7 @@ class InferenceActor:
             if isinstance(actor, WeightedActor):
                 if isinstance(actor, MovableActor):
                     actor.move_to(device)
-                hosted[name] = _Hosted(actor)
+                hosted[name] = _Hosted(actor, name in self._spec.publishing_critics)
         return hosted
 
     async def load(self, policy: str, weights: ByReference) -> Raised | None:
@@ -219,7 +223,8 @@ class InferenceActor:
     def _acted(self, acting: Acting, parts: Sequence[Seen]) -> Sequence[Acted]:
         hosted = self._hosted[acting.policy]
         if hosted.loaded != acting.version:
-            hosted.actor.load_flat(hosted.flats[acting.version])
+            flat = hosted.flats[acting.version]
+            hosted.actor.load_flat(flat[: len(hosted.actor.flat())] if hosted.with_critic else flat)
             hosted.loaded = acting.version
         hosted.actor.set_schedule(dict(acting.schedule))
         seen = _joined(parts)

@@ -146,6 +146,7 @@ class Two:
     actor: Adder = field(default_factory=Adder)
     num_workers: int = 2
     inference: Inference = field(default_factory=Inference)
+    publishing_critics: tuple[str, ...] = ()
 
     def actors(self) -> dict[str, Adder]:
         return {"all": self.actor}

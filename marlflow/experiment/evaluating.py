@@ -1,0 +1,78 @@
+"""The evaluations of a run: when one is due, with how many episodes, and who is told of the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from marlflow.base.items import Weights
+from marlflow.experiment.experiment import Evaluation
+from marlflow.experiment.faults import FaultBudget
+from marlflow.experiment.tally import EvaluationContext, Tally
+from marlflow.flow import Executor, Plan, source
+from marlflow.rollout.fragment import Evaluated
+from marlflow.rollout.protocol import Workers
+
+
+class Evaluator:
+    """Evaluates the policies as they are `published`, every so many env steps and at the end of the run.
+
+    `due_env_steps`: when the next evaluation is due. `spent_s`: seconds that evaluations have taken so far.
+    """
+
+    def __init__(
+        self,
+        settings: Evaluation,
+        workers: Workers,
+        tally: Tally,
+        budget: FaultBudget,
+        published: Callable[[], Mapping[str, Weights]],
+    ) -> None:
+        self._settings, self._workers, self._tally, self._budget = settings, workers, tally, budget
+        self._published = published
+        self.due_env_steps = 0
+        self.spent_s = 0.0
+
+    def after_round(self) -> Awaitable[None] | None:
+        """Evaluates if it is due; returns what to wait for, or None if there is nothing to wait for."""
+        if not self._settings.episodes or self._tally.env_steps < self.due_env_steps:
+            return None
+        self.due_env_steps += self._settings.every_env_steps
+        began_s = time.perf_counter()
+        context, results = self._evaluate(self._settings.episodes)
+        if isinstance(results, Awaitable):
+            return self._awaited(results, context, began_s)
+        self._evaluated(results, context, began_s)
+        return None
+
+    def at_the_end(self) -> None:
+        """Evaluates the policies as they are at the end of the run: a plan of one stage and one item."""
+        left, contexts, began_s = [self._settings.episodes_at_the_end], [], time.perf_counter()
+        if left == [0]:
+            return
+
+        def evaluate() -> Evaluated | Awaitable[Evaluated]:
+            if not left:
+                raise StopIteration
+            context, results = self._evaluate(left.pop())
+            contexts.append(context)
+            return results
+
+        def evaluated(_plan: str, results: Evaluated) -> None:
+            self._evaluated(results, contexts[0], began_s)
+
+        Executor(Plan("evaluation", source(evaluate, name="Evaluate")), evaluated).run_sync()
+
+    def _evaluate(self, episodes: int) -> tuple[EvaluationContext, Evaluated | Awaitable[Evaluated]]:
+        weights = self._published()
+        versions = {name: published.version for name, published in weights.items()}
+        context = EvaluationContext(self._settings.mode, self._tally.env_steps, versions)
+        return context, self._workers.evaluate(range(episodes), weights, mode=context.mode)
+
+    async def _awaited(self, results: Awaitable[Evaluated], context: EvaluationContext, began_s: float) -> None:
+        self._evaluated(await results, context, began_s)
+
+    def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
+        self._tally.evaluated(results, context)
+        self.spent_s += time.perf_counter() - began_s
+        self._budget.account(results.faults)
