@@ -1,4 +1,4 @@
-"""Each algorithm learns what it must and keeps it, on one seed: the short form of benchmarks/suite.py and benchmarks/imitation.py.
+"""Each algorithm learns what it must and keeps it, on one seed: benchmarks/suite.py and imitation.py in short.
 
 Every experiment is the one that ships, with its own budget of env steps, and inline: so a seed decides everything.
 """
