@@ -38,7 +38,7 @@ def main() -> None:
     against_sb3.report()
     print("-- the demo, five seeds", flush=True)
     learning.report()
-    print("-- every algorithm, three seeds", flush=True)
+    print("-- every algorithm, five seeds that no setting was chosen on", flush=True)
     suite.report()
     print("-- imitation from an expert's records, three seeds", flush=True)
     imitation.report()

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting
+from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, AtMost, Flow, Freely, Plan, Rotation, merge, source
 from marlflow.flow.relocate import Where
@@ -73,7 +73,7 @@ class ApeX(DQN):
             merge(Freely(), name="Shards", **drawn)
             .queue(self.draws_ahead, name="Draws")
             .then(Learn(learner))
-            .then(SyncTarget(learner, every=self.target_every_updates))
+            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
             .then(Publish(learner, every=self.publish_every_updates))
             .split(ByShard(), shards)
         )

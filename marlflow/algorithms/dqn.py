@@ -61,6 +61,7 @@ class DQN(LearningAlgorithm):
     priority_alpha: float = 0.6
     priority_beta: Setting = 0.4
     target_every_updates: int = 200
+    tau: Setting = 1.0
     publish_every_updates: int = 10
     epsilon: Setting = Linear(1.0, 0.05, 10_000)
     huber_delta: Setting = 1.0
@@ -80,7 +81,7 @@ class DQN(LearningAlgorithm):
         train = (
             source(Draw(replay, self.batch_agent_steps))
             .then(Learn(learner))
-            .then(SyncTarget(learner, every=self.target_every_updates))
+            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
             .then(Publish(learner, every=self.publish_every_updates))
             .then(Reprioritize(replay))
         )

@@ -59,6 +59,7 @@ class R2D2(LearningAlgorithm):
     priority_beta: Setting = 0.6
     priority_max_share: float = 0.9
     target_every_updates: int = 200
+    tau: Setting = 1.0
     publish_every_updates: int = 10
     epsilon: Setting = Linear(1.0, 0.05, 20_000)
     max_grad_norm: Setting = 10.0
@@ -76,7 +77,7 @@ class R2D2(LearningAlgorithm):
         train = (
             source(Draw(replay, self.batch_agent_steps, gives=SequenceTransitions))
             .then(Learn(learner))
-            .then(SyncTarget(learner, every=self.target_every_updates))
+            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
             .then(Publish(learner, every=self.publish_every_updates))
             .then(Reprioritize(replay))
         )

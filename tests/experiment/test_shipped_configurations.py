@@ -217,3 +217,11 @@ def test_the_players_of_connect_four_learn_differently() -> None:
     made = ready_of("experiment=connect_four_ppo_dqn")
     assert algorithms(made) == {"ppo_player": "ppo", "dqn_player": "dqn"}
     assert all(policy.spaces.masked for policy in made.spec.policies.values())
+
+
+@pytest.mark.parametrize("name", [name for name in _options("experiment") if name not in OFFLINE])
+def test_no_experiment_ends_by_the_clock(name: str) -> None:
+    """A result must not depend on the speed of the machine; `stop.time_s` is for users."""
+    stop = experiment_of(f"experiment={name}").stop
+    assert stop.time_s is None
+    assert stop.env_steps is not None

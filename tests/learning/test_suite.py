@@ -1,4 +1,4 @@
-"""Each algorithm learns what it must, on one seed: the short form of benchmarks/suite.py and benchmarks/imitation.py.
+"""Each algorithm learns what it must and keeps it, on one seed: benchmarks/suite.py and imitation.py in short.
 
 Every experiment is the one that ships, with its own budget of env steps, and inline: so a seed decides everything.
 """
@@ -16,13 +16,10 @@ SEED = 0
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if (case.bar, case.at_most) != (None, None)], ids=lambda case: case.name
-)
-def test_each_algorithm_reaches_its_bar_and_one_without_memory_stays_under_its_own(case: Case) -> None:
-    best = run(case, SEED).best
-    assert case.bar is None or best >= case.bar
-    assert case.at_most is None or best < case.at_most
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title or case.experiment)
+def test_each_algorithm_learns_and_does_not_forget_and_one_without_memory_cannot(case: Case) -> None:
+    problems = {policy: outcome.problem(case) for policy, outcome in run(case, SEED).items()}
+    assert set(problems.values()) == {None}, problems
 
 
 @pytest.mark.learning
@@ -34,8 +31,8 @@ def test_clones_come_to_what_a_recorded_expert_did(tmp_path: Path) -> None:
 
 
 def test_every_shipped_experiment_of_one_team_is_tried() -> None:
-    """But for DDPG's, which has no bar, those of imitation and of MAML, which have tests of their own."""
+    """But for those of imitation, which have a test of their own."""
     folder = Path(__file__).resolve().parents[2] / "conf" / "experiment"
     shipped = {path.stem for path in folder.glob("*_team_*.yaml")}
     tried = {case.experiment for case in CASES}
-    assert shipped - tried == {"cartpole_team_bc", "cartpole_team_marwil", "cartpole_team_ppo_dqn"}
+    assert shipped - tried == {"cartpole_team_bc", "cartpole_team_marwil"}
