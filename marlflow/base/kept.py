@@ -15,7 +15,7 @@ import json
 import math
 import reprlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -44,6 +44,18 @@ _NAME_OF = {
     "<f8": "F64",
 }
 _DTYPE_OF = {name: np.dtype(code) for code, name in _NAME_OF.items()}
+
+MALFORMED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What code that takes up a tree, or other data from a file, may raise if it is not of the shape that it expects."""
 
 
 def to_bytes(tree: Tree) -> bytes:
@@ -75,6 +87,24 @@ def from_bytes(data: bytes | memoryview) -> Tree:
         return _read(memoryview(data))
     except (ValueError, RecursionError) as error:
         raise CheckpointUnusable([f"these bytes are not what marlflow keeps: {error}"]) from None
+
+
+def differences_of_shape(expected: Tree, came: Tree, path: str = "") -> Iterator[str]:
+    """Where `came` cannot stand for `expected`: a key is missing, or a value is of another kind.
+
+    Further keys are allowed, lists may be of any length and content, and where None is expected anything may come.
+    """
+    kinds = (int, float) if isinstance(expected, float) else (type(expected),)
+    if expected is None:
+        return
+    if isinstance(came, bool) != isinstance(expected, bool) or not isinstance(came, kinds):
+        yield f"{path or 'it'} is {reprlib.repr(came)}, where {reprlib.repr(expected)} could stand"
+    elif isinstance(expected, dict):
+        for key, value in expected.items():
+            if key in came:
+                yield from differences_of_shape(value, came[key], _below(path, key))
+            else:
+                yield f"{_below(path, key)} is missing"
 
 
 def _noted(node: Tree, path: str, depth: int, arrays: dict[str, Array]) -> object:

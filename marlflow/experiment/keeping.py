@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
-from marlflow.base.kept import Tree, from_bytes, to_bytes
+from marlflow.base.kept import MALFORMED, Tree, from_bytes, to_bytes
 from marlflow.experiment.environment import environment_name
 from marlflow.experiment.notes import Notes, notes_of
 from marlflow.experiment.ready import Ready
@@ -120,11 +120,15 @@ class Keeper:
         return {**self._recorded, recording.record: now}
 
     def restore(self, checkpoint: Checkpoint) -> tuple[Tree, Waiting, Resumed]:
-        """The driver's state, the rows that waited, and what could not be taken up again."""
-        try:
-            resumed = self._runtime.restore(checkpoint.read, checkpoint.names, self._settings.replay_max_env_steps)
-        except CheckpointUnusable as error:
-            raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in error.problems]) from error
+        """The driver's state, the rows that waited, and what could not be taken up again.
+
+        Raises CheckpointUnusable for whatever is not of the shape that it was written in.
+        """
+        with usable(checkpoint):
+            return self._restore(checkpoint)
+
+    def _restore(self, checkpoint: Checkpoint) -> tuple[Tree, Waiting, Resumed]:
+        resumed = self._runtime.restore(checkpoint.read, checkpoint.names, self._settings.replay_max_env_steps)
         self.kept_at, self._last = checkpoint.env_steps, checkpoint.path
         self._recorded = dict(notes_of(checkpoint).recorded)
         self._store.go_on_from(checkpoint)
@@ -136,6 +140,22 @@ class Keeper:
             for rows in self._row_files.values():
                 self._rows_kept[rows.replay] = max(rows.stop, self._rows_kept.get(rows.replay, 0))
         return tree, Waiting(self._runtime.unpack(packed)), resumed
+
+
+@contextmanager
+def usable(checkpoint: Checkpoint) -> Iterator[None]:
+    """What is in `checkpoint` is taken up in here; raises CheckpointUnusable, with its path, if it cannot be.
+
+    Its hashes are right, but whoever can write to the folder may have put anything there.
+    """
+    try:
+        yield
+    except CheckpointUnusable as error:
+        raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in error.problems]) from error
+    except MALFORMED as error:
+        reason = f"what is in it is not of the shape that marlflow writes ({type(error).__name__}: {error})"
+        remedy = "remove it, and the one before it is used"
+        raise CheckpointUnusable([f"{checkpoint.path} cannot be used: {reason}; {remedy}"]) from error
 
 
 @contextmanager

@@ -10,14 +10,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
+from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, MarlflowError
 from marlflow.base.items import Update, Weights
-from marlflow.base.kept import Tree
+from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.evaluating import Evaluator
 from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
 from marlflow.experiment.interrupt import Interrupt
-from marlflow.experiment.keeping import Keeper
+from marlflow.experiment.keeping import Keeper, usable
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.ready import Ready
@@ -272,11 +272,19 @@ class Run:
 
     def _go_on_from(self, checkpoint: Checkpoint) -> None:
         state, waiting, resumed = self._keeper.restore(checkpoint)
+        with usable(checkpoint):
+            if wrong := list(differences_of_shape(self._state(Waiting()), state)):
+                raise CheckpointUnusable([f"what the driver knew is not of the shape that it has: {wrong[0]}"])
+            self._load(state, waiting)
+        self._resumed(checkpoint, resumed)
+
+    def _load(self, state: Tree, waiting: Waiting) -> None:
+        """Goes on from what `_state` gave."""
         self._tally.load_state(state["tally"])
         self._executor.load_state(state["flow"], waiting.give_back)
         self.budget.spent |= state["faults"]
         self._rounds = state["rounds"]
-        self._left.load_state(state.get("handed_out", {}))
+        self._left.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
         self._time_before_s, self._training_s, self._evaluator.spent_s = state["times_s"]
         self._began_s = time.perf_counter() - self._time_before_s
@@ -289,7 +297,6 @@ class Run:
                 self._end(name)
             else:
                 self._executor.rejoin(name)
-        self._resumed(checkpoint, resumed)
 
     def _resumed(self, checkpoint: Checkpoint, resumed: Resumed) -> None:
         """Counts and says what could not be taken up again."""

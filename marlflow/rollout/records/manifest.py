@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.kept import MALFORMED
 from marlflow.base.spaces import Spaces
 from marlflow.env.make import Wrapper, import_factory
 from marlflow.rollout.records.spaces import described, spaces_of
+
+_T = TypeVar("_T")
 
 NAME = "manifest.json"
 _FORMAT = "marlflow records 2"
@@ -86,16 +89,20 @@ def wrappers_of(environment: Environment) -> list[Wrapper]:
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Writes it into `folder`, which is made; returns the one that is there, if there is an equal one already.
 
-    Raises ConfigInvalid if records of another kind are there.
+    Raises ConfigInvalid if records of another kind are there, or it cannot be written.
     """
     if (folder / NAME).exists():
         if (there := read_manifest(folder)) != manifest:
             raise ConfigInvalid([f"{folder} already has records, of {_summary(there)}; record into another folder"])
         return there
-    folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f"{NAME}.part"
-    aside.write_text(json.dumps(_data(manifest), indent=1))
-    os.replace(aside, folder / NAME)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(_data(manifest), indent=1))
+        os.replace(aside, folder / NAME)
+    except OSError as error:
+        problem = f"records cannot be written to {folder}: {error}; give another record.folder, or see that it can be"
+        raise ConfigInvalid([problem]) from error
     return manifest
 
 
@@ -112,7 +119,9 @@ def read_manifest(folder: Path) -> Manifest:
         return _manifest(data)
     except FileNotFoundError:
         raise ConfigInvalid([f"{folder} has no {NAME}, so it is no folder of records"]) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise ConfigInvalid([f"{folder / NAME} cannot be read: {error}"]) from error
+    except MALFORMED as error:
         raise ConfigInvalid([f"{folder / NAME} is damaged: {type(error).__name__}: {error}"]) from error
 
 
@@ -140,10 +149,16 @@ def _data(manifest: Manifest) -> dict[str, Any]:
 
 def _manifest(data: Mapping[str, Any]) -> Manifest:
     made = data["environment"]
-    wrappers = [(one["factory"], one["arguments"]) for one in made["wrappers"]]
+    wrappers = [(_is(str, one["factory"]), _is(dict, one["arguments"])) for one in _is(list, made["wrappers"])]
     return Manifest(
         {name: spaces_of(spaces) for name, spaces in data["agents"].items()},
         {name: spaces_of(spaces) for name, spaces in data["policies"].items()},
-        Environment(made["factory"], made["arguments"], wrappers, made["unknown"]),
-        data["record"],
+        Environment(_is(str, made["factory"]), _is(dict, made["arguments"]), wrappers, _is(str, made["unknown"])),
+        _is(str, data["record"]),
     )
+
+
+def _is(kind: type[_T], value: object) -> _T:
+    if not isinstance(value, kind):
+        raise ValueError(f"it has {value!r} instead of a {kind.__name__}")
+    return value

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RecordsDamaged
+from marlflow.base.kept import MALFORMED
 from marlflow.rollout.records.tables import to_columns
 from marlflow.rollout.records.writing import ENV_STEPS, ROWS, SEGMENTS, policy_folder
 
@@ -52,7 +53,7 @@ class Records:
         try:
             with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
                 return to_columns(file.read_row_group(fragment.group, use_threads=False))
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
             raise RecordsDamaged(f"{path}, fragment {fragment.group}: {_said(error)}") from error
 
 
@@ -68,7 +69,7 @@ def find_records(folder: Path | str, policy: str, passes: int = 1) -> Records:
         name = path.name.removesuffix(ROWS)
         try:
             steps = _env_steps(where, name)
-        except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
             problems.append(f"{path} is damaged: {_said(error)}; remove it, or record again")
             continue
         files.update(f"{name} {path.stat().st_size} ".encode())
@@ -84,12 +85,14 @@ def _env_steps(where: Path, name: str) -> list[int]:
     """Of each fragment of a file."""
     rows, segments = (pq.read_metadata(where / (name + ending)) for ending in (ROWS, SEGMENTS))
     steps = json.loads(rows.metadata[ENV_STEPS])
+    if not isinstance(steps, list) or not all(type(count) is int and count >= 0 for count in steps):
+        raise ValueError(f"its env steps are no list of counts: {str(steps)[:40]}")
     if not rows.num_row_groups == segments.num_row_groups == len(steps):
         raise ValueError(
             f"it has {rows.num_row_groups} fragments of rows, {segments.num_row_groups} of segments and env steps of "
             f"{len(steps)}"
         )
-    return [int(count) for count in steps]
+    return steps
 
 
 def _said(error: Exception) -> str:

@@ -22,7 +22,13 @@ def described(spaces: Spaces) -> dict[str, Any]:
 
 def spaces_of(data: Mapping[str, Any]) -> Spaces:
     """The spaces that `described` was given; raises ValueError or KeyError for anything else."""
-    return Spaces(space_of(data["observation"]), space_of(data["action"]), bool(data["masked"]))
+    return Spaces(space_of(data["observation"]), space_of(data["action"]), _flag(data["masked"]))
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"masked is {value!r}, neither true nor false")
+    return value
 
 
 def space_described(space: gym.Space[Any]) -> dict[str, Any]:
