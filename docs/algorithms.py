@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 import marlflow as mf  # noqa: E402  where it is, is only known above
 from marlflow.algorithms.algorithm import Algorithm  # noqa: E402
 from marlflow.algorithms.shipped import SHIPPED  # noqa: E402
-from marlflow.env import cartpole_team, pendulum_team  # noqa: E402
+from marlflow.env import cartpole_family, pendulum_team  # noqa: E402
 from marlflow.flow import source  # noqa: E402
 from marlflow.runtime.inline import InlinePlace  # noqa: E402
 
@@ -103,7 +103,7 @@ def experiment(algorithm: Algorithm) -> mf.Experiment:
     discrete = "Discrete" in algorithm.capabilities.actions
     model = mf.GRU() if algorithm.capabilities.memory == "needed" else mf.MLP()
     return mf.Experiment(
-        mf.Env(cartpole_team.parallel_env if discrete else pendulum_team.parallel_env),
+        mf.Env(cartpole_family.parallel_env if discrete else pendulum_team.parallel_env),
         {"team": mf.Policy(algorithm, model)},
         mapping=[mf.Rule("*", "team")],
         rollouts=mf.Rollouts(pace="asynchronous" if asynchronous(algorithm) else "lockstep"),

@@ -22,7 +22,7 @@ def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
         subject, phases = f"policy {name!r} ({policy.algorithm.name})", 1 + actor.inner_steps
         if not has_tasks:
             yield (
-                f"{subject} adapts to tasks, and the environment has none: take a family of them, such as "
+                f"{subject} adapts to tasks, and the environment has none; take a family of them, such as "
                 'env=cartpole_family, or say so of your own by metadata["tasks"] = True, if its reset takes '
                 'options={"task": n}; or use ppo'
             )

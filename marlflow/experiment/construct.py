@@ -295,6 +295,7 @@ def _called(make: Callable[..., Any]) -> str:
     return getattr(make, "__name__", type(make).__name__)
 
 
+@functools.lru_cache(maxsize=512)
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(make).parameters

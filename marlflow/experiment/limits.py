@@ -8,14 +8,17 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.experiment.environment import argument_problems
 from marlflow.experiment.experiment import Experiment, Policy, RunPlacement, RuntimeChoice
 from marlflow.experiment.placing import placement_problems
-from marlflow.experiment.settings import setting_problems
+from marlflow.experiment.settings import WrongType, setting_problems
 
 
 def limit_problems(experiment: Experiment) -> list[str]:
-    """One sentence for each setting out of its range, or if there is none, for each that does not go with others."""
-    if found := [*setting_problems(experiment), *argument_problems(experiment.env)]:
+    """One sentence for each setting of a wrong type or out of its range, and for each that does not go with others."""
+    found = [*setting_problems(experiment), *argument_problems(experiment.env)]
+    if any(isinstance(problem, WrongType) for problem in found):
         return found
-    found = [*_shares(experiment), *_store_problems(experiment.runtime), *placement_problems(experiment)]
+    if not found:
+        found += _shares(experiment)
+    found += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
     policies = {f"policies.{name}": policy for name, policy in experiment.policies.items()}
     for path, policy in {**policies, "default_policy": experiment.default_policy}.items():
         found += _replay_problems(f"{path}.algorithm", policy)

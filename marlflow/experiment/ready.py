@@ -23,7 +23,7 @@ from marlflow.experiment.memory import memory_problems, parameters_of
 from marlflow.experiment.placing import device_problems, placements
 from marlflow.experiment.players import Players, who_plays
 from marlflow.experiment.records import looked_at, maker, offline_records, record_problems, records_of
-from marlflow.experiment.settings import remarks, setting_problems
+from marlflow.experiment.settings import WrongType, remarks, setting_problems
 from marlflow.observe.record import PolicyMetrics
 from marlflow.policy.torso import build_torso
 from marlflow.rollout.matchups import Seats
@@ -72,14 +72,16 @@ def ready(experiment: Experiment, available: Mapping[str, float] | None = None) 
 
 def problems_of(experiment: Experiment, available: Mapping[str, float] | None = None) -> tuple[Ready | None, list[str]]:
     """As `ready`, but returns every problem: who knows of further ones can add them before raising."""
-    found, problems = _checked(experiment)
-    if available is not None:
+    limits = limit_problems(experiment)
+    if any(isinstance(problem, WrongType) for problem in limits):
+        return None, limits
+    found, problems = _checked(experiment, list(limits))
+    if available is not None and not limits:
         problems += resource_problems(asked_by(found.spec) if found else _asked(experiment), available)
     return found, problems
 
 
-def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
-    problems = limit_problems(experiment)
+def _checked(experiment: Experiment, problems: list[str]) -> tuple[Ready | None, list[str]]:
     try:
         with looked_at(experiment, problems) as window:
             agents = tuple(window.agents)
@@ -101,7 +103,7 @@ def _checked(experiment: Experiment) -> tuple[Ready | None, list[str]]:
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, spaces, problems)
     for name, of_policy in spaces.items():
-        if name in policies and not any(setting_problems(policies[name])):
+        if name in policies:
             problems += _policy_problems(name, policies[name], of_policy, players.agents[name])
     if problems or any(name not in spaces for name in policies):  # the latter: the mapping could not be made
         return None, problems
@@ -224,7 +226,7 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
             yield f"{subject} {text}"
     if unplayable := spaces.problems():
         yield from (f"{subject} cannot play agent {players[0]!r}: {problem}" for problem in unplayable)
-    else:
+    elif not any(setting_problems(policy)):  # else nobody knows what would be built
         yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
 
 

@@ -28,6 +28,12 @@ _LATE_AGENT_STEPS = 2**62
 _ANY_NUMBER = Range(-INFINITY, INFINITY)
 
 
+class WrongType(str):
+    """A sentence about a value of a wrong type: nothing else can be asked about where it is."""
+
+    __slots__ = ()
+
+
 def setting_problems(value: Any, path: str = "") -> Iterator[str]:
     """One sentence for each setting under `value`, a dataclass at `path`, that is of a wrong type or out of its range.
 
@@ -46,7 +52,7 @@ def setting_problems(value: Any, path: str = "") -> Iterator[str]:
         fitted = fit(found, Any if which in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
         if not problems and is_dataclass(fitted) and isinstance(found, Mapping):
             problems.append(f"{where} must be a {type(fitted).__name__}, not {found!r}")
-        yield from problems
+        yield from map(WrongType, problems)
         if not problems and fitted is not LEFT:
             yield from _value_problems(found, where, _range_of(value, field.name, field.default))
 
@@ -101,7 +107,8 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[str]:
         if problem := allowed.problem(number):
             yield f"{path} {problem}, not {_short(number)}"
     elif isinstance(value, Schedule):
-        broken = list(setting_problems(value, path)) if is_dataclass(value) else []
+        own: Any = value
+        broken = list(setting_problems(own, path)) if is_dataclass(own) else []
         yield from broken or schedules_out_of_range(value, path, allowed)
     elif is_dataclass(value):
         yield from setting_problems(value, path)

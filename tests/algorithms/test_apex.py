@@ -56,10 +56,6 @@ def test_shards_divide_what_is_remembered_and_have_names_and_seeds_of_their_own(
 def test_settings_and_actor() -> None:
     assert ApeX().schedules(10) == {"epsilon": 0.4}
     assert ApeX(epsilon=Linear(1.0, 0.5, 100)).schedules(50) == {"epsilon": 0.75}
-    assert ApeX(replay_shards=0, draws_ahead=0).problems(DISCRETE, SMALL) == [
-        "apex needs replay_shards of at least 1, not 0",
-        "apex needs draws_ahead of at least 1, not 0",
-    ]
     learner, actor = make_learner(ApeX(), seed=1), ApeX(epsilon_ladder=5.0).actor(DISCRETE, SMALL, seed=2)
     assert actor.ladder == pytest.approx(5.0)
     actor.load_flat(learner.published.flat)

@@ -83,7 +83,6 @@ def test_what_it_refuses_and_what_it_builds() -> None:
     assert config(value_min=1.0, value_max=1.0).problems(DISCRETE, MLP()) == [
         "dqn needs value_min below value_max, not 1.0 and 1.0"
     ]
-    assert config(atoms=0).problems(DISCRETE, MLP()) == ["dqn needs atoms of at least 1, not 0"]
     assert DQN(value_min=1.0, value_max=0.0).problems(DISCRETE, MLP()) == []
     learner = make_learner(config(dueling=True), seed=1)
     actor = config(dueling=True).actor(DISCRETE, MLP((4,)), seed=2)

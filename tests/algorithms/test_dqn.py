@@ -83,15 +83,11 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, dueling: boo
 
 def test_what_it_refuses() -> None:
     assert DQN().problems(CONTINUOUS, SMALL) == ["dqn cannot act in Box(2,); it needs Discrete actions"]
-    assert DQN(batch_agent_steps=0, n_step=0).problems(DISCRETE, SMALL) == [
-        "dqn needs batch_agent_steps of at least 1, not 0",
-        "dqn needs n_step of at least 1, not 0",
-    ]
     assert DQN(learning_starts_agent_steps=11, replay_agent_steps=10).problems(DISCRETE, SMALL) == [
         "dqn would start learning after 11 agent steps, but its replay holds 10; raise replay_agent_steps"
     ]
     multi = Spaces(DISCRETE.observation, gym.MultiBinary(2))
-    assert len(DQN(train_every_agent_steps=0).problems(multi, SMALL)) == 2
+    assert len(DQN().problems(multi, SMALL)) == 1
 
 
 def test_epsilon_falls_linearly_and_stays() -> None:

@@ -54,9 +54,6 @@ def test_minibatches_that_do_not_fit_into_a_batch_are_refused() -> None:
     assert APPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL) == [
         "appo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
     ]
-    assert IMPALA(waiting_fragments=0).problems(DISCRETE, SMALL) == [
-        "impala needs waiting_fragments of at least 1, not 0"
-    ]
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED])

@@ -66,7 +66,6 @@ def test_what_it_refuses() -> None:
     whole = Spaces(DISCRETE.observation, gym.Box(0, 3, (2,), np.int64))
     expected = "ppo cannot act in Box(2,); it needs Discrete or Box actions, and a Box of floats, not of int64"
     assert PPO().problems(whole, SMALL) == [expected]
-    assert PPO(epochs=0).problems(DISCRETE, SMALL) == ["ppo needs epochs of at least 1, not 0"]
     assert PPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL) == [
         "ppo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
     ]

@@ -91,9 +91,6 @@ def test_sizes_that_do_not_fit() -> None:
     assert RecurrentPPO(minibatch_agent_steps=5_000).problems(DISCRETE, GRU()) == [
         "recurrent_ppo cannot cut batches of 4000 agent steps into minibatches of 5000; lower minibatch_agent_steps"
     ]
-    assert RecurrentPPO(sequence_agent_steps=0).problems(DISCRETE, GRU()) == [
-        "recurrent_ppo needs sequence_agent_steps of at least 1, not 0"
-    ]
 
 
 # -- what acts is what learns ---------------------------------------------------------------------------------------

@@ -52,10 +52,6 @@ def test_what_it_refuses() -> None:
     assert problem.startswith("sac cannot act in Box(2,): it needs actions with finite bounds")
     multi = Spaces(DISCRETE.observation, gym.MultiBinary(2))
     assert SAC().problems(multi, SMALL) == ["sac cannot act in MultiBinary(2); it needs Discrete or Box actions"]
-    assert SAC(initial_temperature=0.0, batch_agent_steps=0).problems(DISCRETE, SMALL) == [
-        "sac needs batch_agent_steps of at least 1, not 0",
-        "sac needs an initial_temperature above 0, not 0.0",
-    ]
     assert SAC(learning_starts_agent_steps=11, replay_agent_steps=10).problems(DISCRETE, SMALL) == [
         "sac would start learning after 11 agent steps, but its replay holds 10; raise replay_agent_steps"
     ]

@@ -220,6 +220,40 @@ CASES = {
         ["plan", f"env._target_={BROKEN}.NoMap"],
         f"environment {BROKEN}.NoMap cannot start: reset() raised FileNotFoundError: no map 'arena'",
     ),
+    "networks larger than memory": (
+        ["plan", "default_policy.model.hidden_sizes=[1e9]"],
+        "the run needs at least ",
+    ),
+    "records of nobody": (
+        ["plan", "record={policies: [nope]}"],
+        "record.policies: there is no policy 'nope'; the policies are cart",
+    ),
+    "records nowhere": (
+        ["plan", "record={folder: /proc/records}"],
+        "record.folder: the folder '/proc/records' cannot be made or written to: ",
+    ),
+    "a run nowhere": (
+        ["train", "hydra.run.dir=/dev/null/run"],
+        "the folder of the run: the folder '/dev/null/run' cannot be made or written to: ",
+    ),
+    "a name that leads out of runs": (["train", "name=../x"], "name must be a name for a folder: "),
+    "a sweep that has nothing to go by": (
+        ["train", "-m", "hydra.sweeper._target_=some.OptimizingSweeper", "seed=1,2"],
+        "the sweeper OptimizingSweeper goes by a figure of each job, and objective is null; "
+        "set objective=policies.<id>.return_mean",
+    ),
+    "an environment's argument of the wrong type": (
+        ["plan", TAG, "env.max_cycles=abc"],
+        "env.max_cycles must be a number, such as 25, not 'abc'",
+    ),
+    "meta-learning without tasks": (
+        ["plan", "policy@policies.cart=maml"],
+        "policy 'cart' (maml) adapts to tasks, and the environment has none; take a family of them, such as ",
+    ),
+    "a wait that never ends": (
+        ["train", "env.step_timeout_s=nan"],
+        "env.step_timeout_s must be a number, at least 0.001 and at most 1e+06 seconds, not nan",
+    ),
     "lost folder": (
         ["plan", "--config-dir", "/no/such/folder"],
         "the configuration folder /no/such/folder does not exist",

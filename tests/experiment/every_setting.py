@@ -81,7 +81,7 @@ def run_values() -> dict[str, Any]:
         "name": "cartpole_team",
         "env": {**_read(CONF / "env" / "cartpole_team.yaml"), "wrappers": None},
         "policies": {"cart": policy},
-        "default_policy": {key: value for key, value in policy.items() if key != "experience"},
+        "default_policy": {key: policy[key] for key in ("algorithm", "model")},  # else of the keys of policies.cart
         "mapping": [{"match": "*", "policy": "cart"}],
         "rollouts": {**root["rollouts"], "placement": process},
         "placement": {

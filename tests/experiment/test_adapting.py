@@ -6,7 +6,7 @@ import dataclasses
 
 from marlflow.algorithms.maml import MAML
 from marlflow.algorithms.ppo import PPO
-from marlflow.env import cartpole_family
+from marlflow.env import cartpole_family, cartpole_team
 from marlflow.experiment.experiment import Env, Experiment, Policy, Rollouts, RunPlacement
 from marlflow.experiment.ready import problems_of
 from marlflow.runtime.spec import Inference
@@ -27,6 +27,12 @@ def test_every_phase_needs_an_env_step() -> None:
     assert "adapts in 3 phases of a collect, but each copy takes 2 env steps in one" in found
     assert "raise rollouts.fragment_env_steps to at least 6" in found
     assert problems(PPO(), 4) == []
+
+
+def test_an_environment_without_tasks_has_nothing_to_adapt_to() -> None:
+    experiment = Experiment(Env(cartpole_team.parallel_env), policies={"cart": Policy(MAML())})
+    (found,) = problems_of(experiment)[1]
+    assert found.startswith("policy 'cart' (maml) adapts to tasks, and the environment has none; take a family of them")
 
 
 def test_nobody_acts_beside_the_workers_for_a_policy_that_adapts_there() -> None:

@@ -79,6 +79,51 @@ def test_what_hydra_cannot_compose_is_one_sentence() -> None:
         prepared("~stop.steps")
 
 
+def test_what_hydra_would_take_for_something_else_is_refused_together() -> None:
+    job = prepared(
+        DQN_CART,
+        "~stop",
+        "~name",
+        "policies.cart.algorithm.epsilon={start: 1}",
+        "env.max_cycles=abc",
+        "+env.render_mode=human",
+        "env.num_agents=2",
+        "env.copies=many",  # not the environment's
+        "seed=1e3",
+    )
+    assert job.problems == [
+        "~stop takes away what every run has; give it the value that is meant, or leave it out for the default",
+        "~name takes away what every run has; give it the value that is meant, or leave it out for the default",
+        "policies.cart.algorithm.epsilon={start: 1} has no _target_: name the class that it is to be made from, or change "
+        "what is there by policies.cart.algorithm.epsilon.start=1",
+        "env.max_cycles must be a number, such as 200, not 'abc'",
+    ]
+    assert job.config.env.num_agents == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("seed=int(3.7)", "seed=int(3.7) would cut 3.7 down to a whole number"),
+        ("policies.cart.model.hidden_sizes=int([8,1.5])", "would cut 1.5 down to a whole number"),
+        (f"env.num_agents={'[' * 99}1{']' * 99}", "nested 99 deep, and no setting is nested more than 32 deep"),
+        (f"env.{'.'.join('a' * 99)}=1", "nested 99 deep"),
+        (f"seed={'int(' * 99}3{')' * 99}", "nested 99 deep"),
+        (f"seed={'9' * 5_000}", "cannot read 'seed=9999"),
+    ],
+)
+def test_what_cannot_be_read_as_it_is_meant_is_refused(written: str, reason: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        prepared(written)
+    (problem,) = caught.value.problems
+    assert reason in problem
+
+
+def test_casts_that_lose_nothing_are_hydras_own() -> None:
+    assert prepared("seed=int(3.0)", "name='int(3.7)'").problems == []
+    assert prepared("seed=int(7)").config.seed == 7
+
+
 SEATED = "{_target_: marlflow.rollout.matchups.RandomSeats, policies: [ppo_player, dqn_player]}"
 RULES = [{"match": "player_0", "policy": "ppo_player"}, {"match": "*", "policy": "dqn_player"}]
 

@@ -73,15 +73,15 @@ def test_all_problems_of_policies_are_found_at_once() -> None:
         policies={"fox": Policy(DQN(), model=CNN()), "farmer": Policy(DQN(n_step=0)), "hne": Policy(Random())},
         stop=Stop(),
     )
-    assert [problem.partition(":")[0] for problem in problems[:2]] == [
+    assert [problem.partition(":")[0] for problem in problems[:3]] == [
+        "policies.farmer.algorithm.n_step must be at least 1, not 0",
         "policy 'hne' plays no agent",
         "nothing ends this run; set stop.env_steps, stop.time_s or stop.policies.<id>.return_mean",
     ]
-    assert problems[0].endswith("; did you mean 'hen'?")
-    assert problems[2:] == [
+    assert problems[1].endswith("; did you mean 'hen'?")
+    assert problems[3:] == [
         "policy 'fox' (dqn): a CNN sees [height, width, channels], not observations of shape (4,); use MLP",
         "policy 'farmer' (dqn) cannot act in Box(2,) of agent 'farmer_2'; use sac, td3, ddpg or ppo",
-        "policy 'farmer' (dqn) needs n_step of at least 1, not 0",
     ]
 
 
@@ -180,14 +180,14 @@ def test_problems_of_placement_are_found_at_once() -> None:
         },
     )
     assert problems == [
+        "policies.fox.placement.resources.fpga must be at least 0, not -1",
         "placement.learners.num_learners must be at least 1, not 0",
+        "placement.shared_gpus must be more than 0, not -1",
         "placement.learners.num_gpus must be a fraction below 1 or a whole number, not 2.5",
         "placement.inference.device is cuda and num_gpus 0: a process sees only the GPUs that it has a share of; "
         "raise num_gpus",
-        "placement.shared_gpus must be a fraction below 1, a whole number, or null, not -1",
         "placement.shared_gpus is -1 and placement.learners.num_gpus 2.5: learners share GPUs, or each takes its own; "
         "set one of the two to null or 0",
-        "policies.fox.placement.resources.fpga must be at least 0, not -1",
         "policies.fox.placement.device is cuda and num_gpus 0: a process sees only the GPUs that it has a share of; "
         "raise num_gpus",
         "policies.hen.placement.device must be one of torch's, such as cpu, cuda or cuda:1, not 'gpu'",

@@ -27,7 +27,7 @@ class TwoGroups(ParallelEnv[str, Array, Any]):
     `box` names the groups whose actions are numbers instead of one of two. One of the left leaves early, at times.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"name": "two_groups_v0"}
+    metadata: ClassVar[dict[str, Any]] = {"name": "two_groups_v0", "tasks": True}
 
     def __init__(self, box: tuple[str, ...] = ()) -> None:
         self.possible_agents = ["left_0", "left_1", "right_0"]
