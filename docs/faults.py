@@ -94,8 +94,8 @@ def full_disk(*words: str) -> str:
 
 def full_reports(*words: str) -> str:
     """A run during which no file can become larger than its first reports are."""
-    with faulty.no_file_beyond(4_000):
-        return run("log.jsonl=true", "log.every_env_steps=100", "checkpoint.every_env_steps=null", *words)
+    with faulty.no_file_beyond(16_000):
+        return run("log.jsonl=true", "log.every_env_steps=40", "checkpoint.every_env_steps=null", *words)
 
 
 def never_closes() -> str:
@@ -164,15 +164,16 @@ QUICK = [
           "`faults.checkpoints_failed: 3`"),
     Fault("It is full when the run ends", lambda: full_disk("stop.env_steps=400"), f"{ERROR}|^there is no checkpoint.*",
           "what came after the last checkpoint", "`checkpoint.every_env_steps`"),
-    Fault("It is full while reports are written", lambda: full_reports(), r"^.*metrics.jsonl: it could not be written; .*",
-          "nothing: lines wait until there is room, and are lost if the run ends before", "`faults.reports_failed: 10`"),
+    Fault("It is full while reports are written", full_reports, r"^.*metrics.jsonl: it could not be written; .*",
+          "nothing: lines wait until there is room, and are lost if the run ends before",
+          "`faults.reports_failed: 10`"),
     Fault("It is full while rows are recorded", lambda: full_reports("record={}", "faults.records_failed=0",
                                                                      "faults.checkpoints_failed=99"),
           r"^error: records .*|^that was records_failed .*", "what came after the last checkpoint: rows wait in memory",
           "`faults.records_failed: 3`"),
-    Fault("An environment's `close()` raises", lambda: run(*env("Sticks")), r"^environment .*: it could not be closed; .*",
-          KEPT, "`faults.closes_failed: 100`"),
-    Fault("An environment's `close()` hangs", lambda: never_closes(), r"^environment .*: it could not be closed; .*",
+    Fault("An environment's `close()` raises", lambda: run(*env("Sticks")),
+          r"^environment .*: it could not be closed; .*", KEPT, "`faults.closes_failed: 100`"),
+    Fault("An environment's `close()` hangs", never_closes, r"^environment .*: it could not be closed; .*",
           KEPT, "`faults.closes_failed: 100`; 10 s for all of a process"),
     Fault("The newest checkpoint is damaged", lambda: spoiled(faulty.flipped), r"^checkpoint .*|^going on.*",
           "what came after the one before", "`checkpoint.keep: 2`"),
