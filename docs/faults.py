@@ -92,6 +92,18 @@ def full_disk(*words: str) -> str:
         return run(*words)
 
 
+def full_reports(*words: str) -> str:
+    """A run during which no file can become larger than its first reports are."""
+    with faulty.no_file_beyond(16_000):
+        return run("log.jsonl=true", "log.every_env_steps=40", "checkpoint.every_env_steps=null", *words)
+
+
+def never_closes() -> str:
+    """A run whose environments cannot be closed in the time that they have, which is short here."""
+    with patch("marlflow.rollout.closing.CLOSE_TIMEOUT_S", 0.2):
+        return run(*env("NeverCloses"), "env.copies=1", "rollouts.num_workers=1", "evaluation.episodes=0")
+
+
 def spoiled(spoil: Callable[[Path], Any], *words: str, stop: int = 800) -> str:
     """What `marlflow resume` says of a run whose newest checkpoint was spoiled."""
     run(f"stop.env_steps={stop}", "log.console=none")
@@ -152,6 +164,17 @@ QUICK = [
           "`faults.checkpoints_failed: 3`"),
     Fault("It is full when the run ends", lambda: full_disk("stop.env_steps=400"), f"{ERROR}|^there is no checkpoint.*",
           "what came after the last checkpoint", "`checkpoint.every_env_steps`"),
+    Fault("It is full while reports are written", full_reports, r"^.*metrics.jsonl: it could not be written; .*",
+          "nothing: lines wait until there is room, and are lost if the run ends before",
+          "`faults.reports_failed: 10`"),
+    Fault("It is full while rows are recorded", lambda: full_reports("record={}", "faults.records_failed=0",
+                                                                     "faults.checkpoints_failed=99"),
+          r"^error: records .*|^that was records_failed .*", "what came after the last checkpoint: rows wait in memory",
+          "`faults.records_failed: 3`"),
+    Fault("An environment's `close()` raises", lambda: run(*env("Sticks")),
+          r"^environment .*: it could not be closed; .*", KEPT, "`faults.closes_failed: 100`"),
+    Fault("An environment's `close()` hangs", never_closes, r"^environment .*: it could not be closed; .*",
+          KEPT, "`faults.closes_failed: 100`; 10 s for all of a process"),
     Fault("The newest checkpoint is damaged", lambda: spoiled(faulty.flipped), r"^checkpoint .*|^going on.*",
           "what came after the one before", "`checkpoint.keep: 2`"),
     Fault("A file of the only one is cut short", lambda: only_one(faulty.truncated), r"^error: .*|^  \d\. .*",
@@ -161,6 +184,8 @@ QUICK = [
     Fault("A checkpoint is of other policies",
           lambda: spoiled(faulty.untouched, "policies.dqn_team.model.hidden_sizes=[8]", "seed=1"),
           r"^error: .*|^  \d\. .*", KEPT, "`seed`, `env`, `policies`"),
+    Fault("What a checkpoint says of its run has another shape", lambda: only_one(faulty.with_other_notes),
+          r"^error: .*|^  \d\. .*", "nothing, once it is removed: the one before stands", "`checkpoint.keep: 2`"),
     Fault("Somebody put a pickle where a tensor was", lambda: only_one(faulty.with_a_pickle), r"^error: .*|^  \d\. .*",
           "the run; nothing is ever unpickled", "`checkpoint.keep: 2`"),
     Fault("Somebody put a link where a tensor was", lambda: only_one(faulty.with_a_link), r"^error: .*|^  \d\. .*",

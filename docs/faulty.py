@@ -6,6 +6,9 @@ import errno
 import hashlib
 import json
 import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -69,6 +72,39 @@ class Jackpot(Faulty):
         return observations, dict.fromkeys(rewards, 1e38), *others
 
 
+class Sticks(CartPoleTeam):
+    """Cannot be closed."""
+
+    def close(self) -> None:
+        """It sticks."""
+        raise RuntimeError("the door sticks")
+
+
+class NeverCloses(CartPoleTeam):
+    """Takes for ever to close."""
+
+    def close(self) -> None:
+        """For ever."""
+        while True:
+            pass
+
+
+@contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    """The system lets no file of this process grow beyond so many bytes, as a full disk would not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def with_other_notes(checkpoint: Path) -> None:
+    """What its manifest says of the run has another shape, and its hash is right."""
+    _rewrite(checkpoint, lambda content: content["notes"].update(reports="many", identity=[]))
+
+
 def no_space(descriptor: int) -> NoReturn:
     """What stands in for os.fsync on a full disk."""
     del descriptor
@@ -108,10 +144,16 @@ def with_a_pickle(checkpoint: Path) -> None:
     """A file is a pickle, and the manifest agrees: every hash in it is right."""
     data = b"cos\nsystem\n(S'touch owned'\ntR."
     _file(checkpoint).write_bytes(data)
+    entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    _rewrite(checkpoint, lambda content: content["files"].update({"learner.ppo_team": entry}))
+
+
+def _rewrite(checkpoint: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes the manifest, and its hash with it."""
     manifest = checkpoint / "checkpoint.json"
     content = json.loads(manifest.read_text(encoding="utf-8"))
     del content["sha256"]
-    content["files"]["learner.ppo_team"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    change(content)
     whole = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     manifest.write_text(json.dumps({**content, "sha256": hashlib.sha256(whole).hexdigest()}), encoding="utf-8")
 

@@ -99,7 +99,7 @@ def differences_of_shape(expected: Tree, came: Tree, path: str = "") -> Iterator
         return
     if isinstance(came, bool) != isinstance(expected, bool) or not isinstance(came, kinds):
         yield f"{path or 'it'} is {reprlib.repr(came)}, where {reprlib.repr(expected)} could stand"
-    elif isinstance(expected, dict):
+    elif isinstance(expected, dict) and isinstance(came, dict):
         for key, value in expected.items():
             if key in came:
                 yield from differences_of_shape(value, came[key], _below(path, key))

@@ -49,7 +49,7 @@ def _wrong(notes: object) -> Iterator[str]:
     if not isinstance(notes, dict):
         yield f"{_shown(notes)} instead of an object"
         return
-    checks: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    checks: dict[str, tuple[Callable[[object], bool], str]] = {
         "run": (lambda value: isinstance(value, str) and _RUN.fullmatch(value) is not None, "a hexadecimal text"),
         "identity": (lambda value: isinstance(value, dict), "an object"),
         "replay": (lambda value: value in ("rows", "none"), "'rows' or 'none'"),

@@ -11,6 +11,8 @@ from marlflow.rollout.protocol import Matchup
 # Keeps the seeds of evaluation apart from those of every copy.
 EVALUATION = -1
 _TASKS = -2
+BEGUN_ANEW = 1 << 40
+"""Added to the number of an episode each time that it begins anew: the same seed and choices, but rows of its own."""
 
 
 class Episodes(Protocol):
@@ -89,7 +91,7 @@ class TrainingEpisodes:
 
     def stream(self, index: int, episode: int, agent: int) -> int:
         """Of the run's seed, the copy, the episode and the agent."""
-        return key(self._seed, self._copies[index], episode, agent)
+        return key(self._seed, self._copies[index], episode % BEGUN_ANEW, agent)
 
 
 class EvaluationEpisodes:

@@ -18,16 +18,13 @@ from marlflow.base.kept import Tree
 from marlflow.env import Turn
 from marlflow.rollout.columns import ranges
 from marlflow.rollout.copies import Copies
-from marlflow.rollout.episodes import TrainingEpisodes
+from marlflow.rollout.episodes import BEGUN_ANEW, TrainingEpisodes
 from marlflow.rollout.history import History
 from marlflow.rollout.kept import Table, TakenUp, by_copy, by_lane, only_rows
 from marlflow.rollout.lockstep import Lockstep
 from marlflow.rollout.player import Player
 from marlflow.rollout.recorder import Recorder
 from marlflow.rollout.replayed import FAILURES, Replay
-
-BEGUN_ANEW = 1 << 40
-"""Added to the number of an episode each time that it begins anew, which makes it another than it was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ def kept(run_dir: Path) -> dict[str, Any]:
     for name in checkpoint.names:
         kind, _, numbers = name.rpartition(".")
         tree = from_bytes(checkpoint.read(name))
-        if numbers.partition("-")[0].isdigit() and "-" in numbers:
-            rows[kind].append((int(numbers.partition("-")[0]), tree))
+        if name.startswith("rows."):
+            rows[kind.replace("rows.", "replay.", 1)].append((int(numbers.partition("-")[0]), tree))
         else:
             trees[name] = without_times(tree)
     for name, parts in rows.items():

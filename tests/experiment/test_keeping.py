@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marlflow.base.errors import ActorLost, CheckpointFailed
-from marlflow.experiment.experiment import Checkpoints
+from marlflow.experiment.experiment import Checkpoints, Stop
 from marlflow.experiment.keeping import newest
 from marlflow.experiment.train import Result, resume, train
+from marlflow.rollout.mapping import Rule
 from marlflow.rollout.matchups import RandomSeats
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.keeping import rows_file, rows_files
-from tests.runtime.small_runs import small_run
+from tests.experiment.kept_runs import kept
+from tests.runtime.small_runs import SMALL_DQN, policies, small_run
 
 ROUND = 80  # env steps
 
@@ -84,7 +87,24 @@ def test_what_is_kept_already_is_not_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["prey", "a.b", "prey.0-5"])
 def test_rows_belong_to_the_policy_that_their_file_names(policy: str) -> None:
-    names = [f"replay.{policy}.900-1200", f"replay.{policy}", f"replay.{policy}.0-900", "replay.other.0-7", "workers"]
+    names = [f"rows.{policy}.900-1200", f"replay.{policy}", f"rows.{policy}.0-900", "rows.other.0-7", "workers"]
     assert rows_file(names[0]) == (policy, 900, 1200)
     assert rows_files(policy, names) == [names[2], names[0]]
     assert rows_file("learner.prey.0-5") is None
+
+
+def test_policies_of_any_name_have_files_of_their_own(tmp_path: Path) -> None:
+    """Also where the name looks like a file of another's rows, and where two differ by case alone."""
+    names = ("a", "a.0-80", "A", "manifest")
+    experiment = small_run(
+        env_steps=2 * ROUND,
+        policies=policies(**dict.fromkeys(names, SMALL_DQN)),
+        mapping=[Rule(f"cart_{number}", name) for number, name in enumerate(names)],
+        checkpoint=Checkpoints(every_env_steps=ROUND),
+    )
+    train(experiment, tmp_path)
+    files = [path.name for path in newest(tmp_path).path.iterdir()]
+    assert len({name.lower() for name in files}) == len(files)
+    experiment = replace(experiment, stop=Stop(env_steps=4 * ROUND))
+    assert resume(experiment, tmp_path).metrics["env_steps"] == 4 * ROUND
+    kept(tmp_path)

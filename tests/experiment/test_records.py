@@ -168,8 +168,8 @@ def test_a_run_that_goes_on_records_no_row_twice_and_none_in_vain(tmp_path: Path
     experiment = replace(run_of(CARTS, expert=Policy(EXPERT)), record=Record())
     train(experiment, tmp_path / "whole")
     train(replace(experiment, stop=Stop(env_steps=ENV_STEPS // 2)), tmp_path / "half")
-    for path in list((tmp_path / "half" / "record" / "expert").glob("0000-*")):  # as if it had been killed after that
-        shutil.copy(path, path.with_name(path.name.replace("0000-", "0000-9")))
+    for path in list((tmp_path / "half" / "record" / "expert").glob("*-0000-*")):  # as if it had been killed after that
+        shutil.copy(path, path.with_name(path.name.replace("-0000-", "-0000-9")))
     ahead = replace(experiment, stop=Stop(env_steps=ENV_STEPS), record=Record(folder=str(tmp_path / "half" / "record")))
     resume(ahead, tmp_path / "half")
     one, other = (rows_in(tmp_path / name / "record", "expert") for name in ("whole", "half"))

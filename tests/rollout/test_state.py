@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,10 +11,12 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marlflow.base.batch import Batch
 from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.policy.scripted import RandomActor
 from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout.episodes import BEGUN_ANEW
 from marlflow.rollout.kept import TakenUp, merged, share
 from tests.rollout.built_environments import BuiltAEC, BuiltParallel
 from tests.rollout.row_comparison import built_seats, built_spaces, collects, worker_of
@@ -266,15 +269,18 @@ def test_an_environment_that_raises_when_it_is_played_again_is_abandoned_and_no_
 
 
 @pytest.mark.parametrize(("cap", "most"), [(6, EVER), (EVER, 6)])
-def test_a_longer_episode_begins_anew_with_its_number_and_seed(cap, most):
+def test_a_longer_episode_begins_anew_with_its_seed_and_choices_as_another(cap, most):
     worker, undisturbed = turning(history_env_steps=cap), turning()
     worker.collect(7)
     first = undisturbed.collect(10)
     fresh = turning()
     assert fresh.load_state(through_a_file(worker.state()), most) == TakenUp(0, 2, 2)
     again = fresh.collect(10)
-    assert again[0].episodes == first[0].episodes
-    assert_same_parts({0: again[1]["all"]}, {0: first[1]["all"]})
+    assert [replace(one, episode=one.episode - BEGUN_ANEW) for one in again[0].episodes] == list(first[0].episodes)
+    rows = again[1]["all"]
+    assert BEGUN_ANEW in rows["episode"]
+    same = Batch(rows.columns, {**rows.segments, "episode": rows.segments["episode"] % BEGUN_ANEW})
+    assert_same_parts({0: same}, {0: first[1]["all"]})
 
 
 def test_the_history_is_kept_to_its_cap_also_for_episodes_that_began_elsewhere():

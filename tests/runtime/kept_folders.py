@@ -12,7 +12,7 @@ import pytest
 
 from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
 
-FILES = {"learner.a/b": b"weights" * 20, "workers": b"w" * 300, "replay.a/b.0-10": bytes(range(256)), "empty": b""}
+FILES = {"learner.a/b": b"weights" * 20, "workers": b"w" * 300, "rows.a/b.0-10": bytes(range(256)), "empty": b""}
 NOTES = {"policies": {"a/b": "ppo"}, "counts": [1, 2.5, None, True]}
 
 

@@ -66,7 +66,7 @@ def test_one_with_a_bit_flipped_anywhere_is_passed_over(data: st.DataObject) -> 
         assert_passed_over(folder)
 
 
-@pytest.mark.parametrize("start", ["learner", "replay", "workers", "driver", "empty", "checkpoint.json"])
+@pytest.mark.parametrize("start", ["learner", "rows", "workers", "driver", "empty", "checkpoint.json"])
 def test_one_with_a_file_missing_is_passed_over(folder: Path, start: str) -> None:
     written(folder, 100, 200)
     file_of(folder, 200, start).unlink()

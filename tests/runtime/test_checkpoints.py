@@ -76,7 +76,7 @@ def test_files_and_notes_of_any_name_come_back_and_stay_in_their_folder(files, n
 def test_the_manifest_is_plain_json_with_the_hash_of_each_file(folder: Path) -> None:
     written(folder, 7)
     manifest = json.loads((folder / "7" / "checkpoint.json").read_text())
-    assert (manifest["format"], manifest["env_steps"], manifest["notes"]) == (1, 7, NOTES)
+    assert (manifest["format"], manifest["env_steps"], manifest["notes"]) == (2, 7, NOTES)
     for name, data in contents(7).items():
         assert manifest["files"][name] == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -119,25 +119,25 @@ def test_what_cannot_be_asked_is_refused(folder: Path) -> None:
 
 def test_shared_files_are_links_with_the_hash_that_is_known(folder: Path) -> None:
     checkpoints = written(folder, 100)
-    rows = file_of(folder, 100, "replay")
+    rows = file_of(folder, 100, "rows")
     # Were they read again, their hash would now be another.
     flip(rows)
-    checkpoints.write(200, {"new": b"rows"}, ["replay.a/b.0-10"], NOTES, None)
-    checkpoints.write(300, {}, ["replay.a/b.0-10", "new"], NOTES, None)
+    checkpoints.write(200, {"new": b"rows"}, ["rows.a/b.0-10"], NOTES, None)
+    checkpoints.write(300, {}, ["rows.a/b.0-10", "new"], NOTES, None)
     for number in (200, 300):
-        assert file_of(folder, number, "replay").stat().st_ino == rows.stat().st_ino
+        assert file_of(folder, number, "rows").stat().st_ino == rows.stat().st_ino
         manifest = json.loads((folder / str(number) / "checkpoint.json").read_text())
-        assert manifest["files"]["replay.a/b.0-10"]["sha256"] == hashlib.sha256(bytes(range(256))).hexdigest()
+        assert manifest["files"]["rows.a/b.0-10"]["sha256"] == hashlib.sha256(bytes(range(256))).hexdigest()
     flip(rows)
-    assert read_all(Checkpoints(folder, 1).load()) == {"replay.a/b.0-10": bytes(range(256)), "new": b"rows"}
+    assert read_all(Checkpoints(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256)), "new": b"rows"}
 
 
 def test_shared_files_outlive_the_checkpoint_that_wrote_them(folder: Path) -> None:
     checkpoints = written(folder, 100, keep=1)
     for number in (200, 300, 400):
-        checkpoints.write(number, {}, ["replay.a/b.0-10"], NOTES, None)
+        checkpoints.write(number, {}, ["rows.a/b.0-10"], NOTES, None)
     assert numbers_in(folder) == [400]
-    assert read_all(Checkpoints(folder, 1).load()) == {"replay.a/b.0-10": bytes(range(256))}
+    assert read_all(Checkpoints(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256))}
 
 
 def test_where_links_are_refused_files_are_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,16 +146,16 @@ def test_where_links_are_refused_files_are_copied(folder: Path, monkeypatch: pyt
 
     checkpoints = written(folder, 100)
     monkeypatch.setattr(os, "link", refuse)
-    checkpoints.write(200, {}, ["replay.a/b.0-10"], NOTES, None)
-    assert file_of(folder, 200, "replay").stat().st_ino != file_of(folder, 100, "replay").stat().st_ino
-    assert read_all(Checkpoints(folder, 1).load()) == {"replay.a/b.0-10": bytes(range(256))}
+    checkpoints.write(200, {}, ["rows.a/b.0-10"], NOTES, None)
+    assert file_of(folder, 200, "rows").stat().st_ino != file_of(folder, 100, "rows").stat().st_ino
+    assert read_all(Checkpoints(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256))}
 
 
 def test_a_shared_file_that_was_cut_short_is_not_handed_on(folder: Path) -> None:
     checkpoints = written(folder, 100)
-    os.truncate(file_of(folder, 100, "replay"), 10)
+    os.truncate(file_of(folder, 100, "rows"), 10)
     with pytest.raises(CheckpointFailed, match="has 10 bytes, but 256 were written"):
-        checkpoints.write(200, {}, ["replay.a/b.0-10"], NOTES, None)
+        checkpoints.write(200, {}, ["rows.a/b.0-10"], NOTES, None)
     assert numbers_in(folder) == [100]
 
 
@@ -164,9 +164,9 @@ def test_going_on_shares_from_the_one_that_was_gone_on_from(folder: Path) -> Non
     checkpoints.write(200, {"rows": b"other line"}, [], NOTES, None)
     again = Checkpoints(folder, 5)
     again.go_on_from(again.at(100))
-    again.write(150, {}, ["replay.a/b.0-10"], NOTES, None)
+    again.write(150, {}, ["rows.a/b.0-10"], NOTES, None)
     newest = Checkpoints(folder, 5).load()
-    assert (newest.env_steps, read_all(newest)) == (150, {"replay.a/b.0-10": bytes(range(256))})
+    assert (newest.env_steps, read_all(newest)) == (150, {"rows.a/b.0-10": bytes(range(256))})
 
 
 # -- which are kept --------------------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def test_one_that_was_passed_over_counts_once_it_is_written_anew(folder: Path) -
 
 def test_one_of_another_format_is_left_alone(folder: Path) -> None:
     written(folder, 100)
-    rewrite(folder / "100", format=2, marlflow="9.9")
+    rewrite(folder / "100", format=9, marlflow="9.9")
     written(folder, 200, 300, keep=1)
     assert numbers_in(folder) == [100, 300]
-    with pytest.raises(CheckpointUnusable, match=r"format is 2, written by marlflow 9\.9; .*reads format 1"):
+    with pytest.raises(CheckpointUnusable, match=r"format is 9, written by marlflow 9\.9; .*reads format 2"):
         Checkpoints(folder, 1).at(100)

@@ -88,7 +88,7 @@ def kept_of_a_few_rounds() -> Kept:
 
 def test_a_replay_without_its_file_stays_empty() -> None:
     files = kept_of_a_few_rounds().files
-    names = [name for name in files if not name.startswith("replay.")]
+    names = [name for name in files if not name.startswith(("replay.", "rows."))]
     with driven(small_run(), InlineRuntime()) as again:
         again.runtime.restore(files.__getitem__, names, 1_000)
         assert again.parts.replays["prey"].stored == 0
@@ -132,6 +132,6 @@ def test_what_is_no_batch_is_not_taken_for_one() -> None:
 
 
 def test_files_of_rows_are_in_the_order_of_their_numbers_and_of_one_policy() -> None:
-    names = ["replay.a.10-20", "replay.a", "replay.a.9-10", "replay.a.b", "replay.a.b.0-3", "replay.ab.1-2", "workers"]
-    assert rows_files("a", names) == ["replay.a.9-10", "replay.a.10-20"]
-    assert rows_files("a.b", names) == ["replay.a.b.0-3"]
+    names = ["rows.a.10-20", "replay.a", "rows.a.9-10", "replay.a.b", "rows.a.b.0-3", "rows.ab.1-2", "workers"]
+    assert rows_files("a", [*names, "replay.a.0-5"]) == ["rows.a.9-10", "rows.a.10-20"]
+    assert rows_files("a.b", names) == ["rows.a.b.0-3"]

@@ -61,7 +61,7 @@ def test_a_replay_holds_and_gives_the_same_wherever_windows_are_summed(dqn: Ran,
     assert moved.kept.keys() == dqn.kept.keys()
     for name in ("learner.hunters", "replay.hunters"):
         assert_same(moved.kept[name], dqn.kept[name])
-    rows = next(name for name in dqn.kept if name.startswith("replay.hunters.") and dqn.kept[name])
+    rows = next(name for name in dqn.kept if name.startswith("rows.hunters.") and dqn.kept[name])
     assert_same(moved.kept[rows], dqn.kept[rows])
 
 

@@ -55,7 +55,7 @@ def test_stages_on_workers_give_the_numbers_of_one_process_and_the_driver_opens_
         ran = run(experiment("worker", "worker", RunPlacement(inference=Inference())), RayRuntime(), ROUNDS)
     assert len(ran.reports) == ROUNDS
     assert_learned_alike(ran, one_process)
-    (rows,) = [name for name in ran.kept if name.startswith("replay.prey.")]
+    (rows,) = [name for name in ran.kept if name.startswith("rows.prey.")]
     for column in ("obs", "reward", "discount", "next"):
         np.testing.assert_array_equal(ran.kept[rows]["columns"][column], one_process.kept[rows]["columns"][column])
 

@@ -151,7 +151,7 @@ def test_a_replay_that_dies_comes_back_empty_and_is_filled_before_it_is_drawn_fr
     begins, ends = kept.replays["prey"]
     assert (begins % FAR_ABOVE, ends - begins) == (0, replay.stored)
     assert begins >= FAR_ABOVE
-    assert f"replay.prey.{begins}-{ends}" in kept.files
+    assert f"rows.prey.{begins}-{ends}" in kept.files
 
 
 def test_while_a_process_dies_nothing_is_kept_and_then_all_is_again(lossy: Lossy) -> None:
