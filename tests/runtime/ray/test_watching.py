@@ -17,7 +17,8 @@ import pytest
 import ray
 from ray._private import services, worker
 
-from marlflow.base.errors import RuntimeFailed
+from marlflow.base.errors import ActorLost, RuntimeFailed
+from marlflow.runtime.ray import runtime
 from marlflow.runtime.ray.local import kill_sessions, start_local
 from marlflow.runtime.ray.watching import FAILED_LOOKS, Endpoints, Watch, dead_daemon
 
@@ -112,3 +113,12 @@ def test_a_ray_that_does_not_start_leaves_no_process_and_is_one_error(monkeypatc
     assert started[0].wait() == -signal.SIGKILL
     started[0].stdin.close()
     assert services.ConsolePopen is popen
+
+
+def test_a_process_that_dies_while_the_run_starts_is_said_not_ray_s_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def died(_: object) -> None:
+        raise ray.exceptions.ActorDiedError("The actor died.\npid: 7\nip: 1.2.3.4\nWorker unexpectedly exits")
+
+    monkeypatch.setattr(ray, "get", died)
+    with pytest.raises(ActorLost, match="a process of the run died while it started: process 7 on 1.2.3.4: it ended"):
+        runtime._wait([object()])
