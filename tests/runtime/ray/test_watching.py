@@ -47,7 +47,8 @@ def test_a_watch_that_is_closed_looks_no_more() -> None:
     ("kind", "code", "said"),
     [
         ("raylet", -9, "Ray's raylet, process 7, was killed (SIGKILL): by somebody, or by the kernel because memory"),
-        ("gcs_server", -11, "Ray's control service (GCS), process 7, was ended by a signal (SIGSEGV)"),
+        ("gcs_server", -11, "Ray's control service (GCS), process 7, was ended (SIGSEGV)"),
+        ("raylet", -7, "Ray's raylet, process 7, was ended (SIGBUS): perhaps because /dev/shm, which holds rows"),
         ("gcs_server", 1, "Ray's control service (GCS), process 7, ended with exit code 1"),
         ("monitor", -9, None),
         ("log_monitor", 1, None),
