@@ -106,6 +106,11 @@ class Command:
         return self._process.pid
 
     @property
+    def family(self) -> frozenset[psutil.Process]:
+        """Its processes as of the last signal."""
+        return frozenset(self._family)
+
+    @property
     def size(self) -> int:
         """How many processes it had at its last signal."""
         return len(self._family)

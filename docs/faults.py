@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.killed_drivers import SETTINGS, Command, started  # noqa: E402  where it is, is only known above
-from docs import faulty  # noqa: E402
+from docs import faulty, ray_faults  # noqa: E402
 from marlflow.cli.main import main as marlflow  # noqa: E402
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -241,7 +241,7 @@ def lines(faults: list[Fault]) -> Iterator[str]:
 
 def main() -> int:
     """Writes the page, or with --check compares; 1 if it differs."""
-    text = HEAD + "\n".join(lines([*QUICK, *SLOW])) + "\n"
+    text = HEAD + "\n".join([*lines([*QUICK, *SLOW]), *ray_faults.lines()]) + "\n"
     if "--check" not in sys.argv:
         PAGE.write_text(text, encoding="utf-8")
         return 0

@@ -62,8 +62,7 @@ class Run:
         self._tally = Tally(tuple(made.spec.policies), made.agents)
         self._rounds, self._left = 0, Left(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
-        # The first after the first round: a run that loses all its processes then has something to go on from.
-        self._due_checkpoint = None if made.experiment.checkpoint.every_env_steps is None else 0
+        self._due_checkpoint = None if made.experiment.checkpoint.every_env_steps is None else 0  # after a first round
         self._ended: set[str] = set()
         self._stopping: str | None = None
         self._going_home = False

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from docs import ray_faults
 from docs.faults import PAGE, QUICK, SLOW, Fault, line, mask
 
 
@@ -21,4 +22,5 @@ def test_the_page_says_what_a_fault_comes_to(fault: Fault, monkeypatch: pytest.M
 
 def test_every_fault_has_its_line() -> None:
     told = [row.split(" | ")[0].removeprefix("| ") for row in page() if row.startswith("| ")]
-    assert told == ["What happens", *(fault.what for fault in [*QUICK, *SLOW])]
+    of_ray = [mask(fault.what) for fault in ray_faults.FAULTS]
+    assert told == ["What happens", *(fault.what for fault in [*QUICK, *SLOW]), "What happens", *of_ray]

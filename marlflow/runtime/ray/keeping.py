@@ -14,6 +14,7 @@ from marlflow.rollout.kept import files_recorded, merged, share
 from marlflow.rollout.records.playback import next_fragments
 from marlflow.runtime.keeping import WORKERS, KeptReplay, Read, check_names, learner_file, replay_bytes
 from marlflow.runtime.protocol import Kept, Resumed
+from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
 from marlflow.runtime.ray.replicas import Replicas
@@ -87,8 +88,14 @@ class Keeping:
     # -- restoring ------------------------------------------------------------------------------------------------
 
     def restore(self, read: Read, names: Collection[str], replay_max_env_steps: int) -> Resumed:
-        """Every part goes on from its files."""
+        """Every part goes on from its files; raises ActorLost if a process dies meanwhile."""
         check_names(self._spec.learning, names)
+        try:
+            return self._restore(read, names, replay_max_env_steps)
+        except ray.exceptions.RayActorError as error:
+            raise ActorLost(f"a process of the run died while it took up what was kept: {cause(error)}") from error
+
+    def _restore(self, read: Read, names: Collection[str], replay_max_env_steps: int) -> Resumed:
         for name, learner in self._learners.items():
             learner.goes_on(_unless_raised(ray.get(learner.restored(bytes(read(learner_file(name)))))))
         for name, replay in self._replays.items():
@@ -108,11 +115,7 @@ class Keeping:
             worker.next_episodes = {copy: following.get(copy, 0) for copy in worker.copies}
             worker.next_fragments = next_fragments(tree, worker.copies)
             worker.forget()
-        try:
-            answers = ray.get(asked)
-        except ray.exceptions.RayActorError as error:
-            raise ActorLost(f"a rollout worker died while it took up its episodes: {error}") from error
-        counts = [_unless_raised(answer) for answer in answers]
+        counts = [_unless_raised(answer) for answer in ray.get(asked)]
         return Resumed(*(sum(column) for column in zip(*counts, strict=True)))
 
     # -- rows that wait on the driver -----------------------------------------------------------------------------

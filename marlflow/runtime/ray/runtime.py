@@ -12,7 +12,7 @@ import ray
 import torch
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from marlflow.base.errors import RuntimeFailed
+from marlflow.base.errors import ActorLost, RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -20,7 +20,7 @@ from marlflow.replay.shards import first_row_of
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.protocol import Kept, Parts, Resumed
-from marlflow.runtime.ray.actors import Actors
+from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.handles import RayPlace
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
@@ -120,8 +120,11 @@ class RayRuntime:
                 {name: cast("Replay", handle) for name, handle in self._replays.items()},
                 DriverPlace(ray.get, ray.put),
             )
-        except BaseException:
+        except BaseException as error:
+            loss = self._loss()
             self.close()
+            if loss is not None and isinstance(error, Exception):
+                raise RuntimeFailed(loss) from error
             raise
 
     def _hosts(self, policy: PolicySpec, actors: Actors, on_fault: Callable[[Fault], None]) -> list[Hosted]:
@@ -252,9 +255,13 @@ class RayRuntime:
 
 
 def _wait(refs: Sequence[Any]) -> None:
-    """Until every actor is built; the first thing that went wrong is raised."""
+    """Until every actor is built; the first thing that went wrong is raised, ActorLost if a process died."""
     for ref in refs:  # one after the other: others may wait for one that has failed
-        if isinstance(answer := ray.get(ref), Raised):
+        try:
+            answer = ray.get(ref)
+        except ray.exceptions.RayError as error:
+            raise ActorLost(f"a process of the run died while it started: {cause(error)}") from error
+        if isinstance(answer, Raised):
             raise as_exception(answer)
 
 

@@ -25,6 +25,12 @@ FAILED_LOOKS = 5
 CONNECT_TIMEOUT_S = 2.0
 _ESSENTIAL = {"raylet": "raylet", "gcs_server": "control service (GCS)"}
 
+_KNOWN_CAUSES = {
+    signal.SIGKILL: ": by somebody, or by the kernel because memory ran out",
+    signal.SIGBUS: ": perhaps because /dev/shm, which holds rows and weights on their way, is full",
+    signal.SIGTERM: ": by somebody who ends all processes of this machine or job",
+}
+
 
 class Watch:
     """Calls `find_loss` in a thread until it says how Ray was lost; then `on_loss` with that, once.
@@ -64,9 +70,9 @@ def dead_daemon() -> str | None:
 def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    if -code == signal.SIGKILL:
-        return "was killed (SIGKILL): by somebody, or by the kernel because memory ran out"
-    return f"was ended by a signal ({signal.Signals(-code).name})"
+    number = signal.Signals(-code)
+    verb = "killed" if number == signal.SIGKILL else "ended"
+    return f"was {verb} ({number.name})" + _KNOWN_CAUSES.get(number, "")
 
 
 class Endpoints:

@@ -17,7 +17,8 @@ import pytest
 import ray
 from ray._private import services, worker
 
-from marlflow.base.errors import RuntimeFailed
+from marlflow.base.errors import ActorLost, RuntimeFailed
+from marlflow.runtime.ray import runtime
 from marlflow.runtime.ray.local import kill_sessions, start_local
 from marlflow.runtime.ray.watching import FAILED_LOOKS, Endpoints, Watch, dead_daemon
 
@@ -46,7 +47,8 @@ def test_a_watch_that_is_closed_looks_no_more() -> None:
     ("kind", "code", "said"),
     [
         ("raylet", -9, "Ray's raylet, process 7, was killed (SIGKILL): by somebody, or by the kernel because memory"),
-        ("gcs_server", -11, "Ray's control service (GCS), process 7, was ended by a signal (SIGSEGV)"),
+        ("gcs_server", -11, "Ray's control service (GCS), process 7, was ended (SIGSEGV)"),
+        ("raylet", -7, "Ray's raylet, process 7, was ended (SIGBUS): perhaps because /dev/shm, which holds rows"),
         ("gcs_server", 1, "Ray's control service (GCS), process 7, ended with exit code 1"),
         ("monitor", -9, None),
         ("log_monitor", 1, None),
@@ -112,3 +114,12 @@ def test_a_ray_that_does_not_start_leaves_no_process_and_is_one_error(monkeypatc
     assert started[0].wait() == -signal.SIGKILL
     started[0].stdin.close()
     assert services.ConsolePopen is popen
+
+
+def test_a_process_that_dies_while_the_run_starts_is_said_not_ray_s_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def died(_: object) -> None:
+        raise ray.exceptions.RayActorError(error_msg="It died.\npid: 7\nip: here\nWorker unexpectedly exits")
+
+    monkeypatch.setattr(ray, "get", died)
+    with pytest.raises(ActorLost, match="a process of the run died while it started: process 7 on here: it ended"):
+        runtime._wait([object()])

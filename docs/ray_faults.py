@@ -1,0 +1,126 @@
+"""Faults of Ray itself and of the machine: for faults.py, which writes them as a table of their own.
+
+Each is provoked in a run over Ray in a process of its own. Besides what was said, a line has the seconds from the fault
+to the end of the process, and how many of the run's processes were left then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+import psutil
+
+from benchmarks.killed_drivers import SETTINGS, Command, started
+
+WORDS = ("train", *SETTINGS, "runtime=ray", "hydra.run.dir=run", "checkpoint.every_env_steps=100000000")
+ENDLESS = "stop.env_steps=900000000"
+HEAD = (
+    "",
+    "## Ray itself, and the machine",
+    "",
+    "Provoked in the same way by [ray_faults.py](ray_faults.py), each in a run over Ray in a process of its own.",
+    "",
+    "| What happens | What is said | Seconds to the end | Processes left | What is lost | Setting |",
+    "|---|---|---|---|---|---|",
+)
+SLEEP_S = 60.0
+
+
+@dataclass(frozen=True)
+class RayFault:
+    """One line of the table: `provoke` is called when the run has said `when`; `says` finds what to show."""
+
+    what: str
+    provoke: Callable[[Command], None]
+    says: str
+    lost: str
+    setting: str
+    words: tuple[str, ...] = (ENDLESS,)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    when: str | None = " 1,000 env steps"
+
+
+def nothing(command: Command) -> None:
+    """It goes wrong by itself."""
+
+
+def kills(name: str) -> Callable[[Command], None]:
+    """Kills the process of this name."""
+
+    def kill(command: Command) -> None:
+        (found,) = (helper for helper in command.helpers() if helper.name() == name)
+        found.kill()
+
+    return kill
+
+
+def signals(number: signal.Signals) -> Callable[[Command], None]:
+    """Sends a signal to the driver's process group."""
+    return lambda command: command.send(number, group=True)
+
+
+def sleeps(command: Command) -> None:
+    """Stops all processes at once, for as long as Ray's own deadlines, and lets them go on."""
+    all_processes = [psutil.Process(command.pid), *command.helpers()]
+    for process in all_processes:
+        process.suspend()
+    time.sleep(SLEEP_S)
+    for process in all_processes:
+        process.resume()
+
+
+ERROR_AND_HOW = r"^error: .*|^to go on from .*|^there is no checkpoint.*"
+ORDERLY = r"^finishing.*|^stopping: .*|^to go on from .*"
+KEPT = "nothing: it was kept"
+FAULTS = [
+    RayFault("Ray's raylet is killed", kills("raylet"), ERROR_AND_HOW, "what came after the last checkpoint",
+             "`checkpoint.every_env_steps`"),
+    RayFault("Ray's control service (GCS) is killed", kills("gcs_server"), ERROR_AND_HOW,
+             "what came after the last checkpoint", "`checkpoint.every_env_steps`"),
+    RayFault("SIGTERM to the process group (`timeout`, Slurm, a container's stop)", signals(signal.SIGTERM), ORDERLY,
+             KEPT, "`stop.grace_s: 30`"),
+    RayFault("SIGHUP: the terminal is closed", signals(signal.SIGHUP), ORDERLY, KEPT, "`stop.grace_s: 30`"),
+    RayFault(f"All processes are stopped for {SLEEP_S:g} s, as when a machine sleeps", sleeps, r"^stopping: .*",
+             "nothing: the run goes on", "none", ("stop.env_steps=4000",)),
+    RayFault("The folder of Ray's sessions cannot be used", nothing, ERROR_AND_HOW, "nothing: it did not start",
+             "`RAY_TMPDIR`", environment={"RAY_TMPDIR": "/proc/1"}, when=None),
+    RayFault("RAY_ADDRESS names a cluster that is gone", nothing, r"^stopping: .*",
+             "nothing: without `runtime.address` a Ray of its own is started", "`runtime.address`",
+             ("stop.env_steps=1000",), {"RAY_ADDRESS": "127.0.0.1:1"}, when=None),
+]  # fmt: skip
+
+
+def line(fault: RayFault) -> str:
+    """A fault's line; raises ValueError if it did not say what it is to say."""
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, fault.environment):
+        with started([*WORDS, *fault.words], Path(folder)) as command:
+            if fault.when is not None:
+                command.wait_for(fault.when)
+                command.send(signal.SIGCONT)  # so that its processes are remembered
+            family = command.family
+            fault.provoke(command)
+            began_s = time.perf_counter()
+            command.ends()
+            took_s = time.perf_counter() - began_s
+            left = [process for process in family if process.is_running()]
+        said = "\n".join(command.said).replace(os.path.realpath(folder), "...")
+    found = list(dict.fromkeys(text.strip() for text in re.findall(fault.says, said, re.M)))
+    if not found:
+        raise ValueError(f"{fault.what}: nothing that was said matches {fault.says}:\n{said}")
+    words = "<br>".join(f"`` {text} ``" for text in found).replace("|", "\\|")
+    took = "" if fault.when is None else f"{took_s:.0f}"
+    return f"| {fault.what} | {words} | {took} | {len(left)} | {fault.lost} | {fault.setting} |"
+
+
+def lines() -> Iterator[str]:
+    """The table, and what it is of."""
+    yield from HEAD
+    yield from map(line, FAULTS)
