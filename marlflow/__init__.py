@@ -217,11 +217,9 @@ def plan(experiment: Experiment) -> Together:
     Opens the environment once. Raises ConfigInvalid or PlanInvalid, with every problem.
     """
     from marlflow.experiment.plans import drawn_plan
-    from marlflow.experiment.ready import ready
+    from marlflow.experiment.train import check
 
-    drawn = drawn_plan(experiment, ready(experiment).spec)
-    drawn.check()
-    return drawn
+    return drawn_plan(experiment, check(experiment).spec)
 
 
 def __getattr__(name: str) -> Any:

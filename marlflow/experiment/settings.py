@@ -39,7 +39,8 @@ def setting_problems(value: Any, path: str = "") -> Iterator[str]:
 
     What is no dataclass, such as an algorithm of a user's own that is none, checks itself.
     """
-    hints = hints_of(type(value))
+    kind: Callable[..., Any] = type(value)
+    hints = hints_of(kind)
     for field in fields(value):
         which, found = (type(value), field.name), getattr(value, field.name)
         if which in _OPAQUE:

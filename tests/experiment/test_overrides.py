@@ -94,8 +94,8 @@ def test_what_hydra_would_take_for_something_else_is_refused_together() -> None:
     assert job.problems == [
         "~stop takes away what every run has; give it the value that is meant, or leave it out for the default",
         "~name takes away what every run has; give it the value that is meant, or leave it out for the default",
-        "policies.cart.algorithm.epsilon={start: 1} has no _target_: name the class that it is to be made from, or change "
-        "what is there by policies.cart.algorithm.epsilon.start=1",
+        "policies.cart.algorithm.epsilon={start: 1} has no _target_: name the class that it is to be made from, or "
+        "change what is there by policies.cart.algorithm.epsilon.start=1",
         "env.max_cycles must be a number, such as 200, not 'abc'",
     ]
     assert job.config.env.num_agents == 2
