@@ -31,6 +31,7 @@ from tests.algorithms.parts import (
     loss_and_gradient,
     make_learner,
     make_plan,
+    spread_out,
 )
 
 
@@ -66,12 +67,6 @@ def test_what_it_refuses() -> None:
     assert len(A2C().problems(multi, SMALL)) == 1
     assert A2C(microbatches=0).problems(DISCRETE, SMALL) == ["a2c needs microbatches of at least 1, not 0"]
     assert A2C(batch_agent_steps=0).problems(DISCRETE, SMALL) == ["a2c needs batch_agent_steps of at least 1, not 0"]
-
-
-def spread_out(learner: TorchLearner) -> None:
-    """Heads begin near zero; with larger parameters each action differs."""
-    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
-    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
 
 
 def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:
