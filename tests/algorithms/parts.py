@@ -36,6 +36,12 @@ def make_learner(algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0)
     return algorithm.learner("hunter", spaces, SMALL, seed, ON_CPU)
 
 
+def spread_out(learner: TorchLearner) -> None:
+    """Heads begin near zero; with larger parameters each action differs."""
+    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
+    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
+
+
 def make_plan(algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = DISCRETE) -> Plan:
     """The algorithm's plan, checked."""
     learner = make_learner(algorithm, spaces)

@@ -31,6 +31,7 @@ from tests.algorithms.parts import (
     loss_and_gradient,
     make_learner,
     make_plan,
+    spread_out,
 )
 
 
@@ -64,12 +65,6 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
 def test_what_it_refuses() -> None:
     multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
     assert len(A2C().problems(multi, SMALL)) == 1
-
-
-def spread_out(learner: TorchLearner) -> None:
-    """Heads begin near zero; with larger parameters each action differs."""
-    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
-    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
 
 
 def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:

@@ -16,10 +16,9 @@ from marlflow.algorithms.maml import MAML, MetaActor, MetaLoss
 from marlflow.base.spaces import Spaces
 from marlflow.learn.adaptation import TaskBatch
 from marlflow.learn.inner_step import InnerStep
-from marlflow.learn.learner import TorchLearner
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.categorical import CategoricalActor
-from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, SMALL, make_learner, make_plan
+from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, SMALL, make_learner, make_plan, spread_out
 
 TASKS, PHASES, ROWS, ACTIONS = 3, 3, 4, 3
 RATE, CLIP = 0.4, 0.3
@@ -214,12 +213,6 @@ def test_a_learner_adapts_as_its_actors_do() -> None:
     batch = TaskBatch({**tasks, "version": np.zeros(TASKS, np.int64)}, {"carried": np.zeros(0, bool)}, 27)
     assert learner.update(batch).updates == 1
     assert not torch.equal(learner.flat.vector, before)
-
-
-def spread_out(learner: TorchLearner) -> None:
-    """Heads begin near zero; with larger parameters each action differs."""
-    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
-    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
 
 
 def test_other_actions_are_refused() -> None:
