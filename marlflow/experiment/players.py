@@ -14,7 +14,7 @@ from marlflow.base.near import meant, nearest
 from marlflow.env import Window
 from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.rollout.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
-from marlflow.rollout.matchups import TRIAL, EpisodeId, Matchmaker, Seats, deal_one, matchmaker_name
+from marlflow.rollout.matchups import TRIAL, Dealer, EpisodeId, Matchmaker, Seats, deal_one, matchmaker_name
 
 TRIAL_EPISODES = 200
 
@@ -145,3 +145,13 @@ def _agents_of(mapping: Mapping[str, str]) -> dict[str, list[str]]:
 def _remedy(name: str, policies: Collection[str]) -> str:
     question = meant(name, policies, "the policies are")
     return question if "did you mean" in question else f"{question}; add it with policy@policies.{name}=ppo"
+
+
+def dealer_of(experiment: Experiment, seats: Seats) -> Dealer | None:
+    """What deals the run's matchups; None if its mapping is fixed.
+
+    The matchmaker is copied: an experiment is data, and the same one may be run again.
+    """
+    if not callable(experiment.mapping):
+        return None
+    return Dealer(copy.deepcopy(experiment.mapping), seats, experiment.env.copies, experiment.seed)

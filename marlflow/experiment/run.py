@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -20,6 +19,7 @@ from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper, usable
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
+from marlflow.experiment.players import dealer_of
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.records import Left
 from marlflow.experiment.reporting import Reporting, figure
@@ -30,7 +30,7 @@ from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
 from marlflow.observe.record import MetricsRecord
 from marlflow.rollout.fragment import Fault
-from marlflow.rollout.matchups import Dealer, DealtWorkers
+from marlflow.rollout.matchups import DealtWorkers
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Resumed, Runtime
@@ -71,7 +71,7 @@ class Run:
         self.stopped_by = ""
         self._keeper = Keeper(made, run_dir, runtime, name)
         parts = runtime.start(made.spec, self._lost, interrupt.fail)
-        self._dealer = _dealer(made)
+        self._dealer = dealer_of(made.experiment, made.seats)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
         self._parts = replace(parts, workers=BudgetedWorkers(dealt, self.budget))
         evaluation = made.experiment.evaluation
@@ -342,12 +342,3 @@ class Run:
         self.last = self._record()
         self._tally.reported(self._training_s)
         self.reporting.report(self.last)
-
-
-def _dealer(made: Ready) -> Dealer | None:
-    """Who deals matchups, if they are dealt."""
-    experiment, matchmaker = made.experiment, made.experiment.mapping
-    if not callable(matchmaker):
-        return None
-    # A copy: an experiment is data, and the same run may be asked for again.
-    return Dealer(copy.deepcopy(matchmaker), made.seats, experiment.env.copies, experiment.seed)
