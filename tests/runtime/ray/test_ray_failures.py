@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +15,15 @@ from marlflow.algorithms.scripted import Random, Scripted
 from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import ConfigInvalid, StageFailed
 from marlflow.base.items import Fragment
-from marlflow.base.random import RowRandom
-from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
+from marlflow.base.random import RowRandom, episode_seed
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.experiment.experiment import Env, Policy, PolicyPlacement, Rollouts
+from marlflow.experiment.keeping import newest
 from marlflow.experiment.train import train
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
+from marlflow.runtime.ray import workers
 from tests.runtime.ray.processes import assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
@@ -108,4 +112,29 @@ def test_resources_that_are_not_there_are_refused_before_anything_starts(tmp_pat
     assert cpus.startswith("the run asks for 64 CPU (64 for learner hunters), but there are ")
     assert gpus.startswith("the run asks for 3 GPU (3 for learner prey), but there are 0")
     assert fpgas.startswith("the run asks for 1 fpga (1 for learner prey), but there are 0")
+    assert_no_actor_is_left()
+
+
+class Closing(CartPoleTeam):
+    """Its first copy hangs when it is closed, in a loop of C's that no signal interrupts; the other raises."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._first = seed == episode_seed(0, 0, 0) or getattr(self, "_first", False)
+        return super().reset(seed, options)
+
+    def close(self) -> None:
+        if self._first:
+            sum(itertools.repeat(0))
+        raise RuntimeError("it sticks")
+
+
+def test_environments_are_closed_once_everything_is_kept_and_cannot_hold_the_end_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_CLOSE_TIMEOUT_S", 3.0)
+    made = small_run("ray", 80, env=Env(Closing, copies=2), policies=policies(hunters=SMALL_PPO, prey=Random()))
+    result = train(made, tmp_path)
+    assert result.stopped_by == "stop.env_steps=80"
+    assert result.metrics["faults"]["closes_failed"] == 2
+    assert newest(tmp_path).env_steps == 80
     assert_no_actor_is_left()
