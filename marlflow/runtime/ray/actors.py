@@ -54,7 +54,8 @@ class Actors:
 
 def cause(error: BaseException) -> str:
     """Why an actor was lost, in one sentence of the several that Ray has for it."""
-    text = " ".join(str(error).split())
+    # When Ray itself ends processes because memory runs out, a page of figures follows the reason.
+    text = " ".join(str(error).split()).partition(" OOM kill reason:")[0]
     found = re.search(r"pid: (\d+).*? ip: (\S+) (.*)", text)
     if found is None:
         return text

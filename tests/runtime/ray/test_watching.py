@@ -19,6 +19,7 @@ from ray._private import services, worker
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
 from marlflow.runtime.ray import runtime
+from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.local import kill_sessions, start_local
 from marlflow.runtime.ray.watching import FAILED_LOOKS, Endpoints, Watch, dead_daemon
 
@@ -114,6 +115,12 @@ def test_a_ray_that_does_not_start_leaves_no_process_and_is_one_error(monkeypatc
     assert started[0].wait() == -signal.SIGKILL
     started[0].stdin.close()
     assert services.ConsolePopen is popen
+
+
+def test_of_a_process_that_ray_ended_for_memory_only_the_reason_is_said() -> None:
+    reason = "1 worker(s) were killed due to the node running low on memory. Memory was 23GB used / 24GB limit (0.96)"
+    error = ray.exceptions.OutOfMemoryError(f"{reason}\nOOM kill reason: Memory usage 7B exceeded\nObject store: [\n")
+    assert cause(error) == reason
 
 
 def test_a_process_that_dies_while_the_run_starts_is_said_not_ray_s_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
