@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from marlflow.experiment.players import Players, who_plays
 from marlflow.experiment.records import looked_at, maker, offline_records, records_of
 from marlflow.observe.record import PolicyMetrics
 from marlflow.policy.torso import build_torso
-from marlflow.rollout.matchups import Seats
+from marlflow.rollout.matchups import Dealer, Seats
 from marlflow.rollout.records.reading import Records
 from marlflow.runtime.resources import Asked, asked_by, asked_by_learner
 from marlflow.runtime.resources import problems as resource_problems
@@ -49,6 +50,14 @@ class Ready:
     def seats(self) -> Seats:
         """What a matchmaker may deal."""
         return Seats(self.agents, self.players)
+
+    def dealer(self) -> Dealer | None:
+        """Who deals matchups, if they are dealt."""
+        matchmaker = self.experiment.mapping
+        if not callable(matchmaker):
+            return None
+        # A copy: an experiment is data, and the same run may be asked for again.
+        return Dealer(copy.deepcopy(matchmaker), self.seats, self.experiment.env.copies, self.experiment.seed)
 
 
 def ready(experiment: Experiment, available: Mapping[str, float] | None = None) -> Ready:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +15,7 @@ from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
 from marlflow.experiment.interrupt import Interrupt
-from marlflow.experiment.keeping import Keeper, usable
+from marlflow.experiment.keeping import Keeper, not_resumed, usable
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.ready import Ready
@@ -29,7 +28,7 @@ from marlflow.flow import Executor, Plan, source
 from marlflow.observe.console import RunConsole
 from marlflow.observe.record import MetricsRecord
 from marlflow.rollout.fragment import Evaluated, Fault
-from marlflow.rollout.matchups import Dealer, DealtWorkers
+from marlflow.rollout.matchups import DealtWorkers
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Resumed, Runtime
@@ -39,10 +38,7 @@ log = logging.getLogger("marlflow")
 
 
 class Run:
-    """A run, its parts set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there.
-
-    `name` is what it is called in the folders that it records to.
-    """
+    """A run named `name`, set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there."""
 
     def __init__(
         self,
@@ -71,13 +67,13 @@ class Run:
         self.stopped_by = ""
         self._keeper = Keeper(made, run_dir, runtime, name)
         parts = runtime.start(made.spec, self._lost)
-        self._dealer = _dealer(made)
+        self._dealer = made.dealer()
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
         self._workers = BudgetedWorkers(dealt, self.budget)
         self._parts = replace(parts, workers=self._workers)
         self._scheduler = Scheduler(made.spec, self._parts)
         plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
-        self.reporting = Reporting(made.experiment, run_dir, shown, self._not_reported)
+        self.reporting = Reporting(made.experiment, run_dir, shown, self._faulted)
         self._executor = Executor(plan, self._reported, (self.reporting,), self._between_rounds)
         self._began_s = time.perf_counter()
         if checkpoint is not None:
@@ -107,18 +103,14 @@ class Run:
             self._evaluate_at_the_end()
         self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
         self.report()
-        self._close_environments()
+        if faults := self._runtime.close_environments():  # everything is kept: they can do no harm
+            for fault in faults:
+                self._faulted(fault)
+            self.report()
         for name in self._spec.learning:
             if self._tally.policies[name].updates == 0:
                 sampled = self._tally.policies[name].agent_steps_sampled
                 self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
-
-    def _close_environments(self) -> None:
-        """Once everything is kept: an environment that cannot be closed costs no more than being said and counted."""
-        if faults := self._runtime.close_environments():
-            self._tally.faulted(faults)
-            self.budget.account(faults)
-            self.report()
 
     def _evaluate_at_the_end(self) -> None:
         """What the policies came to, greedily: a plan of one stage and one item."""
@@ -193,10 +185,14 @@ class Run:
 
     def _lost(self, fault: Fault) -> None:
         """A process died, and has a successor."""
-        self._tally.faulted([fault])
-        self.budget.spend(fault)
+        self._faulted(fault)
         if fault.kind == "replays_lost":
             self._executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
+
+    def _faulted(self, fault: Fault) -> None:
+        """Counts what went wrong elsewhere than in a round or an evaluation."""
+        self._tally.faulted([fault])
+        self.budget.spend(fault)
 
     # -- when to stop -------------------------------------------------------------------------------------------
 
@@ -262,8 +258,7 @@ class Run:
                 path = self._kept()
         except (ActorLost, CheckpointFailed) as failure:
             fault = Fault("checkpoints_failed", f"checkpoint at {self._tally.env_steps} env steps", str(failure), "", 0)
-            self._tally.faulted([fault])
-            self.budget.spend(fault)
+            self._faulted(fault)
             self._not_kept = failure
             return
         self._not_kept = None
@@ -325,13 +320,7 @@ class Run:
         self._tally.faults["episodes_abandoned"] += resumed.episodes_abandoned
         self._tally.faults["episodes_restarted"] += resumed.episodes_restarted
         self._tally.faults["rows_lost"] += resumed.rows_lost
-        said = [f"going on from {checkpoint.path}, {self._tally.env_steps:,} env steps"]
-        if resumed.episodes_abandoned:
-            said.append(f"{resumed.episodes_abandoned} running episodes did not come out the same and were given up")
-        if resumed.episodes_restarted:
-            said.append(
-                f"{resumed.episodes_restarted} running episodes were too long to be played again and begin anew"
-            )
+        said = [f"going on from {checkpoint.path}, {self._tally.env_steps:,} env steps", *not_resumed(resumed)]
         for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
@@ -347,13 +336,6 @@ class Run:
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         return self._tally.record(time_s, self._training_s, stages, self._published(), store_bytes)
 
-    def _not_reported(self, path: Path, error: OSError) -> None:
-        """A report could not be written. That is a fault; what could not be written waits."""
-        reason = f"{error.strerror or error}; free space there, or see that it can be written to"
-        fault = Fault("reports_failed", str(path), reason, "", 0)
-        self._tally.faulted([fault])
-        self.budget.spend(fault)
-
     def _report_if_due(self) -> None:
         if self._tally.env_steps >= self._due_log:
             self._due_log += self._experiment.log.every_env_steps
@@ -364,12 +346,3 @@ class Run:
         self.last = self._record()
         self._tally.reported(self._training_s)
         self.reporting.report(self.last)
-
-
-def _dealer(made: Ready) -> Dealer | None:
-    """Who deals matchups, if they are dealt."""
-    experiment, matchmaker = made.experiment, made.experiment.mapping
-    if not callable(matchmaker):
-        return None
-    # A copy: an experiment is data, and the same run may be asked for again.
-    return Dealer(copy.deepcopy(matchmaker), made.seats, experiment.env.copies, experiment.seed)
