@@ -142,6 +142,14 @@ class Keeper:
         return tree, Waiting(self._runtime.unpack(packed)), resumed
 
 
+def not_resumed(resumed: Resumed) -> Iterator[str]:
+    """Which running episodes could not be gone on with, in words."""
+    if resumed.episodes_abandoned:
+        yield f"{resumed.episodes_abandoned} running episodes did not come out the same and were given up"
+    if resumed.episodes_restarted:
+        yield f"{resumed.episodes_restarted} running episodes were too long to be played again and begin anew"
+
+
 @contextmanager
 def usable(checkpoint: Checkpoint) -> Iterator[None]:
     """What is in `checkpoint` is taken up in here; raises CheckpointUnusable, with its path, if it cannot be.

@@ -15,6 +15,7 @@ from marlflow.observe.curves import draw_learning_curves
 from marlflow.observe.record import MetricsRecord
 from marlflow.observe.sinks import JsonlSink, Sink, TensorBoardSink
 from marlflow.observe.trace import Trace
+from marlflow.rollout.fragment import Fault
 from marlflow.runtime.checkpoints import Checkpoint
 
 _TRACED, _LOOKED_AT = 100_000, 10_000  # intervals of stages
@@ -23,11 +24,11 @@ _TRACED, _LOOKED_AT = 100_000, 10_000  # intervals of stages
 class Reporting:
     """Where a run's records go; also the hook that watches its stages.
 
-    `failed` is told which file could not be written, and why: that ends nothing here.
+    `failed` is told of each fault: which file could not be written, and why. That ends nothing here.
     """
 
     def __init__(
-        self, experiment: Experiment, run_dir: Path, shown: RunConsole, failed: Callable[[Path, OSError], None]
+        self, experiment: Experiment, run_dir: Path, shown: RunConsole, failed: Callable[[Fault], None]
     ) -> None:
         self._experiment, self._run_dir, self._console, self._failed = experiment, run_dir, shown, failed
         # Some minutes are enough to say how learners overlap; a trace to look at is kept for longer.
@@ -62,7 +63,8 @@ class Reporting:
         try:
             write()
         except OSError as error:
-            self._failed(path, error)
+            reason = f"{error.strerror or error}; free space there, or see that it can be written to"
+            self._failed(Fault("reports_failed", str(path), reason, "", 0))
 
     def sync(self) -> None:
         """The reports so far outlive the machine: a checkpoint counts on them."""

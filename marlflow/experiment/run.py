@@ -16,7 +16,7 @@ from marlflow.experiment.evaluating import Evaluator
 from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
 from marlflow.experiment.interrupt import Interrupt
-from marlflow.experiment.keeping import Keeper, usable
+from marlflow.experiment.keeping import Keeper, not_resumed, usable
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.players import dealer_of
@@ -40,10 +40,7 @@ log = logging.getLogger("marlflow")
 
 
 class Run:
-    """A run, its parts set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there.
-
-    `name` is what it is called in the folders that it records to.
-    """
+    """A run named `name`, set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there."""
 
     def __init__(
         self,
@@ -78,7 +75,7 @@ class Run:
         self._evaluator = Evaluator(evaluation, self._parts.workers, self._tally, self.budget, self._published)
         self._scheduler = Scheduler(made.spec, self._parts)
         plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
-        self.reporting = Reporting(made.experiment, run_dir, shown, self._not_reported)
+        self.reporting = Reporting(made.experiment, run_dir, shown, self._faulted)
         self._executor = Executor(plan, self._reported, (self.reporting,), self._between_rounds)
         self._began_s = time.perf_counter()
         if checkpoint is not None:
@@ -108,18 +105,14 @@ class Run:
             self._evaluator.at_the_end()
         self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
         self.report()
-        self._close_environments()
+        if faults := self._runtime.close_environments():  # everything is kept: they can do no harm
+            for fault in faults:
+                self._faulted(fault)
+            self.report()
         for name in self._spec.learning:
             if self._tally.policies[name].updates == 0:
                 sampled = self._tally.policies[name].agent_steps_sampled
                 self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
-
-    def _close_environments(self) -> None:
-        """Once everything is kept: an environment that cannot be closed costs no more than being said and counted."""
-        if faults := self._runtime.close_environments():
-            self._tally.faulted(faults)
-            self.budget.account(faults)
-            self.report()
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
@@ -170,10 +163,14 @@ class Run:
 
     def _lost(self, fault: Fault) -> None:
         """A process died, and has a successor."""
-        self._tally.faulted([fault])
-        self.budget.spend(fault)
+        self._faulted(fault)
         if fault.kind == "replays_lost":
             self._executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
+
+    def _faulted(self, fault: Fault) -> None:
+        """Counts what went wrong elsewhere than in a round or an evaluation."""
+        self._tally.faulted([fault])
+        self.budget.spend(fault)
 
     # -- when to stop -------------------------------------------------------------------------------------------
 
@@ -239,8 +236,7 @@ class Run:
                 path = self._kept()
         except (ActorLost, CheckpointFailed) as failure:
             fault = Fault("checkpoints_failed", f"checkpoint at {self._tally.env_steps} env steps", str(failure), "", 0)
-            self._tally.faulted([fault])
-            self.budget.spend(fault)
+            self._faulted(fault)
             self._not_kept = failure
             return
         self._not_kept = None
@@ -302,13 +298,7 @@ class Run:
         self._tally.faults["episodes_abandoned"] += resumed.episodes_abandoned
         self._tally.faults["episodes_restarted"] += resumed.episodes_restarted
         self._tally.faults["rows_lost"] += resumed.rows_lost
-        said = [f"going on from {checkpoint.path}, {self._tally.env_steps:,} env steps"]
-        if resumed.episodes_abandoned:
-            said.append(f"{resumed.episodes_abandoned} running episodes did not come out the same and were given up")
-        if resumed.episodes_restarted:
-            said.append(
-                f"{resumed.episodes_restarted} running episodes were too long to be played again and begin anew"
-            )
+        said = [f"going on from {checkpoint.path}, {self._tally.env_steps:,} env steps", *not_resumed(resumed)]
         for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
@@ -324,13 +314,6 @@ class Run:
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._tally.agent_steps_sampled)
         return self._tally.record(time_s, self._training_s, stages, self._published(), store_bytes, schedules)
-
-    def _not_reported(self, path: Path, error: OSError) -> None:
-        """A report could not be written. That is a fault; what could not be written waits."""
-        reason = f"{error.strerror or error}; free space there, or see that it can be written to"
-        fault = Fault("reports_failed", str(path), reason, "", 0)
-        self._tally.faulted([fault])
-        self.budget.spend(fault)
 
     def _report_if_due(self) -> None:
         if self._tally.env_steps >= self._due_log:

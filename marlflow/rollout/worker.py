@@ -17,7 +17,6 @@ from marlflow.base.errors import CheckpointFailed, ConfigInvalid
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
 from marlflow.base.spaces import Spaces
-from marlflow.env import Window
 from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.rollout import closing
@@ -33,6 +32,7 @@ from marlflow.rollout.lockstep import Lockstep
 from marlflow.rollout.mapping import ByRules, Rule
 from marlflow.rollout.phases import adapting, joined, phase_ticks
 from marlflow.rollout.player import Player
+from marlflow.rollout.policy_spaces import policy_spaces
 from marlflow.rollout.protocol import Matchup
 from marlflow.rollout.recorder import Recorder
 from marlflow.rollout.records.writing import RecordWriter
@@ -162,10 +162,9 @@ class RolloutWorker:
 
     def _write_records(self) -> None:
         """Writes the files that are full. At the start of a collect: the driver has the receipts of all rows so far."""
-        if self._writer is None:
-            return
         try:
-            self._writer.write_full()
+            if self._writer is not None:
+                self._writer.write_full()
         except OSError as error:
             self._faults.report(self._records_failed(error))
 
@@ -328,8 +327,7 @@ class RolloutWorker:
         return Evaluated(tuple(results), self._faults.take())
 
     def _close_evaluation(self, deadline_s: float) -> list[Fault]:
-        closed, self._evaluation = self._evaluation, None
-        return [] if closed is None else closed.close(deadline_s)
+        return [] if self._evaluation is None else self._evaluation.close(deadline_s)
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         """Writes what it recorded and closes all environments; returns what went wrong.
@@ -338,11 +336,11 @@ class RolloutWorker:
         """
         deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
         found = list(self._faults.take())
-        if self._writer is not None:
-            try:
+        try:
+            if self._writer is not None:
                 self._writer.finish()
-            except OSError as error:
-                found.append(self._records_failed(error))
+        except OSError as error:
+            found.append(self._records_failed(error))
         return (*found, *self._copies.close(deadline_s), *self._close_evaluation(deadline_s))
 
 
@@ -350,28 +348,3 @@ def _policy_of(mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None) ->
     if mapping is None or isinstance(mapping, Mapping):
         return cast(PolicyOf, (mapping or {}).get)
     return mapping if callable(mapping) else ByRules(mapping)
-
-
-def policy_spaces(
-    window: Window, policy_of_agent: Callable[[str], str | None], actors: Mapping[str, Actor]
-) -> dict[str, Spaces]:
-    """What the agents of each policy see and do; raises ConfigInvalid with every contradiction."""
-    found: dict[str, tuple[str, Spaces]] = {}
-    masked = {policy_of_agent(agent) for agent in window.agents if window.masked(agent)}
-    problems = []
-    for agent in window.agents:
-        policy = policy_of_agent(agent)
-        if policy is None or policy not in actors:
-            problem = "no policy" if policy is None else f"policy {policy!r}, which has no actor"
-            problems.append(f"agent {agent!r} is mapped to {problem}; the policies are {', '.join(actors) or 'none'}")
-            continue
-        spaces = Spaces(window.observation_space(agent), window.action_space(agent), policy in masked)
-        first, expected = found.setdefault(policy, (agent, spaces))
-        if spaces != expected:
-            problems.append(
-                f"policy {policy!r} plays {first!r} ({expected.observation}, {expected.action}) and "
-                f"{agent!r} ({spaces.observation}, {spaces.action}): agents of one policy need the same spaces"
-            )
-    if problems:
-        raise ConfigInvalid(problems)
-    return {policy: spaces for policy, (_, spaces) in found.items()}

@@ -1,0 +1,35 @@
+"""What the agents of each policy see and do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.spaces import Spaces
+from marlflow.env import Window
+from marlflow.policy.actor import Actor
+
+
+def policy_spaces(
+    window: Window, policy_of_agent: Callable[[str], str | None], actors: Mapping[str, Actor]
+) -> dict[str, Spaces]:
+    """What the agents of each policy see and do; raises ConfigInvalid with every contradiction."""
+    found: dict[str, tuple[str, Spaces]] = {}
+    masked = {policy_of_agent(agent) for agent in window.agents if window.masked(agent)}
+    problems = []
+    for agent in window.agents:
+        policy = policy_of_agent(agent)
+        if policy is None or policy not in actors:
+            problem = "no policy" if policy is None else f"policy {policy!r}, which has no actor"
+            problems.append(f"agent {agent!r} is mapped to {problem}; the policies are {', '.join(actors) or 'none'}")
+            continue
+        spaces = Spaces(window.observation_space(agent), window.action_space(agent), policy in masked)
+        first, expected = found.setdefault(policy, (agent, spaces))
+        if spaces != expected:
+            problems.append(
+                f"policy {policy!r} plays {first!r} ({expected.observation}, {expected.action}) and "
+                f"{agent!r} ({spaces.observation}, {spaces.action}): agents of one policy need the same spaces"
+            )
+    if problems:
+        raise ConfigInvalid(problems)
+    return {policy: spaces for policy, (_, spaces) in found.items()}
