@@ -97,6 +97,22 @@ FAULTS = [
              ("stop.env_steps=1000",), {"RAY_ADDRESS": "127.0.0.1:1"}, when=None),
 ]  # fmt: skip
 
+BY_HAND = (
+    "",
+    "Provoked by hand, since they take a machine of their own:",
+    "",
+    "| What happened | What was said | What was lost | Setting |",
+    "|---|---|---|---|",
+    "| /dev/shm is full (in a mount namespace, filled during a run) | `` error: Ray's raylet, process 20713, was ended "
+    "(SIGBUS): perhaps because /dev/shm, which holds rows and weights on their way, is full ``<br>`` to go on from 200 "
+    "env steps: marlflow resume .../run `` | what came after the last checkpoint; no process was left | "
+    "`runtime.object_store_bytes` |",
+    "| Memory runs out while the run starts (`RAY_memory_usage_threshold` below what is in use) | `` error: a process "
+    "of the run died while it started: 2 worker(s) were killed due to the node running low on memory. Memory on the node "
+    "was 7.45GB used / 23.54GB limit `` | nothing: it did not start; no process was left | `rollouts.num_workers` |",
+    "| The folder of Ray's session is deleted during a run | the run went on to its end | nothing | `RAY_TMPDIR` |",
+)
+
 
 def line(fault: RayFault) -> str:
     """A fault's line; raises ValueError if it did not say what it is to say."""
@@ -124,3 +140,4 @@ def lines() -> Iterator[str]:
     """The table, and what it is of."""
     yield from HEAD
     yield from map(line, FAULTS)
+    yield from BY_HAND
