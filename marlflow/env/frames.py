@@ -21,8 +21,6 @@ def _environment_files() -> set[str]:
 
     An environment's module has PettingZoo's function `env`; `openspiel_game` belongs to `openspiel` by its name.
     """
-    loaded = {
-        name: module for name, module in list(sys.modules.items()) if name.startswith(f"{__package__}.") and module
-    }
+    loaded = {name: module for name, module in list(sys.modules.items()) if name.startswith(f"{__package__}.")}
     made = [name for name, module in loaded.items() if getattr(getattr(module, "env", None), "__module__", "") == name]
     return {str(module.__file__) for name, module in loaded.items() if name.startswith(tuple(made))}
