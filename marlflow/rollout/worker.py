@@ -312,9 +312,8 @@ class RolloutWorker:
                 self._faults.report(fault)
             self._evaluation = self._make_copies(range(count))
         self._load(weights or {})
-        copies = len(self._evaluation.numbers)
-        players = list(self._make_players((), copies).values())
-        lanes = Lanes(self._stride, copies, players, self._policy_of)
+        players = list(self._make_players((), len(self._evaluation.numbers)).values())
+        lanes = Lanes(self._stride, len(self._evaluation.numbers), players, self._policy_of)
         queue = EvaluationEpisodes(self._seed, episodes, matchups)
         lockstep = Lockstep(self._evaluation, players, lanes, queue, mode, None)
         with self._watchdog.on_guard():
