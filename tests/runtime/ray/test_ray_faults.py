@@ -95,9 +95,9 @@ def test_a_worker_that_dies_in_a_round_is_replaced_and_no_row_comes_twice(lossy:
         assert [round.fragments[-1].closes_round, round.fragments[0].closes_round] == [True, len(round.receipts) == 1]
         assert {fragment.policy for fragment in round.fragments if fragment.closes_round} == {"hunters", "prey"}
     assert len(rows := rows_of(run)) == len(set(rows))
-    back = next(at for at, found in enumerate(receipts) if number in found and at >= 25)
-    since = {(copy, episode) for _, copy, episode, *_ in rows_of(run, first + back) if copy % 2 == number}
     died = next(at for at, found in enumerate(receipts) if number not in found)
+    back = next(at for at, found in enumerate(receipts) if number in found and at > died)
+    since = {(copy, episode) for _, copy, episode, *_ in rows_of(run, first + back) if copy % 2 == number}
     last = dict(receipts[died - 1][number].next_episodes) if died else begun[number]
     assert {copy: min(episode for own, episode in since if own == copy) for copy in last} == last
     for name, policy in receipts[back][number].policies.items():
