@@ -46,7 +46,7 @@ def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:
     """The checks of a run, made before it has so much as a folder."""
     from marlflow.experiment.folders import folder_problems
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import check
+    from marlflow.experiment.train import available_to, check
 
     found = list(problems)
     experiment = read(config, found)
@@ -55,7 +55,7 @@ def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:
     folder = OmegaConf.select(config, "hydra.sweep.dir" if several else "hydra.run.dir")
     if not found:  # else it may be made of what is wrong
         found += folder_problems("the folder of the run", Path(folder))
-    check(experiment, found)
+    check(experiment, found, available_to(experiment))
 
 
 def _sweep_problems(config: DictConfig) -> Iterator[str]:

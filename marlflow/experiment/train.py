@@ -6,7 +6,7 @@ import logging
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
 
     Raises what ended the run if it went wrong, once a checkpoint is taken where one can be.
     """
-    made, runtime = check(experiment), runtime_of(experiment)
+    made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
     where = Path(run_dir) if run_dir is not None else Path("runs") / experiment.name / time.strftime("%Y%m%d_%H%M%S")
     if any((where / name).exists() for name in ("checkpoints", "metrics.jsonl")):
         raise ConfigInvalid([f"there is a run in {where} already; go on with it (resume), or choose another directory"])
@@ -64,7 +64,7 @@ def resume(experiment: Experiment, run_dir: Path | str) -> Result:
     where = Path(run_dir)
     if not where.is_dir():
         raise ConfigInvalid([f"there is no directory {where}; resume needs that of a run"])
-    made, runtime = check(experiment), runtime_of(experiment)
+    made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
     checkpoint = newest(where)
     check_identity(checkpoint, made)
     for text in (notes := passed_over(checkpoint)):
@@ -72,20 +72,28 @@ def resume(experiment: Experiment, run_dir: Path | str) -> Result:
     return _go(made, runtime, where, checkpoint, notes)
 
 
-def check(experiment: Experiment | None, found: Sequence[str] = ()) -> Ready:
+def check(
+    experiment: Experiment | None, found: Sequence[str] = (), available: Mapping[str, float] | None = None
+) -> Ready:
     """Everything that can be known to be wrong before a run starts, for every command that runs one or shows it.
 
     `found` is what was wrong with the configuration that the experiment was read from; it is None if that says no
-    environment. Raises InvalidInput with all problems.
+    environment. `available` are the resources that the run will find, from `available_to`; None, as when a plan is
+    drawn for another machine, leaves them unchecked. Raises InvalidInput with all problems.
     """
     made, problems = None, list(found)
     if experiment is not None:
-        made, more = problems_of(experiment, runtime_of(experiment).available())
+        made, more = problems_of(experiment, available)
         problems += more
     if made is None or problems:
         raise ConfigInvalid(problems)
     drawn_plan(made.experiment, made.spec).check()
     return made
+
+
+def available_to(experiment: Experiment | None) -> Mapping[str, float] | None:
+    """The resources that this machine, or the cluster that Ray has joined, has for a run; None if that is not known."""
+    return None if experiment is None else runtime_of(experiment).available()
 
 
 def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, notes: Sequence[str] = ()) -> Result:
