@@ -56,6 +56,14 @@ def test_a_plan_says_who_plays_whom_and_draws_each_policys_flow(marlflow: Marlfl
     assert not list(tmp_path.iterdir())
 
 
+def test_a_plan_for_a_machine_with_gpus_is_drawn_on_one_without(marlflow: Marlflow) -> None:
+    words = ("env=cartpole_team", "placement.learners.num_gpus=999", "runtime=ray")
+    assert marlflow("plan", *words).code == 0
+    refused = marlflow("train", *words)
+    assert refused.code == 2
+    assert "999 GPU" in refused.err
+
+
 def test_a_plan_as_mermaid(marlflow: Marlflow) -> None:
     said = marlflow("plan", "experiment=cartpole_team_ppo_dqn", "--mermaid")
     assert said.out.startswith("flowchart")
