@@ -108,8 +108,9 @@ BY_HAND = (
     "env steps: marlflow resume .../run `` | what came after the last checkpoint; no process was left | "
     "`runtime.object_store_bytes` |",
     "| Memory runs out while the run starts (`RAY_memory_usage_threshold` below what is in use) | `` error: a process "
-    "of the run died while it started: 2 worker(s) were killed due to the node running low on memory. Memory on the node "
-    "was 7.45GB used / 23.54GB limit `` | nothing: it did not start; no process was left | `rollouts.num_workers` |",
+    "of the run died while it started: 2 worker(s) were killed due to the node running low on memory. Memory on the "
+    "node was 7.45GB used / 23.54GB limit `` | nothing: it did not start; no process was left | "
+    "`rollouts.num_workers` |",
     "| The folder of Ray's session is deleted during a run | the run went on to its end | nothing | `RAY_TMPDIR` |",
 )
 
