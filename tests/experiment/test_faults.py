@@ -302,7 +302,10 @@ def test_each_fault_is_told_and_counted_those_of_evaluations_too(
     [
         ({"faults": Faults(env_errors=-1)}, "faults.env_errors must be at least 0, not -1"),
         ({"faults": Faults(env_hangs=-2)}, "faults.env_hangs must be at least 0, not -2"),
-        ({"env": Env(partial(Raises), copies=4, step_timeout_s=0.0)}, "env.step_timeout_s must be at least 0.001 seconds"),
+        (
+            {"env": Env(partial(Raises), copies=4, step_timeout_s=0.0)},
+            "env.step_timeout_s must be at least 0.001 seconds",
+        ),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(changes: Any, problem: str) -> None:
