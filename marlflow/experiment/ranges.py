@@ -89,6 +89,7 @@ RANGES: Mapping[str, Range] = {
     "object_store_bytes": Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)"),  # with less Ray does not start
     **dict.fromkeys(("env_errors", "env_hangs", "workers_lost", "learners_lost"), _COUNT_OR_NONE),
     **dict.fromkeys(("replays_lost", "updates_skipped", "checkpoints_failed"), _COUNT_OR_NONE),
+    **dict.fromkeys(("reports_failed", "records_failed", "closes_failed"), _COUNT_OR_NONE),
     # What processes take.
     "num_learners": _PROCESSES,
     "num_cpus": Range(0.0, 1e6),

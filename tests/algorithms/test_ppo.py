@@ -69,7 +69,6 @@ def test_what_it_refuses() -> None:
     assert PPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL) == [
         "ppo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
     ]
-    assert len(PPO(epochs=0).problems(multi, SMALL)) == 2
 
 
 def test_it_schedules_nothing_and_remembers_nothing() -> None:

@@ -113,7 +113,7 @@ def test_shards_are_kept_and_taken_up_by_name() -> None:
         again.runtime.restore(kept_now.files.__getitem__, list(kept_now.files), 0)
         for name in shard_names(run):
             begins, ends = kept_now.replays[name]
-            assert {f"replay.{name}", f"replay.{name}.{begins}-{ends}"} <= set(kept_now.files)
+            assert {f"replay.{name}", f"rows.{name}.{begins}-{ends}"} <= set(kept_now.files)
             assert ends - begins == run.parts.replays[name].stored > 0
             assert_equal(again.parts.replays[name].state(), run.parts.replays[name].state())
 

@@ -174,8 +174,9 @@ def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
 
 
 def test_a_mode_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigInvalid, match=r"evaluation\.mode is 'stochastic'; expected greedy or sampled"):
-        Evaluation(mode="stochastic")  # type: ignore[arg-type]
+    experiment = small_run(evaluation=Evaluation(mode="stochastic"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigInvalid, match=r"evaluation\.mode must be one of greedy, sampled, not 'stochastic'"):
+        ready(experiment)
 
 
 def test_a_run_without_a_final_evaluation(tmp_path: Path, seen: Seen) -> None:

@@ -42,9 +42,10 @@ def test_prefixes(written: list[str], wanted: list[str]) -> None:
 
 
 def test_an_experiments_own_policy_is_changed_where_it_stands() -> None:
-    policies = experiment_of(TEAM, "policy@policies.dqn_team=ppo", "policies.dqn_team.algorithm.epochs=2").policies
-    assert list(policies) == ["ppo_team", "dqn_team"]
-    assert policies["dqn_team"].algorithm.epochs == 2  # type: ignore[attr-defined]
+    overrides = ("experiment=simple_tag_ppo_dqn", "policy@policies.agent=ppo", "policies.agent.algorithm.epochs=2")
+    policies = experiment_of(*overrides).policies
+    assert list(policies) == ["adversary", "agent"]
+    assert policies["agent"].algorithm.epochs == 2  # type: ignore[attr-defined]
 
 
 def test_the_first_job_of_a_sweep_stands_for_all() -> None:

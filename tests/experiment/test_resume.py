@@ -196,7 +196,7 @@ def test_only_new_rows_are_written(tmp_path: Path) -> None:
     train(until(small_run(), 800, checkpoint=settings), tmp_path)
     files: dict[str, set[int]] = {}
     for path in (tmp_path / "checkpoints").glob("*/*"):
-        if path.name.startswith("replay.prey.") and "-" in path.name:
+        if path.name.startswith("rows.prey."):
             files.setdefault(path.name, set()).add(path.stat().st_ino)
     assert len(files) == 6, "of the first round, and of every second"
     assert all(len(inodes) == 1 for inodes in files.values())
