@@ -58,7 +58,17 @@ ACCEPTED: Mapping[str, set[str]] = {
     "inf": THRESHOLDS,
     "-inf": set(),
     "-1": ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
-    "0": {"seed", "episodes", "grace_s", "replay_max_env_steps", "num_cpus", "num_gpus", "fpga", "max_staleness"}
+    "0": {
+        "seed",
+        "episodes",
+        "final_episodes",
+        "grace_s",
+        "replay_max_env_steps",
+        "num_cpus",
+        "num_gpus",
+        "fpga",
+        "max_staleness",
+    }
     | {field.name for field in dataclasses.fields(Faults)}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
     | {"inner_learning_rate", "discount", "gae_lambda", "trace_lambda", "epsilon", "epsilon_ladder", "priority_alpha"}
