@@ -76,9 +76,16 @@ def problems_of(experiment: Experiment, available: Mapping[str, float] | None = 
     if any(isinstance(problem, WrongType) for problem in limits):
         return None, limits
     found, problems = _checked(experiment, list(limits))
-    if available is not None and not limits:
+    if available is not None and not any(_process_problems(experiment)):
         problems += resource_problems(asked_by(found.spec) if found else _asked(experiment), available)
     return found, problems
+
+
+def _process_problems(experiment: Experiment) -> Iterator[str]:
+    """Numbers of processes, or of what they take, that are out of their ranges: they cannot be added up."""
+    policies = [*experiment.policies.values(), experiment.default_policy]
+    for part in (experiment.rollouts, experiment.placement, *(policy.placement for policy in policies)):
+        yield from setting_problems(part)
 
 
 def _checked(experiment: Experiment, problems: list[str]) -> tuple[Ready | None, list[str]]:

@@ -329,12 +329,10 @@ class RolloutWorker:
         return [] if self._evaluation is None else self._evaluation.close(deadline_s)
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
-        """Writes what it recorded and closes all environments; returns what went wrong.
-
-        Closing takes up to `timeout_s` seconds, by default CLOSE_TIMEOUT_S.
-        """
+        """Writes what it recorded and closes all environments, in CLOSE_TIMEOUT_S or `timeout_s`; returns faults."""
         deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
-        found = list(self._faults.take())
+        # Broken episodes that nobody has received are of a collect that raised.
+        found = [fault for fault in self._faults.take() if not fault.kind.startswith("env_")]
         try:
             if self._writer is not None:
                 self._writer.finish()

@@ -119,13 +119,13 @@ def without_checkpoints(run: Path) -> None:
 
 
 def truncated(run: Path) -> None:
-    path = run / "checkpoints" / "400" / "learner.cart.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
+    for path in (run / "checkpoints").glob("*/learner.cart.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1])
 
 
 def of_another_format(run: Path) -> None:
-    path = run / "checkpoints" / "400" / "checkpoint.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"format": 2', '"format": 7'), encoding="utf-8")
+    for path in (run / "checkpoints").glob("*/checkpoint.json"):
+        path.write_text(path.read_text(encoding="utf-8").replace('"format": 2', '"format": 7'), encoding="utf-8")
 
 
 def overrides_that_are_no_list(run: Path) -> None:
