@@ -71,7 +71,7 @@ def resumed(folder: Path) -> Checkpoints:
 
 def write_more(checkpoints: Checkpoints, number: int) -> None:
     """Some files are shared, some are new."""
-    shared = ["replay.a/b.0-10", "workers"]
+    shared = ["rows.a/b.0-10", "workers"]
     files = {name: data for name, data in contents(number).items() if name not in shared}
     checkpoints.write(number, {**files, "again": b"."}, shared, NOTES, None)
 
@@ -108,7 +108,7 @@ def test_everything_is_synced_before_it_gets_its_name_and_the_name_after(
     *before, renamed, after = done
     assert (renamed, after) == ((partial, folder / "200"), (folder,))
     assert before[-1] == (partial,)
-    linked = {file_of(folder, 200, start).name for start in ("replay", "workers")}
+    linked = {file_of(folder, 200, start).name for start in ("rows", "workers")}
     assert {path.name for (path,) in before[:-1]} == {path.name for path in (folder / "200").iterdir()} - linked
 
 

@@ -11,16 +11,15 @@ import pytest
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.experiment.experiment import Policy, Rollouts
+from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.keeping import rows_files
 from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.protocol import Kept, Resumed
-from marlflow.runtime.spec import Placement
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
-APART = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, Placement(replay="own"))}
+APART = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(replay="own"))}
 
 
 def by_copies(rounds: Any) -> dict[str, Any]:

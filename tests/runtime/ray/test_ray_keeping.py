@@ -11,17 +11,16 @@ import ray
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes
-from marlflow.experiment.experiment import Policy, Rollouts
+from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Resumed
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.spec import Placement
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-POLICIES = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, Placement(replay="own"))}
+POLICIES = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(replay="own"))}
 
 
 def refuse(self: Any, *state: Any) -> None:
@@ -49,7 +48,7 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
         assert {name: learner.published.version for name, learner in again.parts.learners.items()} == versions
         assert again.parts.replays["prey"].stored == stored
         new = again.runtime.keep({"prey": kept.replays["prey"][1]}).files
-        assert new.keys() == files.keys() - {name for name in files if name.startswith("replay.prey.")}
+        assert new.keys() == files.keys() - {name for name in files if name.startswith("rows.prey.")}
         # Weights are references, and are sent although a worker of this number had a version of them once.
         assert isinstance(again.parts.learners["hunters"].published.flat, ray.ObjectRef)
         again.play(2)

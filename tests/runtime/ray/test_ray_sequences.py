@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from marlflow.base.sequence_transitions import SequenceTransitions
-from marlflow.experiment.experiment import RuntimeChoice, Stop
+from marlflow.experiment.experiment import PolicyPlacement, RuntimeChoice, Stop
 from marlflow.experiment.train import resume, train
-from marlflow.runtime.spec import Placement
 from tests.runtime.small_runs import SMALL_R2D2, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -24,7 +23,7 @@ def refuse(self: Any, *state: Any) -> None:
 def test_the_ratio_is_exact_wherever_the_replay_lives_and_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = replace(SMALL_R2D2, placement=Placement(replay="own"))
+    own = replace(SMALL_R2D2, placement=PolicyPlacement(replay="own"))
     experiment = small_run("ray", env_steps=300, policies={"hunters": own, "prey": SMALL_R2D2})
     with monkeypatch.context() as patch:
         patch.setattr(SequenceTransitions, "__setstate__", refuse)
