@@ -58,14 +58,11 @@ class Interrupt:
         # Made beforehand: a handler may run within any line, also one that holds a lock which starting a thread needs.
         patience = threading.Thread(target=self._be_patient, name="marlflow-grace", daemon=True)
         patience.start()
-        self._listen()
+        for number in self._heard:
+            signal.signal(number, self._on_signal)
         self._is_listening = True
         try:
             yield
-        except SystemExit as ended:  # while Ray starts, it has a handler of its own, which makes this of SIGTERM
-            if ended.code == signal.SIGTERM:
-                raise Terminated from None
-            raise
         finally:
             self._is_listening = False
             self._over.set()
@@ -81,14 +78,13 @@ class Interrupt:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def begin(self) -> None:
-        """From now on there is something to finish."""
-        self._is_under_way = True
-        if threading.current_thread() is threading.main_thread():
-            self._listen()  # again, for Ray has set its own
+        """From now on there is something to finish. Raises what a signal has asked for while the run started.
 
-    def _listen(self) -> None:
-        for number in self._heard:
-            signal.signal(number, self._on_signal)
+        That was raised before, but a callback or a destructor, in which Python drops exceptions, may have been running.
+        """
+        self._is_under_way = True
+        if self.asked is not None:
+            raise REASONS[self.asked]
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.failure is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray._private import utils
 
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experiment
@@ -16,6 +18,7 @@ from marlflow.experiment.keeping import newest
 from marlflow.experiment.train import resume, train
 from marlflow.observe.sinks import JsonlSink
 from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.ray.local import without_signal_handlers
 from tests.experiment.kept_runs import assert_equal, kept, without_times
 from tests.experiment.watching import reports
 from tests.runtime.small_runs import small_run
@@ -131,11 +134,20 @@ def test_while_it_starts_there_is_nothing_to_finish(
     assert len(closed) == 1
 
 
-def test_what_ray_makes_of_sigterm_while_it_starts_is_told_apart_from_other_exits() -> None:
-    with pytest.raises(Terminated), Interrupt(1.0, print).listening():
-        raise SystemExit(signal.SIGTERM)
-    with pytest.raises(SystemExit), Interrupt(1.0, print).listening():
-        raise SystemExit(1)
+def test_a_signal_whose_exception_was_dropped_while_the_run_started_ends_it_when_it_begins() -> None:
+    interrupt = Interrupt(1.0, print)
+    with interrupt.listening():
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Terminated):
+            interrupt.begin()
+
+
+def test_ray_sets_no_handler_of_its_own() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with without_signal_handlers():
+        utils.set_sigterm_handler(print)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_signal_after_its_time_is_nobodys() -> None:

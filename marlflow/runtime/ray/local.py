@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
-from ray._private import services
+from ray._private import services, utils
 from ray._private.utils import detect_fate_sharing_support
 
 from marlflow.base.errors import RuntimeFailed
@@ -83,3 +83,17 @@ def _in_sessions_of_their_own() -> Iterator[list[Any]]:
         yield started
     finally:
         setattr(services, "ConsolePopen", original)  # noqa: B010
+
+
+@contextmanager
+def without_signal_handlers() -> Iterator[None]:
+    """While this holds, Ray that starts sets no handler of SIGTERM: the run's own ends it in order.
+
+    Ray's would end the process by SystemExit, or kill Ray first. Ray has no setting for it.
+    """
+    original = utils.set_sigterm_handler
+    setattr(utils, "set_sigterm_handler", lambda _: None)  # noqa: B010  as above
+    try:
+        yield
+    finally:
+        setattr(utils, "set_sigterm_handler", original)  # noqa: B010

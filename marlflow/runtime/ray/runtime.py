@@ -27,7 +27,7 @@ from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
 from marlflow.runtime.ray.inference import started
 from marlflow.runtime.ray.joining import join
 from marlflow.runtime.ray.keeping import Keeping
-from marlflow.runtime.ray.local import kill_sessions, start_local
+from marlflow.runtime.ray.local import kill_sessions, start_local, without_signal_handlers
 from marlflow.runtime.ray.replicas import Replicas
 from marlflow.runtime.ray.reserving import reserve
 from marlflow.runtime.ray.store import object_store_bytes
@@ -238,18 +238,20 @@ class RayRuntime:
             return
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": self._log_to_driver}
         if self._address is not None:
-            join(self._address, **quiet)
+            with without_signal_handlers():
+                join(self._address, **quiet)
             self._started_ray = True
             self._watch_over(on_loss, joined_cluster(self._address))
         else:
             local = local_resources()
-            self._sessions = start_local(
-                num_cpus=int(local["CPU"]),
-                num_gpus=int(local["GPU"]),
-                include_dashboard=False,
-                object_store_memory=self._store_bytes,
-                **quiet,
-            )
+            with without_signal_handlers():
+                self._sessions = start_local(
+                    num_cpus=int(local["CPU"]),
+                    num_gpus=int(local["GPU"]),
+                    include_dashboard=False,
+                    object_store_memory=self._store_bytes,
+                    **quiet,
+                )
             self._started_ray = True
             self._watch_over(on_loss)
 
