@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from marlflow.base.errors import MarlflowError
 
@@ -60,11 +63,12 @@ class Interrupt:
         patience.start()
         for number in self._heard:
             signal.signal(number, self._on_signal)
-        self._is_listening = True
+        self._is_listening, hook_before = True, sys.unraisablehook
+        sys.unraisablehook = functools.partial(_unless_asked_for, hook_before)
         try:
             yield
         finally:
-            self._is_listening = False
+            self._is_listening, sys.unraisablehook = False, hook_before
             self._over.set()
             self._news.set()
             for number, handler in before.items():
@@ -104,3 +108,9 @@ class Interrupt:
             self._tell("finishing this round; interrupt again to stop at once")
         if not self._over.wait(self._grace_s):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def _unless_asked_for(hook: Callable[[Any], object], dropped: Any) -> None:
+    """Passes an exception that Python dropped on to `hook`, but not that of a signal: `begin` raises it again."""
+    if not (isinstance(dropped.exc_type, type) and issubclass(dropped.exc_type, KeyboardInterrupt)):
+        hook(dropped)

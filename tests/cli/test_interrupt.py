@@ -55,7 +55,7 @@ def test_a_run_over_ray_that_is_terminated_while_it_starts_leaves_no_process(tmp
         command.send(signal.SIGTERM)
         assert command.ends() == 143
         assert command.said[-1] == "terminated"
-        assert not any("Traceback" in line for line in command.said)
+        assert not any("Traceback" in line for line in command.said), command.said
         assert command.left() == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -134,13 +133,22 @@ def test_while_it_starts_there_is_nothing_to_finish(
     assert len(closed) == 1
 
 
-def test_a_signal_whose_exception_was_dropped_while_the_run_started_ends_it_when_it_begins() -> None:
+class Ending:
+    """Python drops exceptions that are raised while an object goes."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_whose_exception_was_dropped_while_the_run_started_ends_it_when_it_begins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     interrupt = Interrupt(1.0, print)
     with interrupt.listening():
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
+        Ending()
         with pytest.raises(Terminated):
             interrupt.begin()
+    assert capsys.readouterr().err == ""
 
 
 def test_ray_sets_no_handler_of_its_own() -> None:
