@@ -61,8 +61,7 @@ class Interrupt:
         # Made beforehand: a handler may run within any line, also one that holds a lock which starting a thread needs.
         patience = threading.Thread(target=self._be_patient, name="marlflow-grace", daemon=True)
         patience.start()
-        for number in self._heard:
-            signal.signal(number, self._on_signal)
+        self._listen()
         self._is_listening, hook_before = True, sys.unraisablehook
         sys.unraisablehook = functools.partial(_unless_asked_for, hook_before)
         try:
@@ -87,8 +86,14 @@ class Interrupt:
         That was raised before, but a callback or a destructor, in which Python drops exceptions, may have been running.
         """
         self._is_under_way = True
+        if threading.current_thread() is threading.main_thread():
+            self._listen()  # again: Ray's C++ takes SIGTERM when it starts, and would abort the process
         if self.asked is not None:
             raise REASONS[self.asked]
+
+    def _listen(self) -> None:
+        for number in self._heard:
+            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.failure is not None:

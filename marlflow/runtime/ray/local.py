@@ -87,13 +87,18 @@ def _in_sessions_of_their_own() -> Iterator[list[Any]]:
 
 @contextmanager
 def without_signal_handlers() -> Iterator[None]:
-    """While this holds, Ray that starts sets no handler of SIGTERM: the run's own ends it in order.
+    """While this holds, Ray that starts leaves Python's handler of SIGTERM as it is: the run's own ends it in order.
 
     Ray's would end the process by SystemExit, or kill Ray first. Ray has no setting for it.
     """
     original = utils.set_sigterm_handler
-    setattr(utils, "set_sigterm_handler", lambda _: None)  # noqa: B010  as above
+    setattr(utils, "set_sigterm_handler", _keep_sigterm_handler)  # noqa: B010  as above
     try:
         yield
     finally:
         setattr(utils, "set_sigterm_handler", original)  # noqa: B010
+
+
+def _keep_sigterm_handler(_: object) -> None:
+    """Sets the one there is once more: Ray's C++ has taken the signal meanwhile, and would abort the process."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
