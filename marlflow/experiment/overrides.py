@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Sweep
@@ -100,12 +101,13 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         problems += cast_problems(word.read)
     before = _hydra_own(words, searchpath)
     known = _Groups(before)
+    compose = _Composer()
     groups = [word for word in words if _is_choice(word, known)]
     values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
-    problems += _choices_settled(groups, known)
+    problems += _choices_settled(groups, known, compose)
     if problems:
         raise ConfigInvalid(problems)
-    config = _composed([*before, *(word.first() for word in groups)])
+    config = compose([*before, *(word.first() for word in groups)])
     there: Any = OmegaConf.to_container(config, resolve=False)
     for position, word in enumerate(values):
         # What an earlier override makes, a later one may change.
@@ -114,7 +116,7 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     kept = [word for word in words if word.prefix is not None]
     first = [line for word in kept if not word.read.is_hydra_override() for line in word.lines(word.first())]
     whole = [line for word in kept for line in word.lines(word.whole())]
-    return Prepared(whole, _composed([*before, *first]), problems)
+    return Prepared(whole, compose([*before, *first]), problems)
 
 
 def _hydra_own(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
@@ -149,11 +151,21 @@ def _parsed(override: str) -> Override:
         raise ConfigInvalid([f"cannot read {override!r}{why}; is it whole, and quoted for the shell?"]) from error
 
 
-def _composed(overrides: Sequence[str]) -> DictConfig:
-    try:
-        return composed(overrides)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise ConfigInvalid([composition_problem(error)]) from error
+class _Composer:
+    """Composes configurations, each list of overrides once: a composition takes a tenth of a second."""
+
+    def __init__(self) -> None:
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
+
+    def __call__(self, overrides: Sequence[str]) -> DictConfig:
+        key = tuple(overrides)
+        try:
+            if key not in self._composed:
+                self._composed[key] = composed(key)
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
+            raise ConfigInvalid([composition_problem(error)]) from error
+        HydraConfig.instance().set_config(self._composed[key])
+        return self._composed[key]
 
 
 def composition_problem(error: BaseException) -> str:
@@ -195,19 +207,21 @@ def _is_choice(word: _Word, known: _Groups) -> bool:
     return named and not isinstance(word.read.value(), dict)
 
 
-def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
+def _choices_settled(words: Sequence[_Word], groups: _Groups, compose: _Composer) -> Iterator[str]:
     """Gives each choice the prefix that Hydra wants; yields what is wrong with them."""
     problems = [problem for word in words for problem in _option_problems(word, groups)]
     if problems:
         yield from problems
         return
-    sure = [*groups.hydra_own, *(word.first() for word in words if word.read.package is None)]
-    known = _known_choices(sure)
     packaged = [word for word in words if word.read.package is not None and not word.read.is_delete()]
+    if not packaged:
+        return
+    sure = [*groups.hydra_own, *(word.first() for word in words if word.read.package is None)]
+    known = _known_choices(compose(sure))
     for word in packaged:
         word.prefix = "" if word.key in known else "+"
     added = [word.first() for word in packaged if word.prefix == "" or _NEW_POLICY.fullmatch(word.key)]
-    known = _known_choices([*sure, *added])
+    known = _known_choices(compose([*sure, *added]))
     for word in packaged:
         if word.key in known:
             word.prefix = "+" if word.prefix == "+" and _NEW_POLICY.fullmatch(word.key) else ""
@@ -227,9 +241,8 @@ def _no_policy(name: str, policies: Sequence[str]) -> str:
     return f"there is no policy {name!r}{there}; {remedy}"
 
 
-def _known_choices(overrides: Sequence[str]) -> set[str]:
-    choices = _composed(overrides).hydra.runtime.choices
-    return {str(key) for key in choices if not str(key).startswith("hydra/")}
+def _known_choices(config: DictConfig) -> set[str]:
+    return {str(key) for key in config.hydra.runtime.choices if not str(key).startswith("hydra/")}
 
 
 def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
