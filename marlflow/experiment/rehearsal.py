@@ -175,7 +175,7 @@ def _of_stage(broken: Broken, rows: int) -> str:
         what = "" if taken is Any else f" as a {type_name(taken)}"
         return (
             f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{what}; "
-            f"give it one, such as `place` = its learner's: {reason}"
+            f"give it a property `place` that returns learner.place: {reason}"
         )
     return f"{where} breaks on {rows} rows of this policy's spaces: {reason}"
 
