@@ -69,7 +69,7 @@ choices:
   'mapping=[{{match: "adversary_*", policy: hunters}}, {{match: "agent_*", policy: prey}}]'
   Which algorithms can play an environment, says marlflow check-env <environment>.
 
-some values (--cfg job of train prints all):
+some values (--cfg job of train prints all, with comments):
   seed=1                                   of everything random
   stop.env_steps=1e6                       env steps of the whole run
   stop.policies.<id>.return_mean=150       or until a policy is good enough

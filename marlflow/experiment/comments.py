@@ -62,7 +62,7 @@ def commented(text: str) -> Commented:
 
 def files(group: str) -> Mapping[str, Commented]:
     """The files of a group, by name."""
-    return {name: commented(_read(f"{group}/{name}")) for name in names(group)}
+    return {name: commented(text_of(f"{group}/{name}")) for name in names(group)}
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def names(group: str) -> tuple[str, ...]:
 
 def root() -> Commented:
     """The file of the whole run."""
-    return commented(_read(_ROOT))
+    return commented(text_of(_ROOT))
 
 
 def explained(shown: str, config: Mapping[str, Any]) -> str:
@@ -100,7 +100,8 @@ def explained(shown: str, config: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _read(name: str) -> str:
+def text_of(name: str) -> str:
+    """A file of conf/, such as `env/simple_tag`."""
     return (resources.files(_CONF) / f"{name}.yaml").read_text(encoding="utf-8")
 
 
