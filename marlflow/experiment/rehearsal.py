@@ -66,7 +66,11 @@ def _is_users(part: Any) -> bool:
     made_by = part if isinstance(part, type) or hasattr(part, "__qualname__") else type(part)
     if made_by.__module__.partition(".")[0] not in _OURS:
         return True
-    return is_dataclass(part) and any(_is_users(getattr(part, one.name)) for one in fields(part))
+    return (
+        is_dataclass(part)
+        and not isinstance(part, type)
+        and any(_is_users(getattr(part, one.name)) for one in fields(part))
+    )
 
 
 def _problem(spec: RunSpec, policy: PolicySpec, state_space: gym.Box | None, rows: int) -> str | None:
@@ -86,11 +90,10 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
     obs = _observations(policy, rows)
     expected = f"features [N, {features}] of obs [N{''.join(f', {size}' for size in obs.shape[1:])}] in {obs.dtype}"
     subject = f"the network of {type(model).__name__} is to make {expected}"
-    try:
-        with torch.no_grad():
-            found = torso(as_tensor(obs))
-    except Exception as error:  # noqa: BLE001  a network of the user's may raise anything
-        remedy = "" if obs.dtype == np.float32 else "; the dtype is the space's own, so let it begin with obs.float()"
+    found, error = _made(torso, as_tensor(obs))
+    if error is not None:
+        cured = obs.dtype != np.float32 and _made(torso, as_tensor(obs).float())[1] is None
+        remedy = "; the dtype is the space's own, so let it begin with obs.float()" if cured else ""
         return f"{subject}, and cannot{remedy}: {raised(error)}"
     if not isinstance(found, torch.Tensor):
         return f"{subject}, and makes a {type(found).__name__}"
@@ -101,6 +104,15 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
             "how many features it makes of a row"
         )
     return None
+
+
+def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
+    """What a network makes of observations, or what it raises."""
+    try:
+        with torch.no_grad():
+            return torso(obs), None
+    except Exception as error:  # noqa: BLE001  a network of the user's may raise anything
+        return None, error
 
 
 def _observations(policy: PolicySpec, rows: int) -> Array:

@@ -107,6 +107,24 @@ class Unbuildable:
 
 
 @dataclass(frozen=True)
+class Late:
+    """A network whose build() reads weights, unless it is only asked for its size."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        if torch.get_default_device().type != "meta":
+            raise OSError("no weights")
+        return nn.Linear(obs_shape[0], 8), 8
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A network that takes what is flat already."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        return nn.Linear(int(np.prod(obs_shape)), 8), 8
+
+
+@dataclass(frozen=True)
 class Batched:
     """A network that normalizes over its batch, which takes more than one row."""
 
@@ -194,6 +212,17 @@ def test_what_build_raises_keeps_its_own_lines_under_one_of_ours() -> None:
     )
     assert lines.count("File ") == 1
     assert "return nn.Linear(obs_shape[3], 8), 8" in lines
+
+
+def test_what_build_raises_only_when_there_is_memory_to_write_to_is_told_too() -> None:
+    (problem,) = _problems(mf.Policy(mf.PPO(), Late()))
+    assert problem.startswith("policy 'cart' (ppo): what acts cannot be made: OSError: no weights\n")
+    assert 'raise OSError("no weights")' in problem
+
+
+def test_a_network_that_fails_for_another_reason_than_its_dtype_is_not_told_to_change_that() -> None:
+    (problem,) = _problems(mf.Policy(mf.PPO(), Flat()), _board)
+    assert "obs [N, 6, 7, 2] in int8, and cannot: " in problem
 
 
 def test_what_plan_raises_keeps_its_own_lines_too() -> None:
