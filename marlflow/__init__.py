@@ -1,7 +1,7 @@
 """marlflow: multi-agent reinforcement learning as dataflow.
 
-What an experiment is written with, under one name; each is imported when it is first asked for, so that
-`import marlflow` costs nothing:
+What experiments, and parts of one's own, are written with, under one name; each is imported when it is first asked
+for, so that `import marlflow` costs nothing:
 
     import marlflow as mf
 
