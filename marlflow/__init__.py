@@ -1,7 +1,7 @@
 """marlflow: multi-agent reinforcement learning as dataflow.
 
-What an experiment is written with, under one name; each is imported when it is first asked for, so that
-`import marlflow` costs nothing:
+What experiments, and parts of one's own, are written with, under one name; each is imported when it is first asked
+for, so that `import marlflow` costs nothing:
 
     import marlflow as mf
 
@@ -32,8 +32,30 @@ if TYPE_CHECKING:
     from marlflow.algorithms.sac import SAC
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.algorithms.td3 import TD3
-    from marlflow.base.errors import ConfigInvalid, MarlflowError
-    from marlflow.base.schedules import Cosine, Linear, Step
+    from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+    from marlflow.base.errors import (
+        ActorLost,
+        BudgetExceeded,
+        CheckpointFailed,
+        CheckpointUnusable,
+        ColumnMissing,
+        ConfigInvalid,
+        EnvironmentFailed,
+        EnvironmentHung,
+        InvalidInput,
+        MarlflowError,
+        MatchmakerFailed,
+        PlanInvalid,
+        RecordsDamaged,
+        RuntimeFailed,
+        StageFailed,
+        Stalled,
+        UserCodeFailed,
+        WeightsMismatch,
+    )
+    from marlflow.base.items import Fragment, Gradients, Update
+    from marlflow.base.random import RowRandom
+    from marlflow.base.schedules import Cosine, Linear, Setting, Step, at_start
     from marlflow.experiment.experiment import (
         Checkpoints,
         Env,
@@ -53,162 +75,136 @@ if TYPE_CHECKING:
     )
     from marlflow.experiment.train import Result, resume, train
     from marlflow.experiment.trial import Trial, check_environment
-    from marlflow.flow import Together
-    from marlflow.learn.optimiser import Adam
-    from marlflow.policy.recurrent import GRU, LSTM
-    from marlflow.policy.torso import CNN, MLP
+    from marlflow.flow import (
+        AgentSteps,
+        AtMost,
+        EndOfFlow,
+        Flow,
+        Freely,
+        InTurn,
+        OperatorRaised,
+        Place,
+        Plan,
+        Rotation,
+        Together,
+        merge,
+        source,
+    )
+    from marlflow.learn.gradients import ApplyGradients, ComputeGradients
+    from marlflow.learn.learner import TorchLearner
+    from marlflow.learn.loss import LossTerms
+    from marlflow.learn.optimiser import Adam, Optimiser, TorchOptimiser
+    from marlflow.learn.parts import Part
+    from marlflow.learn.priorities import InitialPriorities
+    from marlflow.learn.protocol import Learner
+    from marlflow.learn.sequences import CutSequences
+    from marlflow.learn.shards import ShardedBatch
+    from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish, SyncTarget
+    from marlflow.observe.record import MetricsRecord
+    from marlflow.policy.actor import Actor
+    from marlflow.policy.q import QNetwork
+    from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
+    from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig
+    from marlflow.replay.buffer import ReplayBuffer, StoredReplay
+    from marlflow.replay.protocol import Replay
+    from marlflow.replay.sampling import Prioritized, Uniform
+    from marlflow.replay.shards import ByShard
+    from marlflow.replay.splitting import SplitSegments
+    from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
     from marlflow.rollout.mapping import Rule
-    from marlflow.rollout.matchups import EpisodeId, Matchmaker, RandomSeats
+    from marlflow.rollout.matchups import EpisodeId, KeptMatchmaker, Matchmaker, RandomSeats
+    from marlflow.rollout.shards import Shards
+    from marlflow.rollout.stages import Concat
     from marlflow.runtime.spec import Inference, Placement, Reservation
 
 __version__ = "0.1.0"
 
+# fmt: off
 __all__ = [
-    "A2C",
-    "A3C",
-    "APPO",
-    "BC",
-    "CNN",
-    "DDPG",
-    "DDPPO",
-    "DQN",
-    "GRU",
-    "IMPALA",
-    "LSTM",
-    "MAML",
-    "MARWIL",
-    "MLP",
-    "PPO",
-    "R2D2",
-    "SAC",
-    "TD3",
-    "Adam",
-    "Algorithm",
-    "ApeX",
-    "Capabilities",
-    "Checkpoints",
-    "ConfigInvalid",
-    "Cosine",
-    "Env",
-    "EpisodeId",
-    "Evaluation",
-    "Experiment",
-    "Faults",
-    "Inference",
-    "LearningAlgorithm",
-    "Linear",
-    "Log",
-    "MarlflowError",
-    "Matchmaker",
-    "Placement",
-    "Policy",
-    "PolicyPlacement",
-    "PolicyStop",
-    "Random",
-    "RandomSeats",
-    "Record",
-    "Recorded",
-    "RecurrentPPO",
-    "Reservation",
-    "Result",
-    "Rollouts",
-    "Rule",
-    "RunPlacement",
-    "RuntimeChoice",
-    "Scripted",
-    "Step",
-    "Stop",
-    "Trial",
-    "check_environment",
-    "plan",
-    "resume",
+    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MARWIL", "MLP",
+    "PPO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Advantages", "AgentSteps", "Algorithm", "ApeX",
+    "ApplyGradients", "AtMost", "Batch", "BudgetExceeded", "ByShard", "Capabilities", "CheckpointFailed",
+    "CheckpointUnusable", "Checkpoints", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "Cosine",
+    "CutSequences", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
+    "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn",
+    "Inference", "InitialPriorities", "Insert", "InvalidInput", "KeptMatchmaker", "Learn", "Learner",
+    "LearningAlgorithm", "Linear", "Log", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed",
+    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalise", "OperatorRaised", "Optimiser", "Part", "Place",
+    "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "Prioritized", "Publish",
+    "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
+    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts",
+    "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting",
+    "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay",
+    "SyncTarget", "TorchLearner", "TorchOptimiser", "TorsoConfig", "Transitions", "Trial", "Uniform", "Update",
+    "UserCodeFailed", "WeightsMismatch", "at_start", "check_environment", "merge", "plan", "resume", "source",
     "train",
 ]
+# fmt: on
 
 # Module to the names that it gives; the imports above say the same to type checkers.
 _GIVEN = {
-    "marlflow.algorithms.a2c": ("A2C",),
-    "marlflow.algorithms.a3c": ("A3C",),
-    "marlflow.algorithms.algorithm": (
-        "Algorithm",
-        "Capabilities",
-        "LearningAlgorithm",
-    ),
-    "marlflow.algorithms.apex": ("ApeX",),
-    "marlflow.algorithms.appo": ("APPO",),
-    "marlflow.algorithms.bc": ("BC",),
-    "marlflow.algorithms.ddpg": ("DDPG",),
-    "marlflow.algorithms.ddppo": ("DDPPO",),
-    "marlflow.algorithms.dqn": ("DQN",),
-    "marlflow.algorithms.impala": ("IMPALA",),
-    "marlflow.algorithms.maml": ("MAML",),
-    "marlflow.algorithms.marwil": ("MARWIL",),
-    "marlflow.algorithms.ppo": ("PPO",),
-    "marlflow.algorithms.r2d2": ("R2D2",),
-    "marlflow.algorithms.recurrent_ppo": ("RecurrentPPO",),
-    "marlflow.algorithms.sac": ("SAC",),
-    "marlflow.algorithms.scripted": (
-        "Random",
-        "Scripted",
-    ),
-    "marlflow.algorithms.td3": ("TD3",),
+    "marlflow.algorithms.a2c": "A2C",
+    "marlflow.algorithms.a3c": "A3C",
+    "marlflow.algorithms.algorithm": "Algorithm Capabilities LearningAlgorithm",
+    "marlflow.algorithms.apex": "ApeX",
+    "marlflow.algorithms.appo": "APPO",
+    "marlflow.algorithms.bc": "BC",
+    "marlflow.algorithms.ddpg": "DDPG",
+    "marlflow.algorithms.ddppo": "DDPPO",
+    "marlflow.algorithms.dqn": "DQN",
+    "marlflow.algorithms.impala": "IMPALA",
+    "marlflow.algorithms.maml": "MAML",
+    "marlflow.algorithms.marwil": "MARWIL",
+    "marlflow.algorithms.ppo": "PPO",
+    "marlflow.algorithms.r2d2": "R2D2",
+    "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",
+    "marlflow.algorithms.sac": "SAC",
+    "marlflow.algorithms.scripted": "Random Scripted",
+    "marlflow.algorithms.td3": "TD3",
+    "marlflow.base.batch": "Batch EstimatedBatch Transitions",
     "marlflow.base.errors": (
-        "ConfigInvalid",
-        "MarlflowError",
+        "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "
+        "EnvironmentFailed EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid RecordsDamaged "
+        "RuntimeFailed StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
-    "marlflow.base.schedules": (
-        "Cosine",
-        "Linear",
-        "Step",
-    ),
+    "marlflow.base.items": "Fragment Gradients Update",
+    "marlflow.base.random": "RowRandom",
+    "marlflow.base.schedules": "Cosine Linear Setting Step at_start",
     "marlflow.experiment.experiment": (
-        "Checkpoints",
-        "Env",
-        "Evaluation",
-        "Experiment",
-        "Faults",
-        "Log",
-        "Policy",
-        "PolicyPlacement",
-        "PolicyStop",
-        "Record",
-        "Recorded",
-        "Rollouts",
-        "RunPlacement",
-        "RuntimeChoice",
-        "Stop",
+        "Checkpoints Env Evaluation Experiment Faults Log Policy PolicyPlacement PolicyStop Record Recorded "
+        "Rollouts RunPlacement RuntimeChoice Stop"
     ),
-    "marlflow.experiment.train": (
-        "Result",
-        "resume",
-        "train",
-    ),
-    "marlflow.experiment.trial": (
-        "Trial",
-        "check_environment",
-    ),
-    "marlflow.learn.optimiser": ("Adam",),
-    "marlflow.policy.recurrent": (
-        "GRU",
-        "LSTM",
-    ),
-    "marlflow.policy.torso": (
-        "CNN",
-        "MLP",
-    ),
-    "marlflow.rollout.mapping": ("Rule",),
-    "marlflow.rollout.matchups": (
-        "EpisodeId",
-        "Matchmaker",
-        "RandomSeats",
-    ),
-    "marlflow.runtime.spec": (
-        "Inference",
-        "Placement",
-        "Reservation",
-    ),
+    "marlflow.experiment.train": "Result resume train",
+    "marlflow.experiment.trial": "Trial check_environment",
+    "marlflow.flow": "AgentSteps AtMost EndOfFlow Flow Freely InTurn OperatorRaised Place Plan Rotation merge source",
+    "marlflow.learn.gradients": "ApplyGradients ComputeGradients",
+    "marlflow.learn.learner": "TorchLearner",
+    "marlflow.learn.loss": "LossTerms",
+    "marlflow.learn.optimiser": "Adam Optimiser TorchOptimiser",
+    "marlflow.learn.parts": "Part",
+    "marlflow.learn.priorities": "InitialPriorities",
+    "marlflow.learn.protocol": "Learner",
+    "marlflow.learn.sequences": "CutSequences",
+    "marlflow.learn.shards": "ShardedBatch",
+    "marlflow.learn.stages": "Advantages DropStale Learn Normalise Publish SyncTarget",
+    "marlflow.observe.record": "MetricsRecord",
+    "marlflow.policy.actor": "Actor",
+    "marlflow.policy.q": "QNetwork",
+    "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
+    "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",
+    "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
+    "marlflow.replay.protocol": "Replay",
+    "marlflow.replay.sampling": "Prioritized Uniform",
+    "marlflow.replay.shards": "ByShard",
+    "marlflow.replay.splitting": "SplitSegments",
+    "marlflow.replay.stages": "Draw Insert NStep Reprioritize",
+    "marlflow.rollout.mapping": "Rule",
+    "marlflow.rollout.matchups": "EpisodeId KeptMatchmaker Matchmaker RandomSeats",
+    "marlflow.rollout.shards": "Shards",
+    "marlflow.rollout.stages": "Concat",
+    "marlflow.runtime.spec": "Inference Placement Reservation",
 }
-_MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names}
+_MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names.split()}
 
 
 def plan(experiment: Experiment) -> Together:

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from marlflow.base.errors import ColumnMissing
+
 Array: TypeAlias = NDArray[Any]
 
 
@@ -41,9 +43,14 @@ class Batch:
         return len(self.columns["reward"])
 
     def __getitem__(self, name: str) -> Array:
-        """The column `name`, [N, ...]; a segment's property is repeated for each of its rows."""
+        """The column `name`, [N, ...]; a segment's property is repeated for each of its rows.
+
+        Raises ColumnMissing if there is neither.
+        """
         if name in self.columns:
             return self.columns[name]
+        if name not in self.segments:
+            raise ColumnMissing(name, [*self.columns, *self.segments])
         return np.repeat(self.segments[name], self.segments["length"], axis=0)
 
     def ends(self) -> Array:

@@ -12,6 +12,7 @@ MarlflowError
 │   │   └── EnvironmentHung a step or reset took longer than it may
 │   └── MatchmakerFailed    a matchmaker raised, or dealt a matchup that cannot be played
 ├── RecordsDamaged          a file of recorded experience cannot be read; says which
+├── ColumnMissing       a batch has no column of that name; says which it has
 ├── WeightsMismatch         published weights are of another network than the one that is to act with them
 ├── ActorLost               a process of the run died
 ├── RuntimeFailed           what all processes run on, Ray, could not start or was lost
@@ -20,6 +21,8 @@ MarlflowError
 """
 
 from collections.abc import Sequence
+
+from marlflow.base.near import meant
 
 
 class MarlflowError(Exception):
@@ -118,6 +121,17 @@ class MatchmakerFailed(UserCodeFailed):
 
 class RecordsDamaged(MarlflowError):
     """A file of recorded experience cannot be read any more; says which, and why."""
+
+
+class ColumnMissing(MarlflowError, KeyError):
+    """A batch has no column `name`; `known` are those that it has, and the properties of its segments."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(name, self.known)
+
+    def __str__(self) -> str:
+        return f"a batch has no column {self.name!r}{meant(self.name, self.known)}"
 
 
 class WeightsMismatch(MarlflowError):

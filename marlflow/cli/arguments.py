@@ -16,7 +16,8 @@ _CONFIG_DIR = ("-cd", "--config-dir")
 _ALONE = (*_MULTIRUN, "-r", "--run", "--hydra-help", "--resolve")
 _WITH_VALUE = (*_CONFIG_DIR, "-c", "--cfg", "-p", "--package", "-i", "--info")
 # With these Hydra shows something and runs nothing.
-_SHOWING = ("-c", "--cfg", "-i", "--info", "--hydra-help")
+_CONFIGURATION = ("-c", "--cfg")
+_SHOWING = (*_CONFIGURATION, "-i", "--info", "--hydra-help")
 
 
 @dataclass
@@ -33,6 +34,11 @@ class Words:
     def multirun(self) -> bool:
         """Whether there are several jobs."""
         return any(flag in self.hydra_flags for flag in _MULTIRUN)
+
+    @property
+    def shows_configuration(self) -> bool:
+        """Whether what Hydra is asked to show is a configuration."""
+        return any(flag.partition("=")[0] in _CONFIGURATION for flag in self.hydra_flags)
 
     @property
     def only_shows(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import COMMANDS
-from marlflow.cli.helptext import options
+from marlflow.experiment.comments import names
 
 
 def complete(words: Sequence[str]) -> int:
@@ -31,7 +31,7 @@ def complete(words: Sequence[str]) -> int:
         if typed[1] == "check-env":
             named = [word for word in rest if _names_env(word)][:1]
             if named == rest[-1:] and not line.endswith(" "):
-                print(" ".join(name for name in options("env") if name.startswith(named[0])))
+                print(" ".join(name for name in names("env") if name.startswith(named[0])))
                 return 0
             rest = [f"env={word}" if word in named else word for word in rest]
         os.environ["COMP_LINE"] = " ".join([typed[0], *_as_hydra_wants(rest, line)])

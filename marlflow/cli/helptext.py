@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from importlib import resources
+
+from marlflow.experiment.comments import names
 
 MAIN = """\
 marlflow: multi-agent reinforcement learning as dataflow
@@ -68,7 +69,7 @@ choices:
   'mapping=[{{match: "adversary_*", policy: hunters}}, {{match: "agent_*", policy: prey}}]'
   Which algorithms can play an environment, says marlflow check-env <environment>.
 
-some values (--cfg job of train prints all):
+some values (--cfg job of train prints all, with comments):
   seed=1                                   of everything random
   stop.env_steps=1e6                       env steps of the whole run
   stop.policies.<id>.return_mean=150       or until a policy is good enough
@@ -169,12 +170,6 @@ def _choices(groups: Iterable[str]) -> str:
     for group in groups:
         head = f"  {_CHOICES[group] + '=':<40} "
         lines.append(
-            textwrap.fill(", ".join(options(group)), 118, initial_indent=head, subsequent_indent=" " * len(head))
+            textwrap.fill(", ".join(names(group)), 118, initial_indent=head, subsequent_indent=" " * len(head))
         )
     return "\n".join(lines)
-
-
-def options(group: str) -> list[str]:
-    """The names that marlflow ships for a configuration group."""
-    folder = resources.files("marlflow.conf") / group
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))

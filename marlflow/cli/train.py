@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -18,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
+from marlflow.experiment.comments import explained
 from marlflow.experiment.compose import MODULE, NAME
 from marlflow.experiment.overrides import composition_problem
 
@@ -38,8 +40,19 @@ def run_train(words: list[str]) -> int:
             raise ConfigInvalid(ready.problems)
     else:
         _check(ready.config, ready.problems, found.multirun)
-    hand_to_hydra([*found.hydra_flags, *ready.overrides], job, several=found.multirun)
+    shown = io.StringIO()
+    with redirect_stdout(shown) if found.only_shows else nullcontext():
+        hand_to_hydra([*found.hydra_flags, *ready.overrides], job, several=found.multirun)
+    if found.shows_configuration:
+        print(explained(shown.getvalue(), _as_written(ready.config)), end="")
+    else:
+        print(shown.getvalue(), end="")
     return 0
+
+
+def _as_written(config: DictConfig) -> Any:
+    """As plain dicts and lists, nothing in it resolved."""
+    return OmegaConf.to_container(config)
 
 
 def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:

@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 
+from marlflow.base.errors import MarlflowError
+
 _OURS = str(Path(__file__).parents[1])
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def raised(error: BaseException, most_of_libraries: int = 1) -> str:
+    """An error of the user's code as one line, `ValueError: ...`, and under it where it was raised (see lines_of)."""
+    text = str(error) if isinstance(error, MarlflowError) else f"{type(error).__name__}: {error}"
+    return f"{text}{lines_of(error, most_of_libraries)}"
+
+
+def lines_of(error: BaseException, most_of_libraries: int = 1) -> str:
+    """Where the user's code raised an error, as Python writes it, on lines of their own.
+
+    Of libraries that the user's code called nothing is shown; if all of it is in libraries, so many of their innermost
+    frames.
+    """
+    frames = their_frames(error)
+    own = [frame for frame in frames if not _in_library(frame.filename)]
+    written = "".join(traceback.format_list(own or frames[-most_of_libraries:])).rstrip()
+    return f"\n{written}" if written else ""
+
+
+def _in_library(filename: str) -> bool:
+    return filename.startswith(_STANDARD_LIBRARY) or not _INSTALLED.isdisjoint(Path(filename).parts)
 
 
 def their_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -1,7 +1,8 @@
-"""Stands where an environment is known by its agents and their spaces alone: it can be looked at, and not be played."""
+"""Stands where an environment is known by its agents and their spaces alone: nothing that is played in it matters."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,18 +10,28 @@ import numpy as np
 from gymnasium import spaces as gym
 from pettingzoo import ParallelEnv
 
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 
 
 class StandIn(ParallelEnv[str, Any, Any]):
-    """Agents with what they see and do: `spaces` by agent. Its observations are arbitrary ones of their spaces."""
+    """Agents with what they see and do: `spaces` by agent, and `state_space` if there is a global state.
 
-    metadata = {"name": "recorded", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
+    Its observations are arbitrary ones of their spaces, every action is legal, nobody receives anything and nobody
+    ends.
+    """
 
-    def __init__(self, spaces: Mapping[str, Spaces]) -> None:
+    metadata = {"name": "stand_in", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
+
+    def __init__(self, spaces: Mapping[str, Spaces], state_space: gym.Box | None = None) -> None:
         self.possible_agents = list(spaces)
         self.agents: list[str] = []
-        self._spaces = spaces
+        self.state_space = state_space
+        # Copies: whoever samples from the environment's own spaces should not notice.
+        self._spaces = {
+            agent: Spaces(copy.deepcopy(one.observation), copy.deepcopy(one.action), one.masked)
+            for agent, one in spaces.items()
+        }
 
     def observation_space(self, agent: str) -> Any:
         """What `agent` sees, and where it has one its action mask."""
@@ -37,13 +48,25 @@ class StandIn(ParallelEnv[str, Any, Any]):
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """An observation of each agent, any of its space."""
         self.agents = list(self.possible_agents)
-        observations = {}
-        for agent in self.agents:
-            space = self.observation_space(agent)
-            space.seed(seed)
-            observations[agent] = space.sample()
-        return observations, {agent: {} for agent in self.agents}
+        for spaces in self._spaces.values():
+            spaces.observation.seed(seed)
+        return self._observed(), {agent: {} for agent in self.agents}
 
     def step(self, actions: Any) -> Any:
-        """Raises NotImplementedError."""
-        raise NotImplementedError("this stands for an environment that is only known from its records")
+        """Another observation of each agent."""
+        nobody = dict.fromkeys(self.agents, False)
+        return self._observed(), dict.fromkeys(self.agents, 0.0), nobody, nobody, {agent: {} for agent in self.agents}
+
+    def state(self) -> Array:
+        """Zeros; raises NotImplementedError, as PettingZoo has it, if there is no state."""
+        if self.state_space is None:
+            raise NotImplementedError
+        return np.zeros(self.state_space.shape, self.state_space.dtype)
+
+    def _observed(self) -> dict[str, Any]:
+        observed = {agent: self._spaces[agent].observation.sample() for agent in self.agents}
+        for agent in self.agents:
+            if self._spaces[agent].masked:
+                mask = np.ones(self._spaces[agent].num_actions, np.int8)
+                observed[agent] = {"observation": observed[agent], "action_mask": mask}
+        return observed

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from marlflow.env.frames import raised
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.runtime.spec import RunSpec
 
 
 def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
-    """One sentence for each reason why a policy could not adapt.
+    """One sentence for each reason why a policy could not adapt, or cannot act at all.
 
     No tasks to adapt to (`has_tasks`: whether the environment has any), a phase too short for a step, or an inference
     actor in the way.
     """
     for name in spec.learning:
         policy = spec.policies[name]
-        actor = policy.actor()
+        subject = f"policy {name!r} ({policy.algorithm.name})"
+        try:
+            actor = policy.actor()
+        except Exception as error:  # noqa: BLE001  a network of the user's own may raise anything
+            yield f"{subject}: what acts cannot be made: {raised(error)}"
+            continue
         if not isinstance(actor, AdaptingActor):
             continue
-        subject, phases = f"policy {name!r} ({policy.algorithm.name})", 1 + actor.inner_steps
+        phases = 1 + actor.inner_steps
         if not has_tasks:
             yield (
                 f"{subject} adapts to tasks, and the environment has none; take a family of them, such as "

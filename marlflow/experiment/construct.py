@@ -247,7 +247,7 @@ def _misfit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
 
 
 def _misfitting(value: Any, hint: Any, path: str) -> str:
-    return f"{path} must be {_described(hint)}, not {value!r}"
+    return f"{path} must be {described(hint)}, not {value!r}"
 
 
 _WORDS: Mapping[Any, str] = {
@@ -259,10 +259,11 @@ _WORDS: Mapping[Any, str] = {
 }
 
 
-def _described(hint: Any) -> str:
+def described(hint: Any) -> str:
+    """What fits an annotation, as errors call it."""
     origin = typing.get_origin(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_described(member) for member in typing.get_args(hint))
+        return " or ".join(described(member) for member in typing.get_args(hint))
     if origin is Literal:
         return "one of " + ", ".join(str(one) for one in typing.get_args(hint))
     if isinstance(origin, type) and issubclass(origin, abc.Mapping):

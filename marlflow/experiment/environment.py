@@ -7,14 +7,13 @@ import importlib
 import inspect
 import logging
 import math
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.env import Window, make_environment, open_window
-from marlflow.env.frames import their_frames
+from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import import_factory, wrapped
 from marlflow.experiment.construct import kind_of
 from marlflow.experiment.experiment import Env
@@ -23,6 +22,7 @@ from marlflow.rollout.closing import close_window
 log = logging.getLogger("marlflow")
 
 _FRAMES = 4
+"""Most environments live in libraries, where the innermost lines are what tells."""
 
 
 def environment_maker(env: Env) -> Callable[[], Any]:
@@ -100,15 +100,9 @@ def _open(make_env: Callable[[], Any], env: Env) -> Window:
         raise
     except EnvironmentFailed as error:
         # Its reason says what was called: reset() raised ValueError: ...
-        raise ConfigInvalid([f"environment {name} cannot start: {error.reason}{_lines(error.__cause__)}"]) from error
+        where = "" if error.__cause__ is None else lines_of(error.__cause__, _FRAMES)
+        raise ConfigInvalid([f"environment {name} cannot start: {error.reason}{where}"]) from error
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in env.arguments.items())
         what = f"environment {name} cannot be made" + (f" with {given}" if given else "")
-        raise ConfigInvalid([f"{what}: {type(error).__name__}: {error}{_lines(error)}"]) from error
-
-
-def _lines(error: BaseException | None) -> str:
-    """Where it was raised: the innermost frames that are not marlflow's own, as Python writes them."""
-    frames = their_frames(error) if error is not None else []
-    written = "".join(traceback.format_list(frames[-_FRAMES:])).rstrip()
-    return f"\n{written}" if written else ""
+        raise ConfigInvalid([f"{what}: {raised(error, _FRAMES)}"]) from error

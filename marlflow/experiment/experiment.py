@@ -20,9 +20,18 @@ ENV_KEYS: Final = ("copies", "wrappers", "step_timeout_s")
 """What a configuration says of an environment beside its `_target_` and the arguments of that."""
 
 
+class _Unsaid(int):
+    """A number that nobody has said: one that comes with the environment's name takes its place."""
+
+
 @dataclass(frozen=True)
 class Env:
-    """The environment: its factory (a callable, or the import path of one), what it is called with, and wrappers.
+    """The environment: its factory, what it is called with, and wrappers.
+
+    The factory is a callable, the import path of one, or the name of an environment that ships, as `env=` on the
+    command line takes it: Env("simple_tag", {"num_good": 2}). That one comes with its own arguments, number of copies
+    and wrappers, which are the innermost; what is given here is in their place or around them. Raises ConfigInvalid
+    for a name that does not exist.
 
     `copies` is how many run at once, over all workers. `wrappers` are applied in order, the first innermost. A step or
     reset that takes longer than `step_timeout_s` (seconds) is given up; None is no limit.
@@ -31,8 +40,23 @@ class Env:
     factory: Callable[..., Any] | str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
-    copies: int = 16
+    copies: int = _Unsaid(16)
     step_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Looks a name up."""
+        copies: int = self.copies
+        if isinstance(self.factory, str) and "." not in self.factory:
+            from marlflow.experiment.named import named_environment
+
+            named = named_environment(self.factory, self.arguments)
+            object.__setattr__(self, "factory", named.factory)
+            object.__setattr__(self, "arguments", named.arguments)
+            object.__setattr__(self, "wrappers", (*named.wrappers, *self.wrappers))
+            copies = named.copies if isinstance(copies, _Unsaid) else copies
+        if isinstance(copies, _Unsaid):
+            copies = int(copies)
+        object.__setattr__(self, "copies", copies)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any, Literal
 
 from marlflow.base.batch import Batch
+from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.items import Fragment
+from marlflow.env.frames import raised
 from marlflow.experiment.experiment import Experiment
 from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
 from marlflow.replay.protocol import Replay
@@ -45,7 +47,7 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) 
     """The plan of the whole run."""
     builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
     for name in spec.learning:
-        builders[name] = partial(_build, policy=spec.policies[name], parts=parts)
+        builders[name] = partial(policy_plan, policy=spec.policies[name], parts=parts)
     kind = CollectNext if experiment.rollouts.pace == "asynchronous" else Collect
     collected = source(kind(parts.workers, desk.next_request)).then(Count(desk))
     return together(
@@ -57,9 +59,16 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) 
     )
 
 
-def _build(experience: Flow[Fragment], policy: PolicySpec, parts: Parts) -> Plan:
+def policy_plan(experience: Flow[Fragment], policy: PolicySpec, parts: Parts) -> Plan:
+    """The plan of one policy, its stages where they are to run; raises ConfigInvalid if it cannot be made."""
     learner = parts.learners[policy.name]
-    plan = policy.algorithm.plan(experience, learner, _replays(policy, parts))
+    try:
+        plan = policy.algorithm.plan(experience, learner, _replays(policy, parts))
+    except MarlflowError:
+        raise
+    except Exception as error:
+        text = f"policy {policy.name!r} ({policy.algorithm.name}): its plan cannot be made: {raised(error)}"
+        raise ConfigInvalid([text]) from error
     return policy.moves.applied(plan, experience, learner, parts.driver)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import describe_space
 from marlflow.algorithms.shipped import SHIPPED
@@ -15,6 +16,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
+from marlflow.env.frames import raised
 from marlflow.experiment.adapting import adaptation_problems
 from marlflow.experiment.environment import environment_name
 from marlflow.experiment.experiment import Env, Experiment, Policy
@@ -47,6 +49,8 @@ class Ready:
     spec: RunSpec
     agents: tuple[str, ...]
     players: Mapping[str, Sequence[str]]
+    state_space: gym.Box | None = None
+    """Of the environment's global state, where a policy needs it."""
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -98,6 +102,9 @@ def _checked(experiment: Experiment, problems: list[str]) -> tuple[Ready | None,
             fitting = _fitting(window, players, spaces)
             problems += _stateless(experiment.env, window, policies)
             has_tasks = window.has_tasks
+            state_space = (
+                window.state_space() if any(p.algorithm.capabilities.state for p in policies.values()) else None
+            )
     except ConfigInvalid as error:
         # Without a mapping it is the environment that says which policies there are.
         known = experiment.policies if experiment.mapping else None
@@ -119,7 +126,7 @@ def _checked(experiment: Experiment, problems: list[str]) -> tuple[Ready | None,
     problems += memory_problems(experiment, spec, fitting)
     if not problems:  # else there may be no memory to look at what acts
         problems += adaptation_problems(spec, has_tasks)
-    return (None, problems) if problems else (Ready(experiment, spec, agents, fitting), [])
+    return (None, problems) if problems else (Ready(experiment, spec, agents, fitting, state_space), [])
 
 
 def _asked(experiment: Experiment) -> list[Asked]:
@@ -252,12 +259,15 @@ def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]
         if policy.algorithm.capabilities.learns:
             torso = functools.partial(build_torso, spaces, policy.model, torch.Generator().manual_seed(0))
             actor = functools.partial(policy.algorithm.actor, spaces, policy.model, 0)
-            if parameters_of(actor if acts else torso) is None:
-                torso()
+            build = actor if acts else torso
+            if parameters_of(build) is None:
+                build()
         elif acts:
             policy.algorithm.actor(spaces, policy.model, 0)
     except ConfigInvalid as error:
         return error.problems
+    except Exception as error:  # noqa: BLE001  build() of a model of the user's own may raise anything
+        return [f"its network ({type(policy.model).__name__}) cannot be built: {raised(error)}"]
     return ()
 
 

@@ -21,6 +21,7 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent
 from marlflow.env.make import Wrapper, import_factory
+from marlflow.experiment.comments import names
 from marlflow.experiment.construct import LEFT, TARGET, arguments_for, construct, fit, imported
 from marlflow.experiment.experiment import ENV_KEYS, Env, Experiment
 from marlflow.experiment.players import UnknownMatchmaker
@@ -95,6 +96,10 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
         came = "is not set" if factory in (None, "???") else f"is {factory!r}"
         problems.append(f"env.{TARGET} {came}; give the import path of your environment, package.module.function")
         return LEFT
+    if "." not in factory:
+        instead = f"; that environment is env={factory}" if factory in names("env") else ""
+        problems.append(f"env.{TARGET} must be an import path, package.module.name, not {factory!r}{instead}")
+        return LEFT
     arguments = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
     known = _parameters_of(factory)
     for key in list(arguments):
@@ -104,7 +109,7 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
         elif arguments[key] == "???":
             problems.append(f"env.{key} is not set; give it a value")
             return LEFT
-    wrappers = _wrappers(values.get("wrappers"), problems)
+    wrappers = wrappers_of(values.get("wrappers"), problems)
     copies = fit(values.get("copies", Env.copies), int, "env.copies", problems)
     timeout_s = fit(values.get("step_timeout_s"), float | None, "env.step_timeout_s", problems)
     return Env(
@@ -159,7 +164,7 @@ def _parameters_of(factory: str) -> list[str] | None:
     return [parameter.name for parameter in parameters]
 
 
-def _wrappers(entries: Any, problems: list[str]) -> list[Wrapper]:
+def wrappers_of(entries: Any, problems: list[str]) -> list[Wrapper]:
     """Wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them; in the order in which they are written."""
     if isinstance(entries, Mapping) and TARGET not in entries:
         named = [(f"env.wrappers.{name}", entry) for name, entry in entries.items() if entry is not None]

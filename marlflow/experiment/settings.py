@@ -55,7 +55,7 @@ def setting_problems(value: Any, path: str = "") -> Iterator[str]:
             problems.append(f"{where} must be a {type(fitted).__name__}, not {found!r}")
         yield from map(WrongType, problems)
         if not problems and fitted is not LEFT:
-            yield from _value_problems(found, where, _range_of(value, field.name, field.default))
+            yield from _value_problems(found, where, range_of(type(value), field.name, field.default))
 
 
 def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:
@@ -148,14 +148,14 @@ _BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[str]]] = {
 """Fields whose items have names of their own."""
 
 
-def _range_of(owner: Any, name: str, default: Any) -> Range:
-    """The range of a field; of one that the table does not have, which is a user's, what its class says."""
-    for kind in type(owner).__mro__:
+def range_of(owner: type, name: str, default: Any) -> Range:
+    """The range of a field of a class; of one that the table does not have, a user's, what the class itself says."""
+    for kind in owner.__mro__:
         if f"{kind.__name__}.{name}" in RANGES:
             return RANGES[f"{kind.__name__}.{name}"]
     if name in RANGES:
         return RANGES[name]
-    if isinstance(owner, LearningAlgorithm) and type(default) is int:
+    if issubclass(owner, LearningAlgorithm) and type(default) is int:
         return Range(int(name not in owner.from_0), 2**62)
     return _ANY_NUMBER if default is MISSING or default != INFINITY else Range(-INFINITY, INFINITY, infinite=True)
 

@@ -20,6 +20,7 @@ from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready, problems_of
 from marlflow.experiment.records import forget_recorded_after, recording
+from marlflow.experiment.rehearsal import rehearsal_problems
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
 from marlflow.observe.console import DetachableConsole, console
@@ -88,6 +89,8 @@ def check(
     if made is None or problems:
         raise ConfigInvalid(problems)
     drawn_plan(made.experiment, made.spec).check()
+    if problems := list(rehearsal_problems(made.spec, made.state_space)):
+        raise ConfigInvalid(problems)
     return made
 
 

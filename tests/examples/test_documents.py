@@ -30,6 +30,7 @@ def commands(document: Path) -> list[str]:
 
 
 README = REPOSITORY / "README.md"
+CONFIGURATION = REPOSITORY / "docs" / "configuration.md"
 OWN_FILES = "--config-dir"
 ENVIRONMENTS = REPOSITORY / "docs" / "environments.md"
 ALGORITHMS = REPOSITORY / "docs" / "algorithms.md"
@@ -100,6 +101,21 @@ def test_every_command_on_files_of_ones_own_is_a_plan_that_can_run(
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
     assert "customer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", commands(CONFIGURATION))
+def test_the_files_of_ones_own_on_the_page_on_configuration_can_run(
+    line: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ("conf/policy/mine.yaml", "conf/experiment/mine.yaml", "conf/policy/remembering.yaml")
+    for name, text in zip(named, blocks(CONFIGURATION, "yaml"), strict=True):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(text, encoding="utf-8")
+    _, _, *words = shlex.split(line)
+    assert main(["plan", *words]) == 0
+    said = capsys.readouterr().out
+    assert "Concat(agent_steps=1000)" in said or "recurrent_ppo" in said
+    assert "hunters (ppo) plays adversary_0" in said or "experiment=mine" not in line
 
 
 @pytest.fixture(name="folder")

@@ -52,7 +52,7 @@ ANY_SIZE = {"return_mean", "value_min", "value_max", "target_entropy"}
 BOUNDS_OF_SCHEDULES = {"start", "end", "values[0]", "values[1]"}  # where nothing is scheduled by it
 OF_THE_ENVIRONMENT = {"num_agents", "max_cycles"}  # which says itself what it takes
 ACCEPTED: Mapping[str, set[str]] = {
-    "text": {"_target_", "name", "match", "policy", "policies[0]", "folder", "node", "address", "best", "objective"}
+    "text": {"name", "match", "policy", "policies[0]", "folder", "node", "address", "best", "objective"}
     | {"device"},  # which torch is asked about
     "nan": set(),
     "inf": THRESHOLDS,

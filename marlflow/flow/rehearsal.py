@@ -1,0 +1,127 @@
+"""A plan tried before it runs: a source's first item through every stage, to see what the operators do with it.
+
+Paces, queues and forks are not held to their ratios and capacities, and each source is asked once: what is tried is
+whether every operator can take what the one before it gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from marlflow.base.errors import StageFailed
+from marlflow.flow.cells import Cell
+from marlflow.flow.compile import compile_plan
+from marlflow.flow.firing import Firing, named
+from marlflow.flow.flow import Flow, Kind
+from marlflow.flow.pace import UNLIMITED
+from marlflow.flow.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The first stage that raised: its operator, what it was given, and the error, whose cause is the operator's own.
+
+    `given` is what the stage was handed, or the first of the stages that run in one call with it; None for a source.
+    """
+
+    operator: Any
+    given: Any
+    failure: StageFailed
+
+
+def rehearse(plan: Plan, experience: Flow[Any]) -> Broken | None:
+    """Takes what the source `experience` gives, and then what each other source gives, through the whole plan.
+
+    Returns what broke, None if nothing did. A gather that holds its items gives them as at a run's end, if it can; what
+    it keeps to itself does not reach the stages after it.
+    """
+    rehearsal = _Rehearsal(plan, experience)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(rehearsal.run())
+    else:  # a notebook's, say
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, rehearsal.run()).result()
+    return rehearsal.broken
+
+
+class _Rehearsal:
+    def __init__(self, plan: Plan, experience: Flow[Any]) -> None:
+        network = compile_plan(plan)
+        for edge in network.edges:
+            edge.capacity, edge.full = UNLIMITED, "wait"
+            edge.gates.clear()
+        self._cells = network.cells
+        self._sources = [cell for cell in self._cells if cell.kind is Kind.SOURCE]
+        self._sources.sort(key=lambda cell: cell.operators[0] is not experience.operator)
+        self._firing = Firing(_ignore, ())
+        self.broken: Broken | None = None
+
+    async def run(self) -> None:
+        for source in self._sources:
+            await self._fire(source, [None])
+            await self._flow()
+            for cell in self._cells:
+                if cell.kind is Kind.GATHER and self.broken is None:
+                    self._hand_over(cell)
+                    await self._flow()
+
+    async def _flow(self) -> None:
+        """Moves items until none can, or an operator has raised."""
+        moved = True
+        while moved and self.broken is None:
+            moved = False
+            for cell in self._cells:
+                for index, inbox in enumerate(cell.inboxes):
+                    if inbox.items and self.broken is None:
+                        await self._take(cell, index)
+                        moved = True
+
+    async def _take(self, cell: Cell, index: int) -> None:
+        items = cell.take(len(cell.inboxes[index].items), index)
+        if cell.kind is Kind.MERGE:
+            for item in items if cell.hands_on(index) else ():
+                cell.outs[None].put(item)
+        elif cell.kind is not None:  # else they leave the plan
+            await self._fire(cell, items)
+
+    async def _fire(self, cell: Cell, items: list[Any]) -> None:
+        firing = self._firing
+        for item in items:
+            if self.broken is not None:
+                return
+            if cell.kind in (Kind.SOURCE, Kind.THEN):
+                firing.call(cell, [item])
+            elif cell.kind in (Kind.GATHER, Kind.SPLIT):
+                firing.divide(cell, item)
+            else:
+                firing.copy(cell, [item])
+            while firing.in_flight:
+                firing.landed.clear()
+                await firing.landed.wait()
+            self._look(cell, item)
+
+    def _hand_over(self, cell: Cell) -> None:
+        try:
+            self._firing.hand_over(cell)
+        except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage
+            self._firing.failure = named(cell.stages[0], error)
+        cell.deliver()
+        self._look(cell, None)
+
+    def _look(self, cell: Cell, given: Any) -> None:
+        """Notes what failed last, if anything did."""
+        failure = self._firing.failure
+        if isinstance(failure, StageFailed):
+            position = [stage.stage for stage in cell.stages].index(failure.stage)
+            self.broken = Broken(cell.operators[position], given, failure)
+        elif failure is not None:
+            raise failure
+
+
+def _ignore(_plan: str, _item: Any) -> None:
+    pass
