@@ -6,7 +6,7 @@ import sys
 from typing import TextIO
 
 from marlflow.observe import wording
-from marlflow.observe.rates import rollout_shares, updates_per_s
+from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
 
 
@@ -30,7 +30,7 @@ class PlainConsole:
             faults = wording.faults_phrase(record["faults"])
             if faults:
                 self._write(f"{_clock(record)}  faults so far: {faults}")
-        self._last = record
+        self._last = with_last_evaluations(self._last, record)
 
     def notice(self, text: str) -> None:
         """Write a message of its own line."""
@@ -61,12 +61,25 @@ def _clock(record: MetricsRecord) -> str:
 
 
 def _standing(metrics: PolicyMetrics, rate: float | None) -> str:
+    trained = wording.spread(metrics["return_mean"], metrics["return_std"])
     return (
-        f"return {wording.mean_return(metrics['return_mean']):>8}  "
-        f"eval {metrics['eval_mode'] or '':7} {wording.mean_return(metrics['eval_return_mean']):>8}  "
+        f"return {trained:>18}  length {wording.length(metrics['episode_env_steps_mean']):>6}  "
+        f"eval {_evaluated(metrics):<34}  "
         f"updates {wording.full_count(metrics['updates']):>9} {wording.speed(rate):>6}/s  "
         f"staleness {wording.staleness(metrics['staleness_mean']):>4}  loss {wording.loss_terms(metrics['loss'])}"
     )
+
+
+def _evaluated(metrics: PolicyMetrics) -> str:
+    """An evaluation that is new, with its env steps."""
+    env_steps = metrics["eval_env_steps"]
+    if env_steps is None:
+        return wording.UNKNOWN
+    return f"{_evaluation(metrics)} at {wording.full_count(env_steps)}"
+
+
+def _evaluation(metrics: PolicyMetrics) -> str:
+    return f"{metrics['eval_mode']} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
 
 
 def _summary(record: MetricsRecord | None) -> str:
@@ -81,6 +94,8 @@ def _summary(record: MetricsRecord | None) -> str:
 
 
 def _final(policy: str, metrics: PolicyMetrics) -> str:
-    trained, evaluated = metrics["return_mean"], metrics["eval_return_mean"]
-    evaluation = "" if evaluated is None else f" (eval {metrics['eval_mode']} {wording.mean_return(evaluated)})"
-    return f"{policy} return {wording.mean_return(trained)}{evaluation}"
+    episodes = metrics["eval_episodes"]
+    evaluation = (
+        "" if episodes is None else f" (eval {_evaluation(metrics)} over {wording.full_count(episodes)} episodes)"
+    )
+    return f"{policy} return {wording.mean_return(metrics['return_mean'])}{evaluation}"

@@ -6,7 +6,8 @@ import pytest
 
 from marlflow.base.items import Update
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.experiment.tally import EvaluationContext, Tally
+from marlflow.experiment.episode_figures import EvaluationContext
+from marlflow.experiment.tally import Tally
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 PREY = {"fox": "prey"}
@@ -67,15 +68,16 @@ def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
             )
         ]
     )
-    assert list(tally.policies["red"].returns) == [1.0, 20.0]
-    assert list(tally.policies["blue"].returns) == [10.0, 2.0, 16.5]
+    assert list(tally.policies["red"].played.returns) == [1.0, 20.0]
+    assert list(tally.policies["blue"].played.returns) == [10.0, 2.0, 16.5]
     assert {agent: list(returns) for agent, returns in tally.agents.items()} == {
         "fox": [1.0, 2.0, 3.0],
         "hen": [10.0, 20.0, 30.0],
     }
     one = EpisodeResult(0, 0, 1, {"fox": 5.0, "hen": 6.0}, 0, {"fox": "blue", "hen": "red"})
     tally.evaluated(Evaluated((one,)), EvaluationContext("sampled", 70, {"red": 4}))
-    assert (tally.policies["red"].eval_return_mean, tally.policies["blue"].eval_return_mean) == (6.0, 5.0)
+    evaluated = tally.record(1.0, 1.0, {}, {})["policies"]
+    assert (evaluated["red"]["eval_return_mean"], evaluated["blue"]["eval_return_mean"]) == (6.0, 5.0)
     other = EpisodeResult(0, 1, 1, {"fox": 7.0, "hen": 9.0}, 0, {"fox": "blue", "hen": "blue"})
     tally.evaluated(Evaluated((one, other)), EvaluationContext("greedy", 90, {"red": 5}))
     tally.evaluated(Evaluated((other,)), EvaluationContext("sampled", 110, {"red": 6}))
