@@ -9,6 +9,8 @@ from marlflow.observe import wording
 from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
 
+_EVALUATION_COLUMNS = 34  # at least, so that reports with and without evaluations stand in line
+
 
 class PlainConsole:
     """Writes lines without colour or cursor movement: what the run is, each report, and how it ended."""
@@ -24,8 +26,11 @@ class PlainConsole:
         """Write one line for each policy, and one for faults if there are new ones."""
         rates = updates_per_s(self._last, record)
         ids = wording.padded(record["policies"])
+        evaluated = {policy: _evaluated(metrics) for policy, metrics in record["policies"].items()}
+        aligned = wording.padded([" " * _EVALUATION_COLUMNS, *evaluated.values()])
         for policy, metrics in record["policies"].items():
-            self._write(f"{_clock(record)}  {ids[policy]}  {_standing(metrics, rates[policy])}")
+            standing = _standing(metrics, rates[policy], aligned[evaluated[policy]])
+            self._write(f"{_clock(record)}  {ids[policy]}  {standing}")
         if record["faults"] != (self._last["faults"] if self._last else {}):
             faults = wording.faults_phrase(record["faults"])
             if faults:
@@ -60,11 +65,11 @@ def _clock(record: MetricsRecord) -> str:
     return f"{wording.duration(record['time_s']):>8}  {steps:>11} env steps {per_s:>7}/s"
 
 
-def _standing(metrics: PolicyMetrics, rate: float | None) -> str:
+def _standing(metrics: PolicyMetrics, rate: float | None, evaluated: str) -> str:
     trained = wording.spread(metrics["return_mean"], metrics["return_std"])
     return (
         f"return {trained:>18}  length {wording.length(metrics['episode_env_steps_mean']):>6}  "
-        f"eval {_evaluated(metrics):<34}  "
+        f"eval {evaluated}  "
         f"updates {wording.full_count(metrics['updates']):>9} {wording.speed(rate):>6}/s  "
         f"staleness {wording.staleness(metrics['staleness_mean']):>4}  loss {wording.loss_terms(metrics['loss'])}"
     )
@@ -79,7 +84,8 @@ def _evaluated(metrics: PolicyMetrics) -> str:
 
 
 def _evaluation(metrics: PolicyMetrics) -> str:
-    return f"{metrics['eval_mode']} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
+    how = " ".join([str(metrics["eval_mode"]), *wording.against(metrics["eval_against"])])
+    return f"{how} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
 
 
 def _summary(record: MetricsRecord | None) -> str:

@@ -20,9 +20,20 @@ class RunLog(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Called by logging inside an except clause."""
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
+        if isinstance(error, OSError):
+            self._say(error)
+        else:
             super().handleError(record)
-        elif not self._said:
+
+    def close(self) -> None:
+        """Closes the file; what it still had to write may be lost."""
+        try:
+            super().close()
+        except OSError as error:
+            self._say(error)
+
+    def _say(self, error: OSError) -> None:
+        if not self._said:
             self._said = True
             sys.stderr.write(f"{self.baseFilename} cannot be written: {error}; lines are missing in it from here on\n")
 

@@ -52,7 +52,8 @@ class View:
         yield _line(Text(f"kept in {self.info.run_dir}", style="bright_black"))
 
     def _report(self, now: MetricsRecord, options: ConsoleOptions) -> Iterator[RenderableType]:
-        policy_rows, stage_rows = _room(self.rows, len(now["policies"]), len(now["stages"]))
+        rows = None if self.rows is None else self.rows - max(0, _evaluation(now, options.max_width).count("\n") - 1)
+        policy_rows, stage_rows = _room(rows, len(now["policies"]), len(now["stages"]))
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
             yield _line(Text(f"faults: {faults}", style="yellow"))
@@ -146,12 +147,13 @@ _Column: TypeAlias = tuple[str, int, Callable[[_Standing], str]]  # heading, lea
 
 
 def _evaluation(now: MetricsRecord, width: int) -> str:
-    """The heading of evaluation returns: how the policies acted, and where there is room, after how many env steps."""
+    """The heading of evaluation returns: how the policies acted; where there is room, against whom, and when."""
     evaluated = [metrics for metrics in now["policies"].values() if metrics["eval_episodes"] is not None]
     modes = sorted({str(metrics["eval_mode"]) for metrics in evaluated})
     steps = max((metrics["eval_env_steps"] or 0 for metrics in evaluated), default=None)
     at = [] if steps is None or width < WIDE_COLUMNS else [f"at {wording.short_count(steps)}"]
-    return "\n".join(["eval", *modes, *at])
+    opponents = {opponent for metrics in evaluated for opponent in metrics["eval_against"]}
+    return "\n".join(["eval", *modes, *(wording.against(opponents) if at else []), *at])
 
 
 def _policy_columns(width: int, evaluation: str) -> list[_Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from marlflow.observe.rates import return_targets
 
@@ -66,6 +66,17 @@ def spread(mean: float | None, std: float | None) -> str:
     ('-12.30 +- 4.00', '-')
     """
     return mean_return(mean) if std is None else f"{mean_return(mean)} +- {mean_return(std)}"
+
+
+def against(opponents: Collection[str]) -> list[str]:
+    """Whom policies were evaluated against; nothing if they played as in training.
+
+    >>> against(["random"]), against(["random", "bot", "rival"]), against([])
+    (['vs random'], ['vs 3 opponents'], [])
+    """
+    if not opponents:
+        return []
+    return [f"vs {next(iter(opponents))}" if len(opponents) == 1 else f"vs {len(opponents)} opponents"]
 
 
 def length(env_steps: float | None) -> str:

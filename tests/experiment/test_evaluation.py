@@ -16,7 +16,8 @@ from marlflow.algorithms.a2c import A2C
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.random import RowRandom, key
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Stop
+from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experiment, Log, Policy, Stop
+from marlflow.experiment.keeping import newest
 from marlflow.experiment.ready import ready
 from marlflow.experiment.train import resume, train
 from marlflow.policy.recurrent import GRU
@@ -152,3 +153,32 @@ def test_a_mode_that_does_not_exist_is_refused() -> None:
 def test_a_run_without_a_final_evaluation(tmp_path: Path, seen: Seen) -> None:
     train(replace(run_of("greedy", UNTRAINED), evaluation=Evaluation(10_000, 2, 0)), tmp_path)
     assert [len(episodes) for episodes in seen.evaluations] == [2]
+
+
+def test_who_asks_for_the_last_evaluation_gets_it_whichever_report_it_stands_in(tmp_path: Path) -> None:
+    """It is made after the first round alone, and the last report has none."""
+    experiment = run_of("sampled", UNTRAINED)
+    experiment = replace(
+        experiment,
+        evaluation=Evaluation(10_000, 3, 0, "sampled"),
+        stop=Stop(env_steps=160),
+        log=replace(experiment.log, jsonl=True),
+        objective="policies.red.eval_return_mean",
+        checkpoint=Checkpoints(best="policies.red.eval_return_mean"),
+    )
+    result = train(experiment, tmp_path)
+    found = [report["policies"]["red"]["eval_return_mean"] for report in reports(tmp_path)]
+    assert found[0] is not None
+    assert set(found[1:]) == {None}
+    assert result.metrics["policies"]["red"]["eval_return_mean"] == result.objective == found[0]
+    assert newest(tmp_path).figure == found[0]
+
+
+def test_an_evaluation_that_the_next_would_replace_is_reported_before(tmp_path: Path) -> None:
+    """Evaluations come four times as often as reports."""
+    experiment = run_of("sampled", UNTRAINED)
+    log = replace(experiment.log, jsonl=True, every_env_steps=320)
+    experiment = replace(experiment, evaluation=Evaluation(80, 2, 0), stop=Stop(env_steps=320), log=log)
+    train(experiment, tmp_path)
+    found = [report["policies"]["red"]["eval_env_steps"] for report in reports(tmp_path)]
+    assert [steps for steps in found if steps is not None] == [80, 160, 240, 320]

@@ -59,6 +59,8 @@ def test_a_wide_view_shows_every_policy_in_full() -> None:
     ]
     assert row(text, "adversary", "ppo") == ["adversary", "ppo", "3", "adversary", *numbers]
     assert row(text, "goal", "random")[2:] == ["goal_0", "6,000", "20", "-", "-", "-", "-", "0", "0", "-", "-"]
+    heads = [line.strip() for line in text.splitlines()[4:7]]
+    assert heads == ["eval", "greedy", "vs random"]
     assert "at 1.50k" in text
     assert "kept in runs/tag" in text
 
