@@ -51,10 +51,11 @@ def _shown(records: Sequence[dict[str, Any]], policy: str, at: int | None) -> st
     if at is None:
         return f"{policy} never"
     first, last = records[at], records[-1]["policies"][policy]
+    evaluated = [mean for one in records if (mean := one["policies"][policy]["eval_return_mean"]) is not None]
     lowest = min(record["policies"][policy]["return_mean"] for record in records[at:])
     return (
         f"{policy} after {first['time_s']:.1f} s and {first['env_steps']:,} env steps, then {lowest:.0f} at the "
-        f"lowest, {last['return_mean']:.0f} at the end (greedily {last['eval_return_mean']:.0f})"
+        f"lowest, {last['return_mean']:.0f} at the end (greedily {evaluated[-1]:.0f})"
     )
 
 

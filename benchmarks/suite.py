@@ -147,16 +147,15 @@ def run(case: Case, seed: int) -> dict[str, Outcome]:
 
 
 def _outcome(records: Sequence[dict[str, Any]], policy: str) -> Outcome:
-    """What `metrics.jsonl` says of a policy; a figure that a later report repeats is counted once."""
-    evaluations: dict[tuple[int, int], Evaluation] = {}
-    for record in records:
-        shown = record["policies"][policy]
-        if (mean := shown["eval_return_mean"]) is None:
-            continue
-        key = shown["eval_env_steps"], shown["eval_episodes"]
-        evaluations.setdefault(key, Evaluation(key[0], mean, shown["updates"] > 0))
-    staleness = [record["policies"][policy]["staleness_mean"] or 0.0 for record in records]
-    return Outcome(list(evaluations.values()), sum(staleness) / len(staleness))
+    """What `metrics.jsonl` says of a policy."""
+    shown = [record["policies"][policy] for record in records]
+    evaluations = [
+        Evaluation(one["eval_env_steps"], one["eval_return_mean"], one["updates"] > 0)
+        for one in shown
+        if one["eval_return_mean"] is not None
+    ]
+    staleness = [one["staleness_mean"] or 0.0 for one in shown]
+    return Outcome(evaluations, sum(staleness) / len(staleness))
 
 
 def report(names: Sequence[str] = (), seeds: Sequence[int] = SEEDS) -> bool:

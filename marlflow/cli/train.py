@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from marlflow.experiment.train import Result
 
 _SWEEPS_ALL = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-
-log = logging.getLogger("marlflow")
 
 
 def run_train(words: list[str]) -> int:
@@ -133,11 +130,7 @@ def outcome(run: Callable[[], Result]) -> float | None:
     """What comes of a run; KeyboardInterrupt or Terminated if a signal ended it, and what it raises."""
     from marlflow.experiment.interrupt import REASONS
 
-    try:
-        result = run()
-        if result.stopped_by in REASONS:  # in order, but whoever interrupted wants no further job either
-            raise REASONS[result.stopped_by]
-        return result.objective
-    except MarlflowError as error:
-        log.info("ended by %s: %s", type(error).__name__, error)
-        raise
+    result = run()
+    if result.stopped_by in REASONS:  # in order, but whoever interrupted wants no further job either
+        raise REASONS[result.stopped_by]
+    return result.objective

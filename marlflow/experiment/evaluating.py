@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from marlflow.base.items import Weights
-from marlflow.experiment.experiment import Evaluation
+from marlflow.experiment.episode_figures import EvaluationContext
 from marlflow.experiment.faults import FaultBudget
-from marlflow.experiment.tally import EvaluationContext, Tally
+from marlflow.experiment.ready import Ready
+from marlflow.experiment.sameness import SelfPlay, same_games
+from marlflow.experiment.tally import Tally
 from marlflow.flow import Executor, Plan, source
-from marlflow.rollout.fragment import Evaluated
+from marlflow.rollout.fragment import Evaluated, Receipt
 from marlflow.rollout.protocol import Workers
 
 
 class Evaluator:
     """Evaluates the policies as they are `published`, every so many env steps and at the end of the run.
 
-    `due_env_steps`: when the next evaluation is due. `spent_s`: seconds that evaluations have taken so far.
+    `report` makes a report, and is called where an evaluation would replace one that no report has yet; `tell` shows a
+    message. `due_env_steps`: when the next evaluation is due. `spent_s`: seconds that evaluations have
+    taken so far.
     """
 
     def __init__(
         self,
-        settings: Evaluation,
+        made: Ready,
         workers: Workers,
         tally: Tally,
         budget: FaultBudget,
         published: Callable[[], Mapping[str, Weights]],
+        report: Callable[[], None],
+        tell: Callable[[str], None],
     ) -> None:
-        self._settings, self._workers, self._tally, self._budget = settings, workers, tally, budget
-        self._published = published
+        self._settings, self._pairings = made.experiment.evaluation, made.pairings
+        self._workers, self._tally, self._budget = workers, tally, budget
+        self._published, self._report, self._tell = published, report, tell
+        self._said_same = False
+        self._self_play = SelfPlay() if self._settings.opponents is None else None
         self.due_env_steps = 0
         self.spent_s = 0.0
 
-    def after_round(self) -> Awaitable[None] | None:
+    def after_round(self, receipts: Sequence[Receipt]) -> Awaitable[None] | None:
         """Evaluates if it is due; returns what to wait for, or None if there is nothing to wait for."""
+        if self._self_play is not None:
+            for text in self._self_play.found_in(receipts):
+                self._tell(text)
         if not self._settings.episodes or self._tally.env_steps < self.due_env_steps:
             return None
         self.due_env_steps += self._settings.every_env_steps
@@ -64,15 +76,23 @@ class Evaluator:
         Executor(Plan("evaluation", source(evaluate, name="Evaluate")), evaluated).run_sync()
 
     def _evaluate(self, episodes: int) -> tuple[EvaluationContext, Evaluated | Awaitable[Evaluated]]:
+        """`episodes` of all policies together, or of each policy where opponents are named."""
+        if any(policy.evaluation_is_new for policy in self._tally.policies.values()):
+            self._report()
         weights = self._published()
         versions = {name: published.version for name, published in weights.items()}
-        context = EvaluationContext(self._settings.mode, self._tally.env_steps, versions)
-        return context, self._workers.evaluate(range(episodes), weights, mode=context.mode)
+        dealt = self._pairings.dealt(episodes)
+        context = EvaluationContext(self._settings.mode, self._tally.env_steps, versions, dealt)
+        matchups = [pairing.matchup for pairing in dealt] or None
+        return context, self._workers.evaluate(range(len(dealt) or episodes), weights, matchups, context.mode)
 
     async def _awaited(self, results: Awaitable[Evaluated], context: EvaluationContext, began_s: float) -> None:
         self._evaluated(await results, context, began_s)
 
     def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
         self._tally.evaluated(results, context)
+        if not self._said_same and (text := same_games(results.episodes, self._settings)) is not None:
+            self._said_same = True
+            self._tell(text)
         self.spent_s += time.perf_counter() - began_s
         self._budget.account(results.faults)

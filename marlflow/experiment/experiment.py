@@ -213,13 +213,15 @@ class Evaluation:
     `final_episodes` are played at the end of the run, None: as many as `episodes`. 0 episodes: no evaluation.
     `greedy`: the most likely action, or the mean. `sampled`: a draw from the distribution that a policy has learned,
     without exploration noise; where actions have to be mixed, as in rock-paper-scissors, only this says how a policy
-    plays.
+    plays. `opponents`: names of policies, or `random`. Each policy that learns then has `episodes` of its own, in which
+    it takes its seats in turn, and each opponent in turn takes all others; None: all policies play as in training.
     """
 
     every_env_steps: int = 50_000
     episodes: int = 20
     final_episodes: int | None = None
     mode: EvaluationMode = "greedy"
+    opponents: Sequence[str] | None = None
 
     @property
     def episodes_at_the_end(self) -> int:

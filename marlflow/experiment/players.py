@@ -13,6 +13,7 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.near import meant, nearest
 from marlflow.env import Window
 from marlflow.experiment.experiment import Experiment, Policy
+from marlflow.experiment.opponents import only_opponents
 from marlflow.rollout.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
 from marlflow.rollout.matchups import TRIAL, Dealer, EpisodeId, Matchmaker, Seats, deal_one, matchmaker_name
 
@@ -54,7 +55,7 @@ def _by_name(experiment: Experiment, window: Window, problems: list[str]) -> Pla
     mapping = {agent: group(agent) for agent in window.agents}
     groups = list(dict.fromkeys(mapping.values()))
     for name in experiment.policies:
-        if name not in groups:
+        if name not in groups and name not in only_opponents(experiment):
             close = nearest(name, groups)
             remedy = f"did you mean {close!r}?" if close else "rename it, or give it a mapping rule"
             problems.append(
@@ -83,7 +84,7 @@ def _by_rules(experiment: Experiment, rules: Sequence[Rule], window: Window, pro
         problems.append(text + _remedy(name, policies))
     explained = {nearest(name, policies) for name in unknown}
     for name in policies:
-        if name not in named and name not in explained:
+        if name not in named and name not in explained and name not in only_opponents(experiment):
             problems.append(
                 f"policy {name!r} plays no agent: no mapping rule names it; "
                 f"add {{match: <agents>, policy: {name}}} to mapping, or remove it"
@@ -107,11 +108,13 @@ def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Windo
         problems.append(f"mapping: {error.where}: {error.reason}{_indented(error.user_traceback)}")
         return nobody
     played = {policy: [a for a in window.agents if any(m[a] == policy for m in matchups)] for policy in policies}
+    unseated = {policy for policy, agents in played.items() if not agents}
     problems.extend(
         f"policy {policy!r} plays no agent: {name} seated it in none of {TRIAL_EPISODES} trial episodes"
-        for policy, agents in played.items()
-        if not agents
+        for policy in played
+        if policy in unseated - only_opponents(experiment)
     )
+    policies = {name: policy for name, policy in policies.items() if name not in unseated & only_opponents(experiment)}
     return Players(policies, {policy: agents for policy, agents in played.items() if agents}, None)
 
 

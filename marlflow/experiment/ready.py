@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from marlflow.experiment.environment import environment_name
 from marlflow.experiment.experiment import Env, Experiment, Policy
 from marlflow.experiment.limits import limit_problems
 from marlflow.experiment.memory import memory_problems, parameters_of
+from marlflow.experiment.opponents import Pairings, pairings_of
 from marlflow.experiment.placing import device_problems, placements
 from marlflow.experiment.players import Players, who_plays
 from marlflow.experiment.records import looked_at, maker, offline_records, record_problems, records_of
@@ -34,7 +35,8 @@ from marlflow.runtime.resources import Asked, asked_by, asked_by_learner
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
-_FIGURES = tuple(name for name in PolicyMetrics.__annotations__ if name != "loss")
+_NO_FIGURES = ("eval_mode", "eval_against", "schedules", "loss")
+_FIGURES = tuple(name for name in PolicyMetrics.__annotations__ if name not in _NO_FIGURES)
 _MOST_NAMED = 3
 
 
@@ -42,7 +44,8 @@ _MOST_NAMED = 3
 class Ready:
     """An experiment that was checked, its policies given to agents, and what a runtime is asked to set up for it.
 
-    `players` has the agents that each policy plays; with a matchmaker, those that it may be seated as.
+    `players` has the agents that each policy plays; with a matchmaker, those that it may be seated as. `pairings` says
+    who is evaluated against whom.
     """
 
     experiment: Experiment
@@ -51,6 +54,7 @@ class Ready:
     players: Mapping[str, Sequence[str]]
     state_space: gym.Box | None = None
     """Of the environment's global state, where a policy needs it."""
+    pairings: Pairings = field(default_factory=Pairings)
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -105,6 +109,7 @@ def _checked(experiment: Experiment, problems: list[str]) -> tuple[Ready | None,
             state_space = (
                 window.state_space() if any(p.algorithm.capabilities.state for p in policies.values()) else None
             )
+            seats = {agent: _seat(window, agent) for agent in agents} if window.declared else None
     except ConfigInvalid as error:
         # Without a mapping it is the environment that says which policies there are.
         known = experiment.policies if experiment.mapping else None
@@ -121,12 +126,14 @@ def _checked(experiment: Experiment, problems: list[str]) -> tuple[Ready | None,
             problems += _policy_problems(name, policies[name], of_policy, players.agents[name])
     if problems or any(name not in spaces for name in policies):  # the latter: the mapping could not be made
         return None, problems
-    spec = _spec(experiment, players, spaces, records)
+    able = {name: (policy, spaces[name]) for name, policy in policies.items()}
+    pairings = pairings_of(experiment, seats, able, fitting, problems)
+    spec = replace(_spec(experiment, players, spaces, records), opponents=pairings.opponents)
     problems += [problem for name in spec.learning for problem in _window_problems(name, policies[name], spec)]
     problems += memory_problems(experiment, spec, fitting)
     if not problems:  # else there may be no memory to look at what acts
         problems += adaptation_problems(spec, has_tasks)
-    return (None, problems) if problems else (Ready(experiment, spec, agents, fitting, state_space), [])
+    return (None, problems) if problems else (Ready(experiment, spec, agents, fitting, state_space, pairings), [])
 
 
 def _asked(experiment: Experiment) -> list[Asked]:
@@ -177,7 +184,7 @@ def _spaces(window: Window, agents_of: Mapping[str, Sequence[str]], problems: li
     found = {}
     for policy, agents in agents_of.items():
         masked = any(window.masked(agent) for agent in agents)
-        first, *others = (Spaces(window.observation_space(a), window.action_space(a), masked) for a in agents)
+        first, *others = (replace(_seat(window, agent), masked=masked) for agent in agents)
         found[policy] = first
         problems.extend(
             f"policy {policy!r} plays {agents[0]!r} and {agent!r}, which {_difference(first, spaces)}; "
@@ -186,6 +193,11 @@ def _spaces(window: Window, agents_of: Mapping[str, Sequence[str]], problems: li
             if spaces != first
         )
     return found
+
+
+def _seat(window: Window, agent: str) -> Spaces:
+    """What an agent sees and does."""
+    return Spaces(window.observation_space(agent), window.action_space(agent), window.masked(agent))
 
 
 def _fitting(window: Window, players: Players, spaces: Mapping[str, Spaces]) -> Mapping[str, Sequence[str]]:

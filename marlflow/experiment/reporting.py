@@ -13,7 +13,7 @@ from marlflow.flow import StageId, StageTimes
 from marlflow.observe.console import RunConsole
 from marlflow.observe.curves import draw_learning_curves
 from marlflow.observe.record import MetricsRecord
-from marlflow.observe.sinks import JsonlSink, Sink, TensorBoardSink
+from marlflow.observe.sinks import METRICS, JsonlSink, Sink, TensorBoardSink
 from marlflow.observe.trace import Trace
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.checkpoints import Checkpoint
@@ -56,7 +56,7 @@ class Reporting:
 
     @property
     def _metrics(self) -> Path:
-        return self._run_dir / "metrics.jsonl"
+        return self._run_dir / METRICS
 
     def _try(self, path: Path, write: Callable[[], object]) -> None:
         """Writes to a file of reports; a disk that does not take it ends nothing."""

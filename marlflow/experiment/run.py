@@ -71,8 +71,9 @@ class Run:
         self._dealer = dealer_of(made.experiment, made.seats)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
         self._parts = replace(parts, workers=BudgetedWorkers(dealt, self.budget))
-        evaluation = made.experiment.evaluation
-        self._evaluator = Evaluator(evaluation, self._parts.workers, self._tally, self.budget, self._published)
+        self._evaluator = Evaluator(
+            made, self._parts.workers, self._tally, self.budget, self._published, self.report, self._say
+        )
         self._scheduler = Scheduler(made.spec, self._parts)
         plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
         self.reporting = Reporting(made.experiment, run_dir, shown, self._faulted)
@@ -142,7 +143,7 @@ class Run:
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._end_policies()
         self._left.handed(round.receipts)
-        if (evaluating := self._evaluator.after_round()) is not None:
+        if (evaluating := self._evaluator.after_round(round.receipts)) is not None:
             return self._after_evaluation(round, evaluating)
         self._report_if_due()
         return round
@@ -304,10 +305,13 @@ class Run:
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
                 self._executor.starts_again(name)
         for text in said:
-            log.info(text)
-            self._console.notice(text)
+            self._say(text)
 
     # -- what is said -------------------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        log.info(text)
+        self._console.notice(text)
 
     def _record(self) -> MetricsRecord:
         time_s = time.perf_counter() - self._began_s
@@ -321,7 +325,8 @@ class Run:
             self.report()
 
     def report(self) -> None:
-        """Tells the files and the console how the run stands."""
+        """Tells the files and the console how the run stands; `last` has what earlier reports said of evaluations."""
         self.last = self._record()
+        news = self._tally.news(self.last)
         self._tally.reported(self._training_s)
-        self.reporting.report(self.last)
+        self.reporting.report(news)

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, cast
 
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree
+from marlflow.experiment.episode_figures import (
+    WINDOW_EPISODES,
+    EvaluationContext,
+    PolicyEvaluation,
+    Window,
+    evaluation_metrics,
+    mean,
+    part_of_all,
+    parts_by_policy,
+    policies_evaluated,
+    spread,
+)
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
-from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
-RETURN_WINDOW_EPISODES = 100
 FAULTS = (
     "agents_vanished",
     "env_errors",
@@ -30,7 +39,6 @@ FAULTS = (
     "episodes_restarted",
     "rows_lost",
 )
-_LAST_EVALUATION = ("eval_return_mean", "eval_mode", "eval_episodes", "eval_env_steps", "eval_version")
 _TOTALS = (
     "episodes",
     "agent_steps_sampled",
@@ -44,25 +52,13 @@ _TOTALS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationContext:
-    """What was evaluated: how policies acted, the env steps of the run so far, and the version of each policy."""
-
-    mode: EvaluationMode
-    env_steps: int
-    versions: Mapping[str, int]
-
-
 @dataclass(slots=True)
 class PolicyTally:
     """One policy's totals since the run began, and what came since the last report."""
 
-    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW_EPISODES))
-    eval_return_mean: float | None = None
-    eval_mode: EvaluationMode | None = None
-    eval_episodes: int | None = None
-    eval_env_steps: int | None = None
-    eval_version: int | None = None
+    played: Window = field(default_factory=Window)
+    evaluation: PolicyEvaluation | None = None
+    evaluation_is_new: bool = False
     episodes: int = 0
     agent_steps_sampled: int = 0
     agent_steps_trained: int = 0
@@ -78,26 +74,31 @@ class PolicyTally:
     @property
     def return_mean(self) -> float | None:
         """Per agent and episode, over the last 100 training episodes."""
-        return fmean(self.returns) if self.returns else None
+        return mean(self.played.returns)
 
     @property
     def settled_return_mean(self) -> float | None:
         """The same, once there have been 100 episodes: a few lucky ones should end no run."""
-        return self.return_mean if len(self.returns) == RETURN_WINDOW_EPISODES else None
+        return self.return_mean if self.played.is_full else None
 
     def state(self) -> Tree:
         """All of it, as a tree."""
-        kept = {name: getattr(self, name) for name in (*_TOTALS, *_LAST_EVALUATION)}
-        since = [_figures(update) for update in self.since_report]
-        return {**kept, "returns": list(self.returns), "loss": dict(self.loss), "since_report": since}
+        return {
+            **{name: getattr(self, name) for name in _TOTALS},
+            "played": self.played.state(),
+            "evaluation": None if self.evaluation is None else self.evaluation.state(),
+            "evaluation_is_new": self.evaluation_is_new,
+            "loss": dict(self.loss),
+            "since_report": [_figures(update) for update in self.since_report],
+        }
 
     def load_state(self, state: Tree) -> None:
         """Goes on from `state`."""
         for name in _TOTALS:
             setattr(self, name, state[name])
-        for name in _LAST_EVALUATION:  # checkpoints of earlier versions have the mean alone
-            setattr(self, name, state.get(name))
-        self.returns.extend(state["returns"])
+        self.played.load_state(state["played"])
+        self.evaluation = None if state["evaluation"] is None else PolicyEvaluation(**state["evaluation"])
+        self.evaluation_is_new = state["evaluation_is_new"]
         self.loss = state["loss"]
         self.since_report = [Update(**figures) for figures in state["since_report"]]
 
@@ -126,6 +127,7 @@ class PolicyTally:
         """What comes from now on is for the next report."""
         self.loss, self.staleness = self.means()
         self.since_report.clear()
+        self.evaluation_is_new = False
 
 
 def _mean(weighted: Sequence[tuple[float, int]]) -> float:
@@ -138,7 +140,9 @@ class Tally:
 
     def __init__(self, policies: Sequence[str], agents: Sequence[str]) -> None:
         self.policies = {name: PolicyTally() for name in policies}
-        self.agents = {agent: deque[float](maxlen=RETURN_WINDOW_EPISODES) for agent in agents}
+        self.agents = {agent: deque[float](maxlen=WINDOW_EPISODES) for agent in agents}
+        self.played = Window()
+        self.eval_team_return_mean: float | None = None
         self.env_steps = self.agent_steps = self.episodes = 0
         self.faults = dict.fromkeys(FAULTS, 0)
         self.rollouts = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
@@ -169,6 +173,8 @@ class Tally:
         return {
             "policies": {name: tally.state() for name, tally in self.policies.items()},
             "agents": {agent: list(returns) for agent, returns in self.agents.items()},
+            "played": self.played.state(),
+            "eval_team_return_mean": self.eval_team_return_mean,
             "env_steps": self.env_steps,
             "agent_steps": self.agent_steps,
             "episodes": self.episodes,
@@ -183,7 +189,9 @@ class Tally:
         for name, tally in self.policies.items():
             tally.load_state(state["policies"][name])
         for agent, returns in state["agents"].items():
-            self.agents.setdefault(agent, deque(maxlen=RETURN_WINDOW_EPISODES)).extend(returns)
+            self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).extend(returns)
+        self.played.load_state(state["played"])
+        self.eval_team_return_mean = state["eval_team_return_mean"]
         self.env_steps, self.agent_steps = state["env_steps"], state["agent_steps"]
         self.episodes = state["episodes"]
         self.faults |= state["faults"]
@@ -205,31 +213,22 @@ class Tally:
     def _finished(self, episode: EpisodeResult) -> None:
         self.episodes += 1
         for agent, total in episode.returns.items():
-            self.agents.setdefault(agent, deque(maxlen=RETURN_WINDOW_EPISODES)).append(total)
-        for name, mean in self._by_policy(episode).items():
-            self.policies[name].returns.append(mean)
+            self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).append(total)
+        if (whole := part_of_all(episode)) is not None:
+            self.played.add(whole)
+        for name, part in parts_by_policy(episode).items():
+            self.policies[name].played.add(part)
             self.policies[name].episodes += 1
 
     def evaluated(self, results: Evaluated, context: EvaluationContext) -> None:
         """Evaluation episodes were played; what policies that played in none of them had before stays."""
         self.faulted(results.faults)
-        played: dict[str, list[float]] = {}
-        for episode in results.episodes:
-            for name, mean in self._by_policy(episode).items():
-                played.setdefault(name, []).append(mean)
-        for name, means in played.items():
-            policy = self.policies[name]
-            policy.eval_return_mean, policy.eval_episodes = fmean(means), len(means)
-            policy.eval_mode, policy.eval_env_steps = context.mode, context.env_steps
-            policy.eval_version = context.versions.get(name, 0)
-
-    @staticmethod
-    def _by_policy(episode: EpisodeResult) -> dict[str, float]:
-        """For each policy that played in it, its agents' mean return."""
-        returns: dict[str, list[float]] = {}
-        for agent, total in episode.returns.items():
-            returns.setdefault(episode.matchup[agent], []).append(total)
-        return {name: fmean(totals) for name, totals in returns.items()}
+        for name, evaluation in policies_evaluated(results.episodes, context).items():
+            self.policies[name].evaluation = evaluation
+            self.policies[name].evaluation_is_new = True
+        together = () if context.pairings else results.episodes
+        wholes = [whole for episode in together if (whole := part_of_all(episode)) is not None]
+        self.eval_team_return_mean = mean([whole.team_return for whole in wholes])
 
     def record(
         self,
@@ -240,7 +239,7 @@ class Tally:
         object_store_bytes: int | None = None,
         schedules: Mapping[str, Mapping[str, float]] | None = None,
     ) -> MetricsRecord:
-        """The record as of now; `env_steps_per_s` is since the last report that had new env steps.
+        """The record as of now, with the last evaluations; `env_steps_per_s` is since the last report of new env steps.
 
         `training_s` is up to the last round, without what evaluations took. A record becomes a report by `reported`.
         """
@@ -249,14 +248,15 @@ class Tally:
             "env_steps": self.env_steps,
             "agent_steps": self.agent_steps,
             "episodes": self.episodes,
+            "episode_env_steps_mean": mean(self.played.env_steps),
+            "team_return_mean": mean(self.played.team_returns),
+            "eval_team_return_mean": self.eval_team_return_mean,
             "env_steps_per_s": self._rate(training_s),
             "policies": {
                 name: _policy(tally, published.get(name), (schedules or {}).get(name, {}))
                 for name, tally in self.policies.items()
             },
-            "agents": {
-                agent: {"return_mean": fmean(returns) if returns else None} for agent, returns in self.agents.items()
-            },
+            "agents": {agent: {"return_mean": mean(returns)} for agent, returns in self.agents.items()},
             "stages": {name: _stage(meter) for name, meter in stages.items()},
             "rollouts": self.rollouts.copy(),
             "object_store": {"bytes": object_store_bytes},
@@ -265,6 +265,16 @@ class Tally:
                 "updates_skipped": sum(tally.updates_skipped for tally in self.policies.values()),
             },
         }
+
+    def news(self, record: MetricsRecord) -> MetricsRecord:
+        """The record as the next report: without evaluations that an earlier report has."""
+        new = {name for name, tally in self.policies.items() if tally.evaluation_is_new}
+        policies = {
+            name: metrics if name in new else {**metrics, **evaluation_metrics(None)}
+            for name, metrics in record["policies"].items()
+        }
+        of_team = record["eval_team_return_mean"] if new else None
+        return {**record, "eval_team_return_mean": of_team, "policies": cast("dict[str, PolicyMetrics]", policies)}
 
     def _rate(self, training_s: float) -> float:
         steps, since_s = self._reported
@@ -289,11 +299,10 @@ def _policy(tally: PolicyTally, published: Weights | None, schedules: Mapping[st
     loss, staleness = tally.means()
     return {
         "return_mean": tally.return_mean,
-        "eval_return_mean": tally.eval_return_mean,
-        "eval_mode": tally.eval_mode,
-        "eval_episodes": tally.eval_episodes,
-        "eval_env_steps": tally.eval_env_steps,
-        "eval_version": tally.eval_version,
+        "return_std": spread(tally.played.returns),
+        "team_return_mean": mean(tally.played.team_returns),
+        "episode_env_steps_mean": mean(tally.played.env_steps),
+        **evaluation_metrics(tally.evaluation),
         "episodes": tally.episodes,
         "agent_steps_sampled": tally.agent_steps_sampled,
         "agent_steps_trained": tally.agent_steps_trained,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
 from marlflow.experiment.experiment import Experiment
@@ -23,8 +24,12 @@ from marlflow.experiment.records import forget_recorded_after, recording
 from marlflow.experiment.rehearsal import rehearsal_problems
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
+from marlflow.experiment.written import preamble
 from marlflow.observe.console import DetachableConsole, console
+from marlflow.observe.frames import frame
 from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
+from marlflow.observe.run_log import logged_in
+from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
 
@@ -33,12 +38,22 @@ log = logging.getLogger("marlflow")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run went: where it is, its last report, why it ended, and the figure a sweeper asked for."""
+    """How a run went: where it is, how it stood at its end, why it ended, and the figure a sweeper asked for.
+
+    `metrics` is its last report, with the last evaluation of each policy, whichever report that stands in.
+    """
 
     run_dir: Path
     metrics: MetricsRecord
     stopped_by: str
     objective: float | None
+
+    def frame(self) -> Any:
+        """All reports as a pandas DataFrame: a row for each, columns such as `policies.prey.return_mean`.
+
+        Raises InvalidInput if pandas is not installed, or the run wrote no reports (`log.jsonl`).
+        """
+        return frame(self.run_dir / METRICS)
 
 
 def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
@@ -68,9 +83,7 @@ def resume(experiment: Experiment, run_dir: Path | str) -> Result:
     made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
     checkpoint = newest(where)
     check_identity(checkpoint, made)
-    for text in (notes := passed_over(checkpoint)):
-        log.warning(text)
-    return _go(made, runtime, where, checkpoint, notes)
+    return _go(made, runtime, where, checkpoint)
 
 
 def check(
@@ -99,10 +112,22 @@ def available_to(experiment: Experiment | None) -> Mapping[str, float] | None:
     return None if experiment is None else runtime_of(experiment).available()
 
 
-def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, notes: Sequence[str] = ()) -> Result:
-    experiment = made.experiment
+def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None) -> Result:
+    with only_process_in(where), logged_in(where):
+        for text in preamble(made.experiment):
+            log.info(text)
+        try:
+            return _run(made, runtime, where, checkpoint)
+        except MarlflowError as error:
+            log.info("ended by %s: %s", type(error).__name__, error)
+            raise
+
+
+def _run(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None) -> Result:
+    experiment, notes = made.experiment, [] if checkpoint is None else passed_over(checkpoint)
+    for text in notes:
+        log.warning(text)
     with ExitStack() as stack:
-        stack.enter_context(only_process_in(where))
         run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
         recorded = recording(experiment, made.spec, made.players, where, run_name)
         if checkpoint is not None:

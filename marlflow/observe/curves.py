@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import numpy as np
+
 from marlflow.base.errors import InvalidInput
 from marlflow.observe.sinks import read_metrics
 
@@ -37,15 +39,16 @@ def draw_learning_curves(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    everything = read_metrics(metrics_path)
     # A run's last report may be of the same env step as the one before: what was still under way then is done.
-    reports = list({report["env_steps"]: report for report in read_metrics(metrics_path)}.values())
+    reports = list({report["env_steps"]: report for report in everything}.values())
     if not reports:
         raise InvalidInput([f"{metrics_path} has no report yet; it gets one every log.every_env_steps env steps"])
     figure = Figure(figsize=(9.0, 6.5), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     returns, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1.0))
     figure.suptitle(title or metrics_path.resolve().parent.name, fontsize=14, fontweight="bold", color=_INK)
-    _draw_returns(returns, reports)
+    _draw_returns(returns, reports, everything)
     _draw_lower(below, reports, lower)
     figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=_INK)
     aside = out_png.with_name(f".{out_png.name}.part")
@@ -80,15 +83,29 @@ def _coloured(reports: Reports) -> list[tuple[str, str]]:
     return [(policy, _COLOURS[place % len(_COLOURS)]) for place, policy in enumerate(policies)]
 
 
-def _draw_returns(axes: Axes, reports: Reports) -> None:
+def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float]]:
+    """What was measured of a policy: env steps at which it was evaluated, mean return, and its standard deviation.
+
+    Of two evaluations at the same env steps, as at the end of a run, it is the last.
+    """
+    found = [report["policies"][policy] for report in reports if policy in report["policies"]]
+    known = {one["eval_env_steps"]: one for one in found if one["eval_return_mean"] is not None}
+    return [(steps, one["eval_return_mean"], one["eval_return_std"] or 0.0) for steps, one in known.items()]
+
+
+def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:
     for policy, colour in _coloured(reports):
         axes.plot(*curve(reports, policy, "return_mean"), color=colour, linewidth=1.8, label=policy, **_dot(reports))
-        evaluated = curve(reports, policy, "eval_return_mean")
-        axes.plot(*evaluated, color=colour, linewidth=1.4, linestyle=(0, (4, 2)), **_dot(reports))
+        if measured := evaluations(everything, policy):
+            steps, means, stds = (np.array(column, float) for column in zip(*measured, strict=True))
+            axes.plot(steps, means, color=colour, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
+            axes.fill_between(steps, means - stds, means + stds, color=colour, alpha=0.12, linewidth=0)
     _finish(axes, "mean return per agent and episode")
     modes = {policy.get("eval_mode") for report in reports for policy in report["policies"].values()} - {None}
     evaluation = " ".join(["evaluation", *([f"({', '.join(sorted(modes))})"] if modes else [])])
-    axes.set_title(f"solid: training, exploration included; dashed: {evaluation}", **_NOTE)
+    axes.set_title(
+        f"solid: training, exploration included; dots: {evaluation}, shaded: one standard deviation", **_NOTE
+    )
 
 
 def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:

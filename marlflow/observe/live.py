@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from marlflow.observe import wording
+from marlflow.observe.rates import with_last_evaluations
 from marlflow.observe.record import MetricsRecord, RunInfo
 from marlflow.observe.view import View
 
@@ -42,8 +43,9 @@ class LiveConsole:
         self._redirected = list(_redirect_logging(terminal_streams))
 
     def report(self, record: MetricsRecord) -> None:
-        """Show this record, with rates since the one before."""
-        self._before, self._now, self._shown_at_s = self._now, record, self._clock_s()
+        """Show this record, with rates since the one before, and with the last evaluation of each policy."""
+        now = with_last_evaluations(self._now, record)
+        self._before, self._now, self._shown_at_s = self._now, now, self._clock_s()
         self._live.refresh()
 
     def notice(self, text: str) -> None:

@@ -6,8 +6,10 @@ import sys
 from typing import TextIO
 
 from marlflow.observe import wording
-from marlflow.observe.rates import rollout_shares, updates_per_s
+from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
+
+_EVALUATION_COLUMNS = 34  # at least, so that reports with and without evaluations stand in line
 
 
 class PlainConsole:
@@ -24,13 +26,16 @@ class PlainConsole:
         """Write one line for each policy, and one for faults if there are new ones."""
         rates = updates_per_s(self._last, record)
         ids = wording.padded(record["policies"])
+        evaluated = {policy: _evaluated(metrics) for policy, metrics in record["policies"].items()}
+        aligned = wording.padded([" " * _EVALUATION_COLUMNS, *evaluated.values()])
         for policy, metrics in record["policies"].items():
-            self._write(f"{_clock(record)}  {ids[policy]}  {_standing(metrics, rates[policy])}")
+            standing = _standing(metrics, rates[policy], aligned[evaluated[policy]])
+            self._write(f"{_clock(record)}  {ids[policy]}  {standing}")
         if record["faults"] != (self._last["faults"] if self._last else {}):
             faults = wording.faults_phrase(record["faults"])
             if faults:
                 self._write(f"{_clock(record)}  faults so far: {faults}")
-        self._last = record
+        self._last = with_last_evaluations(self._last, record)
 
     def notice(self, text: str) -> None:
         """Write a message of its own line."""
@@ -60,13 +65,27 @@ def _clock(record: MetricsRecord) -> str:
     return f"{wording.duration(record['time_s']):>8}  {steps:>11} env steps {per_s:>7}/s"
 
 
-def _standing(metrics: PolicyMetrics, rate: float | None) -> str:
+def _standing(metrics: PolicyMetrics, rate: float | None, evaluated: str) -> str:
+    trained = wording.spread(metrics["return_mean"], metrics["return_std"])
     return (
-        f"return {wording.mean_return(metrics['return_mean']):>8}  "
-        f"eval {metrics['eval_mode'] or '':7} {wording.mean_return(metrics['eval_return_mean']):>8}  "
+        f"return {trained:>18}  length {wording.length(metrics['episode_env_steps_mean']):>6}  "
+        f"eval {evaluated}  "
         f"updates {wording.full_count(metrics['updates']):>9} {wording.speed(rate):>6}/s  "
         f"staleness {wording.staleness(metrics['staleness_mean']):>4}  loss {wording.loss_terms(metrics['loss'])}"
     )
+
+
+def _evaluated(metrics: PolicyMetrics) -> str:
+    """An evaluation that is new, with its env steps."""
+    env_steps = metrics["eval_env_steps"]
+    if env_steps is None:
+        return wording.UNKNOWN
+    return f"{_evaluation(metrics)} at {wording.full_count(env_steps)}"
+
+
+def _evaluation(metrics: PolicyMetrics) -> str:
+    how = " ".join([str(metrics["eval_mode"]), *wording.against(metrics["eval_against"])])
+    return f"{how} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
 
 
 def _summary(record: MetricsRecord | None) -> str:
@@ -81,6 +100,8 @@ def _summary(record: MetricsRecord | None) -> str:
 
 
 def _final(policy: str, metrics: PolicyMetrics) -> str:
-    trained, evaluated = metrics["return_mean"], metrics["eval_return_mean"]
-    evaluation = "" if evaluated is None else f" (eval {metrics['eval_mode']} {wording.mean_return(evaluated)})"
-    return f"{policy} return {wording.mean_return(trained)}{evaluation}"
+    episodes = metrics["eval_episodes"]
+    evaluation = (
+        "" if episodes is None else f" (eval {_evaluation(metrics)} over {wording.full_count(episodes)} episodes)"
+    )
+    return f"{policy} return {wording.mean_return(metrics['return_mean'])}{evaluation}"

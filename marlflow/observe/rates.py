@@ -1,12 +1,13 @@
-"""What happened between two reports: rates, shares of time, progress to the end."""
+"""What happened between two reports: rates, shares of time, progress to the end, and what a later one leaves out."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
-from marlflow.observe.record import MetricsRecord, RolloutMetrics, StageMetrics
+from marlflow.observe.record import EvaluationMetrics, MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
 
 _RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
 _NOTHING = StageMetrics(items=0, rows=0, dropped=0, rows_dropped=0, busy_s=0.0, starved_s=0.0, blocked_s=0.0)
@@ -28,6 +29,23 @@ class Progress:
 
     fraction: float
     left_s: float | None
+
+
+def with_last_evaluations(before: MetricsRecord | None, now: MetricsRecord) -> MetricsRecord:
+    """`now`, with the evaluations of `before` where it has no newer ones: a report says only what is new."""
+    if before is None:
+        return now
+    policies = {
+        policy: _evaluated_last(before["policies"].get(policy), metrics) for policy, metrics in now["policies"].items()
+    }
+    return {**now, "policies": policies}
+
+
+def _evaluated_last(before: PolicyMetrics | None, now: PolicyMetrics) -> PolicyMetrics:
+    if before is None or now["eval_episodes"] is not None:
+        return now
+    last = {key: value for key, value in before.items() if key in EvaluationMetrics.__annotations__}
+    return cast("PolicyMetrics", {**now, **last})
 
 
 def elapsed_s(before: MetricsRecord | None, now: MetricsRecord) -> float:

@@ -1,7 +1,7 @@
 """The metrics record: one object per report, written to `metrics.jsonl` and shown on the console.
 
 Counts are totals since the run began, over resumes; a rate is the difference of two records. `None` stands for what
-is not known yet (no episode has ended, nothing has been evaluated, the policy does not learn).
+is not known yet (no episode has ended, the policy does not learn), and for evaluations that are no news.
 """
 
 from __future__ import annotations
@@ -12,15 +12,28 @@ from pathlib import Path
 from typing import TypedDict
 
 
-class PolicyMetrics(TypedDict):
+class EvaluationMetrics(TypedDict):
+    """What the last evaluation says of one policy; in a report, None if an earlier report has said so already."""
+
+    eval_return_mean: float | None  # per agent and episode, over the episodes of the evaluation
+    eval_return_std: float | None  # the population's standard deviation over these episodes
+    eval_team_return_mean: float | None  # per episode: the sum over the policy's agents
+    eval_episode_env_steps_mean: float | None
+    eval_episodes: int | None  # in which the policy was evaluated
+    eval_episodes_distinct: int | None  # those of them that differ in anything that was seen, done or received
+    eval_mode: str | None  # how the policies acted: greedy or sampled
+    eval_env_steps: int | None  # env steps of the run at which the evaluation was made
+    eval_version: int | None  # the policy's version that was evaluated
+    eval_against: Mapping[str, float]  # eval_return_mean against each of evaluation.opponents
+
+
+class PolicyMetrics(EvaluationMetrics):
     """How one policy stands."""
 
     return_mean: float | None  # per agent and episode, over the last 100 training episodes, exploration included
-    eval_return_mean: float | None  # the same over the episodes of the last evaluation
-    eval_mode: str | None  # how the policies acted in it: greedy or sampled
-    eval_episodes: int | None  # its episodes in which the policy played
-    eval_env_steps: int | None  # env steps of the run at which it was made
-    eval_version: int | None  # the policy's version that it was made with
+    return_std: float | None  # over these episodes, as eval_return_std
+    team_return_mean: float | None  # per episode: the sum over the policy's agents, over the same episodes
+    episode_env_steps_mean: float | None  # over the same episodes
     episodes: int
     agent_steps_sampled: int
     agent_steps_trained: int  # a row counts as often as it was trained on
@@ -73,6 +86,9 @@ class MetricsRecord(TypedDict):
     env_steps: int
     agent_steps: int
     episodes: int
+    episode_env_steps_mean: float | None  # over the last 100 training episodes
+    team_return_mean: float | None  # per episode: the sum over all agents, over the last 100 training episodes
+    eval_team_return_mean: float | None  # the same over the last evaluation, in which all policies play together
     env_steps_per_s: float
     policies: Mapping[str, PolicyMetrics]
     agents: Mapping[str, AgentMetrics]

@@ -17,6 +17,9 @@ from marlflow.base.errors import InvalidInput
 from marlflow.observe.appended import AppendedFile
 from marlflow.observe.record import MetricsRecord
 
+METRICS = "metrics.jsonl"
+"""The file of reports in a run's folder."""
+
 
 class Sink(Protocol):
     """What takes reports, in the order of their env steps, until it is closed."""
@@ -65,7 +68,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises InvalidInput if there is no such file or another line is not a report.
     """
     if not path.exists():
-        raise InvalidInput([f"{path} does not exist; expected the metrics.jsonl of a run"])
+        raise InvalidInput([f"{path} does not exist; expected the metrics.jsonl of a run, which log.jsonl=true writes"])
     *lines, _cut_off = path.read_text(encoding="utf-8").split("\n")
     records = []
     for number, line in enumerate(lines, 1):
@@ -106,9 +109,10 @@ def _plain(value: Any, where: str) -> Any:
 class TensorBoardSink:
     """Every number of a report as a TensorBoard scalar over env steps: `policies/<id>/...`, `stages/<plan/stage>/...`.
 
-    Totals of the run are under `run/`. TensorBoard is imported and its file made at the first report. A resumed run
-    passes the env steps of its checkpoint, so that TensorBoard hides what came after it in the earlier file.
-    TensorBoard's own writer is not used: it writes in a thread, which a full disk ends with a traceback.
+    Totals of the run are under `run/`. Evaluations stand at the env steps at which they were made. TensorBoard is
+    imported and its file made at the first report. A resumed run passes the env steps of its checkpoint, so that
+    TensorBoard hides what came after it in the earlier file. TensorBoard's own writer is not used: it writes in a
+    thread, which a full disk ends with a traceback.
     """
 
     def __init__(self, directory: Path, resumed_at_env_steps: int | None = None) -> None:
@@ -117,15 +121,18 @@ class TensorBoardSink:
         self._file: AppendedFile | None = None
 
     def report(self, record: MetricsRecord) -> None:
-        """Write one event that holds all scalars."""
+        """Write one event that holds all scalars, and one for evaluations that were made before."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         opening = self._opening() if self._file is None else b""
         if self._file is None:
             stamp = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
             self._file = AppendedFile(self._directory / f"events.out.tfevents.{stamp}")
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
-        self._file.append(opening + _event(step=int(record["env_steps"]), summary=Summary(value=values)))
+        events = [
+            _event(step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values]))
+            for step, values in sorted(_by_step(record).items())
+        ]
+        self._file.append(opening + b"".join(events))
 
     def close(self) -> None:
         """Close the event file, if there is one."""
@@ -153,6 +160,21 @@ def _event(**fields: Any) -> bytes:
     written = io.BytesIO()
     RecordWriter(written).write(Event(wall_time=time.time(), **fields).SerializeToString())
     return written.getvalue()
+
+
+def _by_step(record: MetricsRecord) -> dict[int, list[tuple[str, float]]]:
+    """The scalars of a record, by the env steps that they belong to."""
+    evaluated_at = {
+        f"policies/{name}/eval_": int(metrics["eval_env_steps"])
+        for name, metrics in record["policies"].items()
+        if metrics["eval_env_steps"] is not None
+    }
+    of_team = max(evaluated_at.values(), default=0)
+    found: dict[int, list[tuple[str, float]]] = {}
+    for tag, value in scalars(record):
+        steps = (at for start, at in {**evaluated_at, "run/eval_": of_team}.items() if tag.startswith(start))
+        found.setdefault(next(steps, int(record["env_steps"])), []).append((tag, value))
+    return found
 
 
 def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

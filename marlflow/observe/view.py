@@ -1,8 +1,8 @@
 """The live view of a run as one Rich renderable: a header, a table of policies, a table of stages.
 
 It is a value, made anew from the last two records for each drawing, and fits itself to the terminal: below 110
-columns numbers are short and agents are counted, below 80 some columns go; policies and stages that find no room are
-summed up in one line.
+columns numbers are short and agents are counted, below 80 some columns go, and from 130 on there are further ones;
+policies and stages that find no room are summed up in one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from marlflow.observe import wording
 from marlflow.observe.rates import StageShares, progress, rollout_shares, stage_shares, updates_per_s
 from marlflow.observe.record import MetricsRecord, PolicyInfo, PolicyMetrics, RunInfo
 
-NARROW_COLUMNS, WIDE_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 150
+NARROW_COLUMNS, WIDE_COLUMNS, SPREAD_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 130, 150
 _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
 _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
@@ -52,7 +52,8 @@ class View:
         yield _line(Text(f"kept in {self.info.run_dir}", style="bright_black"))
 
     def _report(self, now: MetricsRecord, options: ConsoleOptions) -> Iterator[RenderableType]:
-        policy_rows, stage_rows = _room(self.rows, len(now["policies"]), len(now["stages"]))
+        rows = None if self.rows is None else self.rows - max(0, _evaluation(now, options.max_width).count("\n") - 1)
+        policy_rows, stage_rows = _room(rows, len(now["policies"]), len(now["stages"]))
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
             yield _line(Text(f"faults: {faults}", style="yellow"))
@@ -120,7 +121,7 @@ def _styles(info: RunInfo, now: MetricsRecord) -> dict[str, str]:
 
 
 def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, width: int, rows: int) -> Table:
-    columns = _policy_columns(width, _evaluation(now))
+    columns = _policy_columns(width, _evaluation(now, width))
     table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
     table.add_column("policy", vertical="bottom", max_width=24)
     for heading, least_width, _ in columns:
@@ -145,10 +146,14 @@ class _Standing:
 _Column: TypeAlias = tuple[str, int, Callable[[_Standing], str]]  # heading, least width, text
 
 
-def _evaluation(now: MetricsRecord) -> str:
-    """The heading of evaluation returns, with the mode in which the policies acted."""
-    modes = sorted({mode for metrics in now["policies"].values() if (mode := metrics["eval_mode"]) is not None})
-    return "\n".join(["eval", *modes])
+def _evaluation(now: MetricsRecord, width: int) -> str:
+    """The heading of evaluation returns: how the policies acted; where there is room, against whom, and when."""
+    evaluated = [metrics for metrics in now["policies"].values() if metrics["eval_episodes"] is not None]
+    modes = sorted({str(metrics["eval_mode"]) for metrics in evaluated})
+    steps = max((metrics["eval_env_steps"] or 0 for metrics in evaluated), default=None)
+    at = [] if steps is None or width < WIDE_COLUMNS else [f"at {wording.short_count(steps)}"]
+    opponents = {opponent for metrics in evaluated for opponent in metrics["eval_against"]}
+    return "\n".join(["eval", *modes, *(wording.against(opponents) if at else []), *at])
 
 
 def _policy_columns(width: int, evaluation: str) -> list[_Column]:
@@ -160,11 +165,16 @@ def _policy_columns(width: int, evaluation: str) -> list[_Column]:
         ("agent steps" if wide else "agent\nsteps", 5, lambda row: count(row.metrics["agent_steps_sampled"])),
         ("episodes" if wide else "epi-\nsodes", 5, lambda row: count(row.metrics["episodes"])),
     ]
+    roomy = width >= SPREAD_COLUMNS
+    length: _Column = ("length", 6, lambda row: wording.length(row.metrics["episode_env_steps_mean"]))
+    spread: _Column = ("std", 5, lambda row: wording.mean_return(row.metrics["eval_return_std"]))
     return [
         ("algorithm" if wide else "algo-\nrithm", 5, lambda row: row.about.algorithm),
         *(who if width >= NARROW_COLUMNS else []),
         ("return", 7, lambda row: wording.mean_return(row.metrics["return_mean"])),
+        *([length] if roomy else []),
         (evaluation, 7, lambda row: wording.mean_return(row.metrics["eval_return_mean"])),
+        *([spread] if roomy else []),
         ("updates", 7, lambda row: count(row.metrics["updates"])),
         ("per s", 5, lambda row: wording.speed(row.updates_per_s)),
         ("staleness" if wide else "stale-\nness", 6, lambda row: wording.staleness(row.metrics["staleness_mean"])),

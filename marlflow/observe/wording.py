@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from marlflow.observe.rates import return_targets
 
@@ -57,6 +57,35 @@ def mean_return(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{value:.2f}" if not math.isfinite(value) or abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def spread(mean: float | None, std: float | None) -> str:
+    """A return and its standard deviation.
+
+    >>> spread(-12.3, 4.0), spread(None, None)
+    ('-12.30 +- 4.00', '-')
+    """
+    return mean_return(mean) if std is None else f"{mean_return(mean)} +- {mean_return(std)}"
+
+
+def against(opponents: Collection[str]) -> list[str]:
+    """Whom policies were evaluated against; nothing if they played as in training.
+
+    >>> against(["random"]), against(["random", "bot", "rival"]), against([])
+    (['vs random'], ['vs 3 opponents'], [])
+    """
+    if not opponents:
+        return []
+    return [f"vs {next(iter(opponents))}" if len(opponents) == 1 else f"vs {len(opponents)} opponents"]
+
+
+def length(env_steps: float | None) -> str:
+    """The mean length of episodes, in env steps.
+
+    >>> length(20.06), length(12345.6), length(None)
+    ('20.1', '12,346', '-')
+    """
+    return UNKNOWN if env_steps is None else f"{env_steps:.1f}" if env_steps < 1000 else f"{env_steps:,.0f}"
 
 
 def small_number(value: float | None) -> str:

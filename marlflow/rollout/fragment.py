@@ -13,7 +13,8 @@ class EpisodeResult:
     """A finished episode: what each agent that took part received in all, whosever row it belongs to.
 
     `matchup` says which policy played each agent. `tick` says when in its worker's collect it ended, so that those of
-    several workers can be put in order.
+    several workers can be put in order. `fingerprint` is a hash of all that the agents saw and did in an evaluation
+    episode; of a training episode it is 0.
     """
 
     copy: int
@@ -22,6 +23,7 @@ class EpisodeResult:
     returns: Mapping[str, float]
     tick: int = 0
     matchup: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: int = 0
 
 
 @dataclass(frozen=True, slots=True)

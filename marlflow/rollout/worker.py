@@ -21,7 +21,8 @@ from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.rollout import closing
 from marlflow.rollout.copies import Copies
-from marlflow.rollout.episodes import EvaluationEpisodes, TrainingEpisodes
+from marlflow.rollout.episodes import TrainingEpisodes
+from marlflow.rollout.evaluation import EvaluationCopies
 from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
@@ -39,8 +40,6 @@ from marlflow.rollout.records.writing import RecordWriter
 from marlflow.rollout.state import Parts
 from marlflow.rollout.watchdog import Watchdog
 
-_EVALUATION_COPIES = 16
-
 
 class RolloutWorker:
     """Plays the `copies` (numbers over all workers) in lockstep.
@@ -54,7 +53,8 @@ class RolloutWorker:
     that takes more than `step_timeout_s` seconds is such a fault; one that nothing can interrupt ends the process after
     `end_process_after_s` seconds (None: never). What the worker makes depends on `seed` and the copies' numbers, not on
     `worker`, its own. Raises ConfigInvalid with every agent that has no policy, policy that has no actor, and agent
-    whose spaces are not its policy's.
+    whose spaces are not its policy's. `opponents` has the actor and the spaces of each policy that plays in evaluation
+    episodes only, where a matchup seats it.
 
     Copies begin with the episodes of the numbers `next_episodes`, by copy, else with 0. An episode of up to
     `history_env_steps` env steps can be gone on with elsewhere, from what `state` says of it. `finishing` has what is
@@ -83,6 +83,7 @@ class RolloutWorker:
         finishing: Mapping[str, Finishing] | None = None,
         publishing_critics: Collection[str] = (),
         writer: RecordWriter | None = None,
+        opponents: Mapping[str, tuple[Actor, Spaces]] | None = None,
     ) -> None:
         if not copies:
             raise ConfigInvalid([f"rollout worker {worker} has no copy to play: use fewer workers, or more copies"])
@@ -104,7 +105,8 @@ class RolloutWorker:
         self._episodes.go_on(next_episodes or {})
         history = self._history = History(len(copies), self._stride, history_env_steps)
         self._lockstep = Lockstep(self._copies, self._order, lanes, self._episodes, "explore", self._recorder, history)
-        self._evaluation: Copies | None = None
+        self._opponents = opponents or {}
+        self._evaluation = EvaluationCopies(self._make_copies, self._evaluation_players, self._stride, self._policy_of)
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -127,6 +129,12 @@ class RolloutWorker:
             )
             for policy, spaces in self._spaces.items()
         }
+
+    def _evaluation_players(self, copies: int) -> list[Player]:
+        """Everybody who may play in an evaluation episode; their rows are not recorded."""
+        lanes, players = self._stride * copies, self._make_players((), copies)
+        others = [Player(name, actor, spaces, lanes, False) for name, (actor, spaces) in self._opponents.items()]
+        return [*players.values(), *others]
 
     def collect(
         self,
@@ -306,27 +314,13 @@ class RolloutWorker:
         `matchups` has one for each. Results are in their order, without those that an environment broke: faults.
         """
         training = self._snapshot(weights or {})
-        count = min(len(episodes), _EVALUATION_COPIES)
-        if self._evaluation is None or len(self._evaluation.numbers) < count:
-            for fault in self._close_evaluation(perf_counter() + closing.CLOSE_TIMEOUT_S):
-                self._faults.report(fault)
-            self._evaluation = self._make_copies(range(count))
+        for fault in self._evaluation.widen(len(episodes)):
+            self._faults.report(fault)
         self._load(weights or {})
-        players = list(self._make_players((), len(self._evaluation.numbers)).values())
-        lanes = Lanes(self._stride, len(self._evaluation.numbers), players, self._policy_of)
-        queue = EvaluationEpisodes(self._seed, episodes, matchups)
-        lockstep = Lockstep(self._evaluation, players, lanes, queue, mode, None)
         with self._watchdog.on_guard():
-            lockstep.begin()
-            while not lockstep.idle:
-                lockstep.tick()
+            results = self._evaluation.play(self._seed, episodes, matchups, mode)
         self._load(training)
-        place = {episode: number for number, episode in enumerate(episodes)}
-        results = sorted(lockstep.results, key=lambda result: place[result.episode])
         return Evaluated(tuple(results), self._faults.take())
-
-    def _close_evaluation(self, deadline_s: float) -> list[Fault]:
-        return [] if self._evaluation is None else self._evaluation.close(deadline_s)
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         """Writes what it recorded and closes all environments, in CLOSE_TIMEOUT_S or `timeout_s`; returns faults."""
@@ -338,7 +332,7 @@ class RolloutWorker:
                 self._writer.finish()
         except OSError as error:
             found.append(self._records_failed(error))
-        return (*found, *self._copies.close(deadline_s), *self._close_evaluation(deadline_s))
+        return (*found, *self._copies.close(deadline_s), *self._evaluation.close(deadline_s))
 
 
 def _policy_of(mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None) -> PolicyOf:

@@ -193,6 +193,7 @@ class RunSpec:
     `spread`: its processes go to as many machines as possible, instead of as few. `inference`: what the actor that acts
     for all workers takes; None: each worker acts for itself. `records`, by policy, are what learns from files is handed
     instead of what it plays; `offline`: nobody plays at all. `recording` says what is recorded, if anything is.
+    `opponents` are policies that play in evaluation episodes only.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -211,6 +212,7 @@ class RunSpec:
     records: Mapping[str, Records] = field(default_factory=dict)
     offline: bool = False
     recording: Recording | None = None
+    opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -297,6 +299,7 @@ class RunSpec:
             # An inference actor gets weights from the worker as references, and opens them itself.
             publishing_critics=() if self.inference is not None else self.publishing_critics,
             writer=None if self.recording is None else RecordWriter(self.recording, number),
+            opponents={name: (policy.actor(), policy.spaces) for name, policy in self.opponents.items()},
         )
 
     @property

@@ -11,55 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
-from pettingzoo import ParallelEnv
 
 from marlflow.algorithms.a2c import A2C
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.random import RowRandom, key
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Stop
+from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experiment, Log, Policy, Stop
+from marlflow.experiment.keeping import newest
 from marlflow.experiment.ready import ready
 from marlflow.experiment.train import resume, train
 from marlflow.policy.recurrent import GRU
 from marlflow.rollout.mapping import Rule
-from tests.experiment.watching import Seen, reports
+from tests.experiment.rock_paper_scissors import PAYOFF, ROUNDS, RockPaperScissors
+from tests.experiment.watching import EVALUATION_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, small_run, without_times
 
-ROUNDS, EPISODES, SEED = 10, 40, 3
+EPISODES, SEED = 40, 3
 EVALUATION_COPY = -1
-PAYOFF = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / ROUNDS
-
-
-class RockPaperScissors(ParallelEnv[str, Any, int]):
-    """Ten rounds of it. player_0 receives a tenth of 1, 0 or -1 for each, and player_1 the opposite."""
-
-    metadata = {"name": "rock_paper_scissors"}  # noqa: RUF012
-    render_mode = None
-
-    def __init__(self) -> None:
-        self.possible_agents, self.agents, self.round = ["player_0", "player_1"], [], 0
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents, self.round = list(self.possible_agents), 0
-        return self._seen(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, int]) -> Any:
-        won = float(PAYOFF[actions["player_0"], actions["player_1"]])
-        self.round += 1
-        over, agents = self.round == ROUNDS, self.agents
-        self.agents = [] if over else agents
-        rewards, infos = {"player_0": won, "player_1": -won}, {agent: {} for agent in agents}
-        return self._seen(), rewards, dict.fromkeys(agents, over), dict.fromkeys(agents, False), infos
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return spaces.Box(0.0, 1.0, (1,))
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return spaces.Discrete(3)
-
-    def _seen(self) -> dict[str, Any]:
-        return dict.fromkeys(self.possible_agents, np.ones(1, np.float32))
 
 
 def run_of(mode: Any, algorithm: Any, model: Any = SMALL) -> Experiment:
@@ -141,18 +109,21 @@ def test_a_policy_without_a_distribution_acts_greedily_and_no_epsilon_is_applied
 
 
 def test_a_report_says_of_which_evaluation_its_figures_are(tmp_path: Path) -> None:
-    """An evaluation at each of 80 and 160 env steps, and one of more episodes at the end, of weights that are newer."""
+    """An evaluation at each of 80 and 160 env steps, and one of more episodes at the end, of weights that are newer.
+
+    What was evaluated before the report before is not said again.
+    """
     experiment = run_of("sampled", replace(UNTRAINED, batch_agent_steps=40))
     experiment = replace(experiment, evaluation=Evaluation(160, 3, 7, "sampled"), stop=Stop(env_steps=320))
     train(replace(experiment, log=replace(experiment.log, jsonl=True)), tmp_path)
     found = [report["policies"]["red"] for report in reports(tmp_path)]
     keys = ("eval_mode", "eval_episodes", "eval_env_steps")
     assert [report["env_steps"] for report in reports(tmp_path)] == [80, 160, 240, 320, 320]
-    first, second, last = ("sampled", 3, 80), ("sampled", 3, 160), ("sampled", 7, 320)
-    assert [tuple(one[key] for key in keys) for one in found] == [first, second, second, ("sampled", 3, 320), last]
-    versions = [one["eval_version"] for one in found]
-    assert versions == sorted(versions)
-    assert versions[1] == versions[2] < versions[3] < versions[4] == found[-1]["version"]
+    first, second, none, last = ("sampled", 3, 80), ("sampled", 3, 160), (None,) * 3, ("sampled", 7, 320)
+    assert [tuple(one[key] for key in keys) for one in found] == [first, second, none, ("sampled", 3, 320), last]
+    assert {key: value for key, value in found[2].items() if key in EVALUATION_KEYS and value} == {}
+    versions = [one["eval_version"] for one in found if one["eval_version"] is not None]
+    assert versions[0] <= versions[1] < versions[2] < versions[3] == found[-1]["version"]
 
 
 def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
@@ -168,7 +139,7 @@ def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
     assert other["policies"]["red"].pop("eval_mode") == "sampled"
     for report in (one, other):
         for policy in report["policies"].values():
-            for key_ in ("eval_return_mean", "eval_mode"):
+            for key_ in EVALUATION_KEYS:
                 policy.pop(key_, None)
     assert one == other
 
@@ -182,3 +153,32 @@ def test_a_mode_that_does_not_exist_is_refused() -> None:
 def test_a_run_without_a_final_evaluation(tmp_path: Path, seen: Seen) -> None:
     train(replace(run_of("greedy", UNTRAINED), evaluation=Evaluation(10_000, 2, 0)), tmp_path)
     assert [len(episodes) for episodes in seen.evaluations] == [2]
+
+
+def test_who_asks_for_the_last_evaluation_gets_it_whichever_report_it_stands_in(tmp_path: Path) -> None:
+    """It is made after the first round alone, and the last report has none."""
+    experiment = run_of("sampled", UNTRAINED)
+    experiment = replace(
+        experiment,
+        evaluation=Evaluation(10_000, 3, 0, "sampled"),
+        stop=Stop(env_steps=160),
+        log=replace(experiment.log, jsonl=True),
+        objective="policies.red.eval_return_mean",
+        checkpoint=Checkpoints(best="policies.red.eval_return_mean"),
+    )
+    result = train(experiment, tmp_path)
+    found = [report["policies"]["red"]["eval_return_mean"] for report in reports(tmp_path)]
+    assert found[0] is not None
+    assert set(found[1:]) == {None}
+    assert result.metrics["policies"]["red"]["eval_return_mean"] == result.objective == found[0]
+    assert newest(tmp_path).figure == found[0]
+
+
+def test_an_evaluation_that_the_next_would_replace_is_reported_before(tmp_path: Path) -> None:
+    """Evaluations come four times as often as reports."""
+    experiment = run_of("sampled", UNTRAINED)
+    log = replace(experiment.log, jsonl=True, every_env_steps=320)
+    experiment = replace(experiment, evaluation=Evaluation(80, 2, 0), stop=Stop(env_steps=320), log=log)
+    train(experiment, tmp_path)
+    found = [report["policies"]["red"]["eval_env_steps"] for report in reports(tmp_path)]
+    assert [steps for steps in found if steps is not None] == [80, 160, 240, 320]

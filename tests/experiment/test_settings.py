@@ -83,7 +83,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     "true": {"double", "dueling", "prioritized", "shared_torso", "normalise_observations", "normalise_returns"}
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
-    "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"},
+    "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
+    | {"opponents"},  # refused once it is known which policies there are
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"},

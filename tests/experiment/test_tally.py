@@ -6,7 +6,8 @@ import pytest
 
 from marlflow.base.items import Update
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.experiment.tally import EvaluationContext, Tally
+from marlflow.experiment.episode_figures import EvaluationContext
+from marlflow.experiment.tally import Tally
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 PREY = {"fox": "prey"}
@@ -67,15 +68,16 @@ def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
             )
         ]
     )
-    assert list(tally.policies["red"].returns) == [1.0, 20.0]
-    assert list(tally.policies["blue"].returns) == [10.0, 2.0, 16.5]
+    assert list(tally.policies["red"].played.returns) == [1.0, 20.0]
+    assert list(tally.policies["blue"].played.returns) == [10.0, 2.0, 16.5]
     assert {agent: list(returns) for agent, returns in tally.agents.items()} == {
         "fox": [1.0, 2.0, 3.0],
         "hen": [10.0, 20.0, 30.0],
     }
     one = EpisodeResult(0, 0, 1, {"fox": 5.0, "hen": 6.0}, 0, {"fox": "blue", "hen": "red"})
     tally.evaluated(Evaluated((one,)), EvaluationContext("sampled", 70, {"red": 4}))
-    assert (tally.policies["red"].eval_return_mean, tally.policies["blue"].eval_return_mean) == (6.0, 5.0)
+    evaluated = tally.record(1.0, 1.0, {}, {})["policies"]
+    assert (evaluated["red"]["eval_return_mean"], evaluated["blue"]["eval_return_mean"]) == (6.0, 5.0)
     other = EpisodeResult(0, 1, 1, {"fox": 7.0, "hen": 9.0}, 0, {"fox": "blue", "hen": "blue"})
     tally.evaluated(Evaluated((one, other)), EvaluationContext("greedy", 90, {"red": 5}))
     tally.evaluated(Evaluated((other,)), EvaluationContext("sampled", 110, {"red": 6}))
@@ -129,3 +131,41 @@ def test_a_state_brings_everything_back() -> None:
         one.collected([receipt(0, [EpisodeResult(0, 9, 1, {"fox": 9.0}, 0, PREY)])])
     assert other.record(9.0, 9.0, {}, {}) == tally.record(9.0, 9.0, {}, {})
     assert other.state() == tally.state()
+
+
+def test_spread_team_return_and_length_of_episodes() -> None:
+    """Two agents of one policy and one of another, in two episodes of 4 and 8 env steps; worked out by hand."""
+    tally = Tally(["pack", "prey"], ["fox_0", "fox_1", "hen"])
+    matchup = {"fox_0": "pack", "fox_1": "pack", "hen": "prey"}
+    played = [
+        EpisodeResult(0, 0, 4, {"fox_0": 1.0, "fox_1": 3.0, "hen": 10.0}, 0, matchup, fingerprint=1),
+        EpisodeResult(0, 1, 8, {"fox_0": 5.0, "fox_1": 7.0, "hen": 10.0}, 1, matchup, fingerprint=1),
+    ]
+    tally.collected([receipt(0, played)])
+    tally.evaluated(Evaluated(tuple(played)), EvaluationContext("greedy", 12, {}))
+    record = tally.record(1.0, 1.0, {}, {})
+    assert (record["episode_env_steps_mean"], record["team_return_mean"]) == (6.0, 18.0)
+    assert record["eval_team_return_mean"] == 18.0
+    pack, prey = record["policies"]["pack"], record["policies"]["prey"]
+    assert (pack["return_mean"], pack["return_std"]) == (4.0, 2.0)
+    assert (pack["team_return_mean"], pack["episode_env_steps_mean"]) == (8.0, 6.0)
+    assert (pack["eval_return_mean"], pack["eval_return_std"], pack["eval_team_return_mean"]) == (4.0, 2.0, 8.0)
+    assert (pack["eval_episode_env_steps_mean"], pack["eval_episodes"], pack["eval_episodes_distinct"]) == (6.0, 2, 2)
+    assert (prey["return_mean"], prey["return_std"], prey["eval_return_std"]) == (10.0, 0.0, 0.0)
+
+
+def test_a_report_has_an_evaluation_once_also_over_a_resume() -> None:
+    tally = Tally(["prey"], ["fox"])
+    one = EpisodeResult(0, 0, 1, {"fox": 2.0}, 0, PREY)
+    tally.evaluated(Evaluated((one,)), EvaluationContext("greedy", 5, {}))
+    resumed = Tally(["prey"], ["fox"])
+    resumed.load_state(from_bytes(to_bytes(tally.state())))
+    for each in (tally, resumed):
+        record = each.record(1.0, 1.0, {}, {})
+        assert each.news(record) == record
+        each.reported(1.0)
+        later = each.news(each.record(2.0, 2.0, {}, {}))
+        assert later["policies"]["prey"]["eval_return_mean"] is None
+        assert later["policies"]["prey"]["eval_episodes"] is None
+        assert later["eval_team_return_mean"] is None
+        assert each.record(2.0, 2.0, {}, {})["policies"]["prey"]["eval_return_mean"] == 2.0

@@ -22,7 +22,7 @@ from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacem
 from marlflow.experiment.tally import FAULTS
 from marlflow.experiment.train import Result, train
 from marlflow.rollout.stages import Concat
-from tests.experiment.watching import POLICY_KEYS, Seen, reports
+from tests.experiment.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 
 # -- what a run leaves ----------------------------------------------------------------------------------------------
@@ -65,6 +65,9 @@ def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
             "env_steps",
             "agent_steps",
             "episodes",
+            "episode_env_steps_mean",
+            "team_return_mean",
+            "eval_team_return_mean",
             "env_steps_per_s",
             "policies",
             "agents",
@@ -163,7 +166,7 @@ def test_the_objective_is_the_figure_it_names(complete: Result) -> None:
 
 def test_nothing_is_written_that_was_not_asked_for(tmp_path: Path) -> None:
     train(small_run(env_steps=80, log=Log(console="none", jsonl=False, tensorboard=False)), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"plan.mmd", "checkpoints"}
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.mmd", "run.log", "checkpoints"}
 
 
 # -- the same again -------------------------------------------------------------------------------------------------
@@ -213,9 +216,10 @@ def test_evaluation_counts_nowhere_and_changes_nothing(tmp_path: Path, seen: See
         assert without.metrics["policies"][name]["eval_return_mean"] is None
     one, other = (without_times(result.metrics) for result in (with_it, without))
     for record in (one, other):
+        del record["eval_team_return_mean"]
         for policy in record["policies"].values():
-            for key in ("return_mean", "mode", "episodes", "env_steps", "version"):
-                del policy[f"eval_{key}"]
+            for key in EVALUATION_KEYS:
+                del policy[key]
     assert one == other
     files = [tmp_path / name / "checkpoints" / "1200" / "learner.prey.safetensors" for name in ("with", "without")]
     assert files[0].read_bytes() == files[1].read_bytes()

@@ -18,7 +18,7 @@ from marlflow.experiment.experiment import Env, Evaluation, Experiment, Policy, 
 from marlflow.experiment.train import train
 from marlflow.rollout.mapping import Rule
 from marlflow.rollout.stages import Concat
-from tests.experiment.watching import POLICY_KEYS, Seen, reports
+from tests.experiment.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
 # -- when to stop ---------------------------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, s
         assert policy["return_mean"] is not None
         assert policy["eval_return_mean"] is not None
         assert (policy["eval_mode"], policy["eval_episodes"], policy["eval_env_steps"]) == ("greedy", 2, 1_200)
-        others = {key for key in POLICY_KEYS if key.startswith("eval_")}
-        zero = POLICY_KEYS - others - {"return_mean", "episodes", "staleness_mean", "schedules", "loss"}
+        of_episodes = {"return_mean", "return_std", "team_return_mean", "episode_env_steps_mean", "episodes"}
+        zero = POLICY_KEYS - EVALUATION_KEYS - of_episodes - {"staleness_mean", "schedules", "loss"}
         assert {key: policy[key] for key in zero} == dict.fromkeys(zero, 0)
         assert policy["loss"] == policy["schedules"] == {}
     assert {name for receipt in seen.receipts for name in receipt.policies} == {"hunters"}

@@ -10,16 +10,27 @@ from typing import Any
 import pytest
 
 from marlflow.base.items import Update
-from marlflow.experiment.tally import EvaluationContext, PolicyTally, Tally
+from marlflow.experiment.episode_figures import EvaluationContext
+from marlflow.experiment.tally import PolicyTally, Tally
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Receipt
 
-POLICY_KEYS = {
-    "return_mean",
+EVALUATION_KEYS = {
     "eval_return_mean",
-    "eval_mode",
+    "eval_return_std",
+    "eval_team_return_mean",
+    "eval_episode_env_steps_mean",
     "eval_episodes",
+    "eval_episodes_distinct",
+    "eval_mode",
     "eval_env_steps",
     "eval_version",
+    "eval_against",
+}
+POLICY_KEYS = EVALUATION_KEYS | {
+    "return_mean",
+    "return_std",
+    "team_return_mean",
+    "episode_env_steps_mean",
     "episodes",
     "agent_steps_sampled",
     "agent_steps_trained",

@@ -1,9 +1,9 @@
 """A run of two policies that learn and one that does not, as the records of it would be."""
 
 from pathlib import Path
-from typing import Any
 
 from marlflow.observe.record import (
+    EvaluationMetrics,
     MetricsRecord,
     ObjectStoreMetrics,
     PolicyInfo,
@@ -26,16 +26,29 @@ INFO = RunInfo(
 )
 
 
-def evaluation(number: int) -> dict[str, Any]:
-    """What is known of the last evaluation: nothing before the second report."""
-    keys = ("return_mean", "mode", "episodes", "env_steps", "version")
-    values = (7.25, "greedy", 20, 2000, 160) if number >= 2 else (None,) * len(keys)
-    return {f"eval_{key}": value for key, value in zip(keys, values, strict=True)}
+def evaluation(number: int) -> EvaluationMetrics:
+    """What is new of evaluations: every second report has one, made 500 env steps before it."""
+    is_new = number > 0 and number % 2 == 0
+    return EvaluationMetrics(
+        eval_return_mean=7.25 if is_new else None,
+        eval_return_std=1.5 if is_new else None,
+        eval_team_return_mean=14.5 if is_new else None,
+        eval_episode_env_steps_mean=31.0 if is_new else None,
+        eval_episodes=20 if is_new else None,
+        eval_episodes_distinct=19 if is_new else None,
+        eval_mode="greedy" if is_new else None,
+        eval_env_steps=1000 * number - 500 if is_new else None,
+        eval_version=80 * number if is_new else None,
+        eval_against={"random": 7.25} if is_new else {},
+    )
 
 
 def policy(number: int, updates: int, loss: dict[str, float], return_mean: float | None) -> PolicyMetrics:
     return PolicyMetrics(
         return_mean=return_mean,
+        return_std=None if return_mean is None else 2.0,
+        team_return_mean=None if return_mean is None else 3.0 * return_mean,
+        episode_env_steps_mean=None if return_mean is None else 25.0,
         **evaluation(number if updates else 0),
         episodes=10 * number,
         agent_steps_sampled=3000 * number,
@@ -58,6 +71,9 @@ def record(number: int) -> MetricsRecord:
         env_steps=1000 * number,
         agent_steps=5000 * number,
         episodes=10 * number,
+        episode_env_steps_mean=25.0,
+        team_return_mean=4.5,
+        eval_team_return_mean=29.0 if number % 2 == 0 else None,
         env_steps_per_s=250.0,
         policies={
             "adversary": policy(number, 80 * number, {"policy": -0.0125, "value": 3.5}, -12.5 + number),

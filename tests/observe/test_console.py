@@ -30,11 +30,12 @@ def test_the_first_line_describes_the_run() -> None:
 def test_a_report_has_one_aligned_line_for_each_policy() -> None:
     _, adversary, agent, goal, _ = lines_of(2)
     assert adversary == (
-        " 0:00:08        2,000 env steps     250/s  adversary  return   -10.50  eval greedy      7.25  "
+        " 0:00:08        2,000 env steps     250/s  adversary  return     -10.50 +- 2.00  length   25.0  "
+        "eval greedy vs random 7.25 +- 1.50 at 1,500  "
         "updates       160   20.0/s  staleness  0.5  loss policy -0.013, value 3.500"
     )
-    assert "agent      return    18.00" in agent
-    assert "goal       return        -  eval                -" in goal
+    assert "agent      return      18.00 +- 2.00" in agent
+    assert "goal       return                  -  length      -  eval -  " in goal
     assert len({line.index("loss") for line in (adversary, agent, goal)}) == 1
 
 
@@ -42,10 +43,18 @@ def test_the_last_line_sums_up() -> None:
     assert lines_of(1, 2)[-1] == (
         "ended after 0:00:08, 2,000 env steps, 20 episodes "
         "(rollout workers: environments 50%, policies 33%, bookkeeping 17%): "
-        "adversary return -10.50 (eval greedy 7.25); agent return 18.00 (eval greedy 7.25); goal return -; "
-        "kept in runs/tag"
+        "adversary return -10.50 (eval greedy vs random 7.25 +- 1.50 over 20 episodes); "
+        "agent return 18.00 (eval greedy vs random 7.25 +- 1.50 over 20 episodes); goal return -; kept in runs/tag"
     )
     assert lines_of()[-1] == "ended before the first report; kept in runs/tag"
+
+
+def test_an_evaluation_is_in_the_line_of_its_report_and_in_the_last() -> None:
+    lines = lines_of(1, 2, 3)
+    adversary = [line for line in lines if "  adversary  " in line]
+    assert ["eval greedy vs random 7.25 +- 1.50 at 1,500" in line for line in adversary] == [False, True, False]
+    assert ["eval -  " in line for line in adversary] == [True, False, True]
+    assert "adversary return -9.50 (eval greedy vs random 7.25 +- 1.50 over 20 episodes)" in lines[-1]
 
 
 def test_faults_are_told_once_when_they_happen() -> None:

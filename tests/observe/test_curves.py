@@ -1,13 +1,14 @@
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+from matplotlib.axes import Axes
 from PIL import Image
 
 from marlflow.base.errors import InvalidInput
-from marlflow.observe.curves import curve, draw_learning_curves, updates_per_s
+from marlflow.observe.curves import curve, draw_learning_curves, evaluations, updates_per_s
 from marlflow.observe.sinks import JsonlSink, read_metrics
-from tests.observe.records import record
+from tests.observe.records import evaluation, record
 
 BLUE, ORANGE, GREEN = (0, 114, 178), (213, 94, 0), (0, 158, 115)
 
@@ -24,9 +25,40 @@ def metrics(tmp_path: Path) -> Path:
 def test_a_curve_holds_the_known_values_over_env_steps(metrics: Path) -> None:
     reports = read_metrics(metrics)[:3]
     assert curve(reports, "agent", "return_mean") == ([1000, 2000, 3000], [19.0, 18.0, 17.0])
-    assert curve(reports, "agent", "eval_return_mean") == ([2000, 3000], [7.25, 7.25])
+    assert curve(reports, "agent", "eval_return_mean") == ([2000], [7.25])
     assert curve(reports, "goal", "return_mean") == ([], [])
     assert curve(reports, "nobody", "return_mean") == ([], [])
+
+
+def test_evaluations_are_where_they_were_made_and_none_is_there_twice(metrics: Path) -> None:
+    reports = read_metrics(metrics)[:5]
+    at_the_end = {**reports[3]["policies"]["agent"], "eval_return_mean": 9.0, "eval_episodes": 100}
+    reports.append({**reports[4], "policies": {"agent": at_the_end}})
+    assert evaluations(reports, "agent") == [(1500, 7.25, 1.5), (3500, 9.0, 1.5)]
+    assert evaluations(reports, "goal") == evaluations(reports, "nobody") == []
+
+
+def test_a_last_evaluation_is_drawn_where_the_last_report_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two reports of the same env steps, of which the first has an evaluation, as a run may end."""
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    last = record(2)
+    for metrics in last["policies"].values():
+        metrics.update(evaluation(0))
+    for report in (record(1), record(2), last):
+        sink.report(report)
+    sink.close()
+    drawn: list[list[float]] = []
+    plot = Axes.plot
+
+    def see(axes: Axes, steps: Any, values: Any, **style: Any) -> Any:
+        drawn.append(list(steps))
+        return plot(axes, steps, values, **style)
+
+    monkeypatch.setattr(Axes, "plot", see)
+    draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
+    assert drawn.count([1500]) == 2, "once for each policy that was evaluated"
 
 
 def test_updates_per_s_are_of_the_time_between_reports(metrics: Path) -> None:

@@ -42,9 +42,26 @@ def test_a_wide_view_shows_every_policy_in_full() -> None:
     assert "tag  inline, until 100,000 env steps or a mean return of 40.00 of adversary" in text
     assert "0:00:09  2,000 env steps  250/s" in text
     assert "2%, 0:06:32 left" in text
-    numbers = ["6,000", "20", "-10.50", "7.25", "160", "20.0", "0.5", "policy", "-0.013,", "value", "3.500"]
+    numbers = [
+        "6,000",
+        "20",
+        "-10.50",
+        "25.0",
+        "7.25",
+        "1.50",
+        "160",
+        "20.0",
+        "0.5",
+        "policy",
+        "-0.013,",
+        "value",
+        "3.500",
+    ]
     assert row(text, "adversary", "ppo") == ["adversary", "ppo", "3", "adversary", *numbers]
-    assert row(text, "goal", "random")[2:] == ["goal_0", "6,000", "20", "-", "-", "0", "0", "-", "-"]
+    assert row(text, "goal", "random")[2:] == ["goal_0", "6,000", "20", "-", "-", "-", "-", "0", "0", "-", "-"]
+    heads = [line.strip() for line in text.splitlines()[4:7]]
+    assert heads == ["eval", "greedy", "vs random"]
+    assert "at 1.50k" in text
     assert "kept in runs/tag" in text
 
 
@@ -112,6 +129,15 @@ def screen(terminal: Console) -> list[str]:
         elif not part.startswith("\x1b") and part != "\r":
             lines[place] += part
     return [line.rstrip() for line in lines]
+
+
+def test_the_last_evaluation_stays_until_there_is_another(terminal: Console) -> None:
+    live = LiveConsole(INFO, terminal, clock_s=lambda: 0.0)
+    for number in (1, 2, 3):
+        live.report(record(number))
+    live.close()
+    adversary = row("\n".join(screen(terminal)), "adversary", "ppo")
+    assert adversary[5:7] == ["-9.50", "7.25"]
 
 
 def test_the_last_state_stays_on_screen_once(terminal: Console) -> None:

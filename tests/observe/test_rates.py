@@ -10,8 +10,9 @@ from marlflow.observe.rates import (
     rollout_shares,
     stage_shares,
     updates_per_s,
+    with_last_evaluations,
 )
-from tests.observe.records import record
+from tests.observe.records import evaluation, record
 
 
 def test_rates_are_differences_between_two_reports() -> None:
@@ -31,6 +32,17 @@ def test_a_policy_and_a_stage_that_are_new_count_from_nothing() -> None:
     before["policies"], before["stages"] = {}, {}
     assert updates_per_s(before, record(2))["agent"] == 200.0
     assert stage_shares(before, record(2))["adversary/Learn"].starved == 1.0
+
+
+def test_a_report_without_an_evaluation_leaves_the_last_one_standing() -> None:
+    first, second, third = record(1), record(2), record(3)
+    assert with_last_evaluations(None, first) == first
+    assert with_last_evaluations(first, second) == second
+    standing = with_last_evaluations(second, third)
+    for policy in ("adversary", "agent", "goal"):
+        expected = {key: second["policies"][policy][key] for key in evaluation(2)}  # type: ignore[literal-required]
+        assert standing["policies"][policy] == {**third["policies"][policy], **expected}
+    assert with_last_evaluations(standing, record(4)) == record(4)
 
 
 def test_rollout_workers_share_out_the_time_since_the_last_report() -> None:

@@ -139,6 +139,17 @@ def test_tensorboard_reads_back_every_scalar_over_env_steps(tmp_path: Path) -> N
         assert events(tmp_path, tag)[-1] == (3000, pytest.approx(value)), tag
 
 
+def test_tensorboard_has_each_evaluation_once_at_the_env_steps_at_which_it_was_made(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    for number in (1, 2, 3, 4, 5):
+        sink.report(record(number))
+    sink.close()
+    assert events(tmp_path, "policies/agent/eval_return_mean") == [(1500, 7.25), (3500, 7.25)]
+    assert events(tmp_path, "policies/agent/eval_against/random") == [(1500, 7.25), (3500, 7.25)]
+    assert events(tmp_path, "run/eval_team_return_mean") == [(1500, 29.0), (3500, 29.0)]
+    assert [step for step, _ in events(tmp_path, "policies/agent/return_std")] == [1000, 2000, 3000, 4000, 5000]
+
+
 def test_tensorboard_hides_what_a_resumed_run_makes_again(tmp_path: Path) -> None:
     first = TensorBoardSink(tmp_path)
     for number in (1, 2, 3):

@@ -106,7 +106,9 @@ def watched(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Watc
         sent.extend(Sent(self.number, name, found.version, found.flat) for name, found in new.items())
         return new
 
-    experiment = small_run("ray", policies=BUSY, evaluation=Evaluation(600, 2), log=Log(400, "none", trace=True))
+    experiment = small_run(
+        "ray", policies=BUSY, evaluation=Evaluation(600, 2, opponents=("random",)), log=Log(400, "none", trace=True)
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RemoteWorker, "unsent", note)
         guard = guarded(patch)
@@ -118,7 +120,8 @@ def test_the_driver_never_deserialises_rows(watched: Watched) -> None:
     assert watched.rows_opened == 0
     for tally in watched.result.metrics["policies"].values():
         assert tally["agent_steps_trained"] > 0
-        assert tally["eval_return_mean"] is not None
+        assert tally["eval_episodes"] == 2
+        assert tally["eval_against"] == {"random": tally["eval_return_mean"]}
 
 
 def test_the_ratio_is_exact(watched: Watched) -> None:

@@ -1,0 +1,101 @@
+"""Evaluation episodes of one worker, played in copies of the environment that training never uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+from marlflow.base.batch import Array
+from marlflow.base.random import key, mix
+from marlflow.policy.actor import EvaluationMode
+from marlflow.rollout import closing
+from marlflow.rollout.copies import Copies
+from marlflow.rollout.episodes import EvaluationEpisodes
+from marlflow.rollout.fragment import EpisodeResult, Fault
+from marlflow.rollout.history import History
+from marlflow.rollout.lanes import Lanes, PolicyOf
+from marlflow.rollout.lockstep import Lockstep
+from marlflow.rollout.player import Player
+from marlflow.rollout.protocol import Matchup
+
+_MOST_COPIES = 16
+
+
+class EvaluationCopies:
+    """The copies in which a worker evaluates, opened when the first episodes are played.
+
+    `make_players` makes the players of that many copies, each of which has `stride` lanes.
+    """
+
+    def __init__(
+        self,
+        make_copies: Callable[[Sequence[int]], Copies],
+        make_players: Callable[[int], list[Player]],
+        stride: int,
+        policy_of: PolicyOf,
+    ) -> None:
+        self._make_copies, self._make_players = make_copies, make_players
+        self._stride, self._policy_of = stride, policy_of
+        self._copies: Copies | None = None
+
+    def widen(self, episodes: int) -> list[Fault]:
+        """Opens as many copies as `episodes` episodes can use; returns what went wrong when fewer ones were closed."""
+        count = min(episodes, _MOST_COPIES)
+        if self._copies is not None and len(self._copies.numbers) >= count:
+            return []
+        faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
+        self._copies = self._make_copies(range(count))
+        return faults
+
+    def play(
+        self, seed: int, episodes: Sequence[int], matchups: Sequence[Matchup] | None, mode: EvaluationMode
+    ) -> list[EpisodeResult]:
+        """The results of `episodes` in their order, without those that the environment broke. Call after `widen`."""
+        copies = self._copies
+        assert copies is not None, "widen opens them"
+        players = self._make_players(len(copies.numbers))
+        lanes = Lanes(self._stride, len(copies.numbers), players, self._policy_of)
+        prints = _Fingerprints(lanes, len(copies.numbers))
+        lockstep = Lockstep(copies, players, lanes, EvaluationEpisodes(seed, episodes, matchups), mode, None, prints)
+        lockstep.begin()
+        while not lockstep.idle:
+            lockstep.tick()
+        place = {episode: number for number, episode in enumerate(episodes)}
+        results = sorted(lockstep.results, key=lambda result: place[result.episode])
+        found = prints.by_episode()
+        return [replace(result, fingerprint=found[result.episode]) for result in results]
+
+    def close(self, deadline_s: float) -> list[Fault]:
+        """Closes the environments; returns what went wrong."""
+        return [] if self._copies is None else self._copies.close(deadline_s)
+
+
+class _Fingerprints(History):
+    """A hash of each episode in `lanes`: of what every agent saw and did, in order. Actions are not kept."""
+
+    def __init__(self, lanes: Lanes, copies: int) -> None:
+        super().__init__(copies, lanes.stride, 0)
+        self._lanes, self._running = lanes, dict[int, int]()
+        self._found: dict[int, int] = {}
+
+    def begins(self, index: int, earlier: object = None) -> None:
+        """A copy's next episode begins: the hash of the one before is complete."""
+        del earlier
+        self._complete(index)
+        self._running[index] = int(self._lanes.episode[self._lanes.of(index).start])
+        super().begins(index)
+
+    def took(self, player: Player, action: Array) -> None:
+        """Folds in what the pending lanes of `player` did, [N, ...]."""
+        self.hashes[player.lanes] = mix(self.hashes[player.lanes] + self._digests(player.policy, "action", action))
+
+    def by_episode(self) -> dict[int, int]:
+        """The hashes of all episodes so far, by number."""
+        for index in list(self._running):
+            self._complete(index)
+        return self._found
+
+    def _complete(self, index: int) -> None:
+        if (episode := self._running.pop(index, None)) is not None:
+            self._found[episode] = key(*self.hashes[self._lanes.of(index)].tolist())
