@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
-from marlflow.cli.train import hand_to_hydra, outcome
+from marlflow.cli.train import hand_to_hydra, outcome, quoted, recorded
 
 _USAGE = "marlflow resume <run directory> [key=value ...]"
 
@@ -34,24 +33,11 @@ def run_resume(words: list[str]) -> int:
         from marlflow.experiment.schema import from_config
         from marlflow.experiment.train import resume
 
-        return outcome(lambda: resume(from_config(config), run_dir))
+        return outcome(lambda: resume(from_config(config), run_dir, files=recorded(config)))
 
-    quoted = str(run_dir).replace("'", "\\'").replace("${", "\\${")
-    with _as_before_if_refused(run_dir / ".hydra"):
-        hand_to_hydra([*flags, *ready.overrides, f"hydra.run.dir='{quoted}'"], job)
+    folder = quoted(str(run_dir).replace("${", "\\${"))
+    hand_to_hydra([*flags, *ready.overrides, f"hydra.run.dir={folder}"], job)
     return 0
-
-
-@contextmanager
-def _as_before_if_refused(recorded: Path) -> Iterator[None]:
-    """What Hydra writes down of a resume stays only if the run did go on: else the next would begin with it."""
-    before = {path: path.read_bytes() for path in recorded.glob("*.yaml")}
-    try:
-        yield
-    except InvalidInput:
-        for path, content in before.items():
-            path.write_bytes(content)
-        raise
 
 
 def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:

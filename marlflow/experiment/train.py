@@ -13,7 +13,7 @@ from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
 from marlflow.experiment.experiment import Experiment
-from marlflow.experiment.folders import folder_problems
+from marlflow.experiment.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import check_identity, kept_at, newest, only_process_in, passed_over
 from marlflow.experiment.notes import notes_of
@@ -29,6 +29,8 @@ from marlflow.runtime.protocol import Runtime
 
 log = logging.getLogger("marlflow")
 
+_FOLDER_NAME = "%Y-%m-%d_%H-%M-%S"
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -40,26 +42,34 @@ class Result:
     objective: float | None
 
 
-def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
+def train(
+    experiment: Experiment, run_dir: Path | str | None = None, *, files: Mapping[str, str] | None = None
+) -> Result:
     """Trains until a stop condition holds. Raises InvalidInput, with every problem, before anything starts.
 
-    Raises what ended the run if it went wrong, once a checkpoint is taken where one can be.
+    Without a `run_dir` the run gets a new folder `runs/<name>/<time>`. `files` are text files to write there, by path.
+    Nothing in an existing run's folder is changed. Raises what ended the run if it went wrong, once a checkpoint is
+    taken where one can be.
     """
     made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
-    where = Path(run_dir) if run_dir is not None else Path("runs") / experiment.name / time.strftime("%Y%m%d_%H%M%S")
-    if any((where / name).exists() for name in ("checkpoints", "metrics.jsonl")):
-        raise ConfigInvalid([f"there is a run in {where} already; go on with it (resume), or choose another directory"])
-    if problems := list(folder_problems("the run's directory", where)):
+    named = Path("runs") / experiment.name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
+    problems = list(folder_problems("the run's directory", named))
+    if run_dir is not None:
+        problems += existing_run_problems(named)
+    if problems:
         raise ConfigInvalid(problems)
-    where.mkdir(parents=True, exist_ok=True)
-    return _go(made, runtime, where, None)
+    if run_dir is None:
+        named = new_folder(named)
+    named.mkdir(parents=True, exist_ok=True)
+    return _go(made, runtime, named, None, files or {})
 
 
-def resume(experiment: Experiment, run_dir: Path | str) -> Result:
+def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, str] | None = None) -> Result:
     """Goes on from the newest whole checkpoint in `run_dir`, in that directory; otherwise as `train`.
 
     `experiment` is what was run there, perhaps with a longer stop, another placement or another number of workers.
-    Raises CheckpointUnusable if nothing there is whole, or lists what makes it another run.
+    `files` are text files to write there, by path, once everything is restored. Raises CheckpointUnusable if nothing
+    there is whole, or lists what makes it another run.
     """
     where = Path(run_dir)
     if not where.is_dir():
@@ -67,9 +77,7 @@ def resume(experiment: Experiment, run_dir: Path | str) -> Result:
     made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
     checkpoint = newest(where)
     check_identity(checkpoint, made)
-    for text in (notes := passed_over(checkpoint)):
-        log.warning(text)
-    return _go(made, runtime, where, checkpoint, notes)
+    return _go(made, runtime, where, checkpoint, files or {})
 
 
 def check(
@@ -96,10 +104,26 @@ def available_to(experiment: Experiment | None) -> Mapping[str, float] | None:
     return None if experiment is None else runtime_of(experiment).available()
 
 
-def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, notes: Sequence[str] = ()) -> Result:
+def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]) -> Result:
+    otherwise = "choose another directory for this run" if checkpoint is None else "wait for its end"
+    with only_process_in(where, otherwise):
+        # Again, for another process may have run here since: no file in the folder was changed until now.
+        if checkpoint is None and (problems := list(existing_run_problems(where))):
+            raise ConfigInvalid(problems)
+        try:
+            return _go_alone(made, runtime, where, checkpoint, files)
+        except MarlflowError as error:
+            log.info("ended by %s: %s", type(error).__name__, error)
+            raise
+
+
+def _go_alone(
+    made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
+) -> Result:
     experiment = made.experiment
+    if checkpoint is None:
+        _write(files, where)
     with ExitStack() as stack:
-        stack.enter_context(only_process_in(where))
         run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
         recorded = recording(experiment, made.spec, made.players, where, run_name)
         if checkpoint is not None:
@@ -110,11 +134,13 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
         interrupt = Interrupt(experiment.stop.grace_s, shown.notice)
         stack.enter_context(interrupt.listening())
         stack.callback(runtime.close)
-        for text in (*notes, f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
+        for text in (*_passed_over(checkpoint), f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
             shown.notice(text)
         with _says_if_lost(interrupt, where):
             run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
             stack.callback(run.reporting.close)
+            if checkpoint is not None:
+                _write(files, where)  # not before: a resume that could not begin leaves them as they were
             interrupt.begin()
             try:
                 run.run()
@@ -132,6 +158,21 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
         raise run.failure
     objective = experiment.objective
     return Result(where, run.last, run.stopped_by, None if objective is None else figure(run.last, objective))
+
+
+def _write(files: Mapping[str, str], where: Path) -> None:
+    for name, text in files.items():
+        path = where / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _passed_over(checkpoint: Checkpoint | None) -> Sequence[str]:
+    """Says which newer checkpoints are not used; nothing for a run that begins."""
+    notes = passed_over(checkpoint) if checkpoint is not None else []
+    for text in notes:
+        log.warning(text)
+    return notes
 
 
 @contextmanager
