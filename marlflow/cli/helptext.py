@@ -45,6 +45,8 @@ flags:
     "plan": """\
 flags:
   --mermaid              the plan as a Mermaid flowchart
+  --machines <list>      check and place for these machines instead of what is there:
+                         '[{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]'
   --config-dir <folder>  a folder with configuration groups of your own
 """,
 }

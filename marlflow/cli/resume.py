@@ -99,8 +99,8 @@ def _check(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
     """The checks of a run, and whether it can go on from what is kept there, before anything in it is touched."""
     from marlflow.experiment.keeping import check_identity, newest
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import available_to, check
+    from marlflow.experiment.train import check, machines_of
 
     found = list(problems)
     experiment = read(config, found)
-    check_identity(newest(run_dir), check(experiment, found, available_to(experiment)))
+    check_identity(newest(run_dir), check(experiment, found, machines_of(experiment)))

@@ -49,7 +49,7 @@ def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:
     """The checks of a run, made before it has so much as a folder."""
     from marlflow.experiment.folders import existing_run_problems, folder_problems
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import available_to, check
+    from marlflow.experiment.train import check, machines_of
 
     found = list(problems)
     experiment = read(config, found)
@@ -60,7 +60,7 @@ def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:
         found += folder_problems("the folder of the run", folder)
         if not found and _TIME.search(_folder_template(config, several)) is None:
             found += existing_run_problems(folder / _first_job(config) if several else folder)
-    check(experiment, found, available_to(experiment))
+    check(experiment, found, machines_of(experiment))
 
 
 def _folder_key(several: bool) -> str:

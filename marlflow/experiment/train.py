@@ -26,6 +26,7 @@ from marlflow.observe.console import DetachableConsole, console
 from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.resources import Machines, without_cuda
 
 log = logging.getLogger("marlflow")
 
@@ -51,7 +52,7 @@ def train(
     Nothing in an existing run's folder is changed. Raises what ended the run if it went wrong, once a checkpoint is
     taken where one can be.
     """
-    made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
+    made, runtime = check(experiment, machines=machines_of(experiment)), runtime_of(experiment)
     named = Path("runs") / experiment.name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
     problems = list(folder_problems("the run's directory", named))
     if run_dir is not None:
@@ -74,34 +75,43 @@ def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, s
     where = Path(run_dir)
     if not where.is_dir():
         raise ConfigInvalid([f"there is no directory {where}; resume needs that of a run"])
-    made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
+    made, runtime = check(experiment, machines=machines_of(experiment)), runtime_of(experiment)
     checkpoint = newest(where)
     check_identity(checkpoint, made)
     return _go(made, runtime, where, checkpoint, files or {})
 
 
-def check(
-    experiment: Experiment | None, found: Sequence[str] = (), available: Mapping[str, float] | None = None
-) -> Ready:
+def check(experiment: Experiment | None, found: Sequence[str] = (), machines: Machines | None = None) -> Ready:
     """Everything that can be known to be wrong before a run starts, for every command that runs one or shows it.
 
     `found` is what was wrong with the configuration that the experiment was read from; it is None if that says no
-    environment. `available` are the resources that the run will find, from `available_to`; None, as when a plan is
-    drawn for another machine, leaves them unchecked. Raises InvalidInput with all problems.
+    environment. `machines` is what the run will find, from `machines_of`; None if that is not known yet. Raises
+    InvalidInput with all problems.
     """
     made, problems = None, list(found)
     if experiment is not None:
-        made, more = problems_of(experiment, available)
+        made, more = problems_of(experiment, machines)
         problems += more
+        if made is not None and experiment.runtime.name == "inline":
+            problems += without_cuda(replace(made.spec, inference=None))
     if made is None or problems:
         raise ConfigInvalid(problems)
     drawn_plan(made.experiment, made.spec).check()
     return made
 
 
-def available_to(experiment: Experiment | None) -> Mapping[str, float] | None:
-    """The resources that this machine, or the cluster that Ray has joined, has for a run; None if that is not known."""
-    return None if experiment is None else runtime_of(experiment).available()
+def machines_of(experiment: Experiment | None) -> Machines | None:
+    """What this machine, or the cluster that Ray has joined, has for a run; None if that is not known yet."""
+    return None if experiment is None else runtime_of(experiment).machines()
+
+
+def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
+    """As `machines_of`; the cluster at `runtime.address` is joined for a moment, to see what it has free."""
+    if experiment is None or experiment.runtime.name == "inline" or experiment.runtime.address is None:
+        return machines_of(experiment)
+    from marlflow.runtime.ray.joining import free_machines
+
+    return free_machines(experiment.runtime.address)
 
 
 def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]) -> Result:

@@ -15,6 +15,23 @@ _SLACK = 1e-9
 """For sums of fractions."""
 
 
+class Lacking(str):
+    """A problem that other machines than these would not have."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What each machine has for a run, by Ray's names of resources.
+
+    `here` says whether it is the machine of this process alone, so that its memory and GPUs can be looked at as well.
+    """
+
+    amounts: Sequence[Mapping[str, float]]
+    here: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One process: what it is for, what it takes, and which other it must be on one machine with."""
@@ -71,7 +88,7 @@ def problems(
         for resource, amount in explicit(one.takes).items():
             wanted[resource] += amount  # type: ignore[assignment]  # fractions are meant
             by_whom.setdefault(resource, []).append(f"{amount:g} for {one.what}")
-    found = [
+    found: list[str] = [
         f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but there "
         f"{'is' if available.get(resource, 0.0) == 1 else 'are'} {available.get(resource, 0.0):g}; "
         f"lower the reservations{_instead(resource, available)}"
@@ -85,7 +102,7 @@ def problems(
             f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
             "until other runs have ended"
         )
-    return found or list(_too_big(asked, machines))
+    return [Lacking(problem) for problem in found or _too_big(asked, machines)]
 
 
 def _instead(resource: str, available: Mapping[str, float]) -> str:
@@ -103,7 +120,7 @@ def _too_big(asked: Sequence[Asked], machines: Sequence[Mapping[str, float]]) ->
         takes: Counter[str] = Counter()
         for one in together:
             takes.update(explicit(one.takes))  # fractions are meant
-        if machines and not any(_holds(machine, takes) for machine in machines):
+        if machines and not any(holds(machine, takes) for machine in machines):
             # The machine that has most of it: no user wants to read the list of a hundred.
             largest = max(machines, key=lambda machine: sum(min(1.0, machine.get(r, 0.0) / takes[r]) for r in takes))
             yield (
@@ -131,7 +148,17 @@ def _shown(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {resource}" for resource, amount in amounts.items())
 
 
-def _holds(machine: Mapping[str, float], takes: Mapping[str, float]) -> bool:
+def total(machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What all machines have together."""
+    found: dict[str, float] = {}
+    for machine in machines:
+        for resource, amount in machine.items():
+            found[resource] = round(found.get(resource, 0.0) + amount, 4)
+    return found
+
+
+def holds(machine: Mapping[str, float], takes: Mapping[str, float]) -> bool:
+    """Whether a machine has what is taken of it."""
     return all(amount <= machine.get(resource, 0.0) + _SLACK for resource, amount in takes.items())
 
 
@@ -192,7 +219,7 @@ def _packs(bundles: Sequence[Mapping[str, float]], machines: Sequence[Mapping[st
     """Whether all bundles find a place, the largest first, each on the first machine that has room."""
     left = [dict(machine) for machine in machines]
     for bundle in sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0.0), bundle.get("CPU", 0.0)), reverse=True):
-        room = next((machine for machine in left if _holds(machine, bundle)), None)
+        room = next((machine for machine in left if holds(machine, bundle)), None)
         if room is None:
             return False
         for resource, amount in bundle.items():

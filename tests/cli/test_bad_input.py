@@ -254,6 +254,28 @@ CASES = {
         ["train", "env.step_timeout_s=nan"],
         "env.step_timeout_s must be a number, at least 0.001 and at most 1e+06 seconds, not nan",
     ),
+    "machines that are none": (
+        ["plan", "--machines", "16"],
+        "--machines[0] must be what a machine has, such as [{CPU: 16, GPU: 2, count: 4}, {CPU: 64}], not 16",
+    ),
+    "no machines": (["plan", "--machines", "[]"], "--machines has no machine; write what each has, such as "),
+    "machines that cannot be read": (["plan", "--machines", "[{CPU"], "--machines cannot be read ("),
+    "an amount that is none": (
+        ["plan", "--machines", "{CPU: lots}"],
+        "--machines[0].CPU must be a number, at least 0, not 'lots'",
+    ),
+    "a count that is none": (
+        ["plan", "--machines", "{CPU: 1, count: 0}"],
+        "--machines[0].count must be a whole number from 1 to 10,000, not 0",
+    ),
+    "machines of one process": (
+        ["plan", "--machines", "{CPU: 16}", "runtime=inline"],
+        "--machines is for runtime=ray, and runtime=inline is one process here; leave one of the two out",
+    ),
+    "machines that are too small": (
+        ["plan", "--machines", "[{CPU: 2, count: 3}]", "placement.learners.num_cpus=4"],
+        "learner cart asks for 4 CPU on one machine, and the largest of the 3 can give 2 CPU; lower the reservation",
+    ),
     "lost folder": (
         ["plan", "--config-dir", "/no/such/folder"],
         "the configuration folder /no/such/folder does not exist",
