@@ -77,8 +77,8 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
         return None, limits
     found, problems = _checked(experiment, list(limits), machines is None or machines.here)
     if machines is not None and not any(_process_problems(experiment)):
-        there = machines.amounts
-        problems += resource_problems(asked_by(found.spec) if found else _asked(experiment), total(there), there)
+        asked, there = asked_by(found.spec) if found else _asked(experiment), machines.amounts
+        problems += resource_problems(asked, total(there), there, machines.whole)
     return found, problems
 
 

@@ -25,11 +25,13 @@ class Lacking(str):
 class Machines:
     """What each machine has for a run, by Ray's names of resources.
 
-    `here` says whether it is the machine of this process alone, so that its memory and GPUs can be looked at as well.
+    `here` says whether it is the machine of this process alone, so that its memory can be looked at as well. `whole` is
+    what all machines have together, if `amounts` is only what others have left free of it.
     """
 
     amounts: Sequence[Mapping[str, float]]
     here: bool
+    whole: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,15 @@ def asked_by_learner(policy: str, placement: Placement, replays: Sequence[str]) 
 
 
 def problems(
-    asked: Sequence[Asked], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
+    asked: Sequence[Asked],
+    available: Mapping[str, float],
+    machines: Sequence[Mapping[str, float]] = (),
+    whole: Mapping[str, float] | None = None,
 ) -> list[str]:
     """One sentence for each resource of which more is asked than there is, and one if nothing is left to share.
 
     `machines` is what each machine of the cluster has; where that is known, so is what no single one of them can take.
+    `whole` is what all of them have, if `available` is only what others have left free of it.
     """
     wanted: Counter[str] = Counter()
     by_whom: dict[str, list[str]] = {}
@@ -89,9 +95,8 @@ def problems(
             wanted[resource] += amount  # type: ignore[assignment]  # fractions are meant
             by_whom.setdefault(resource, []).append(f"{amount:g} for {one.what}")
     found: list[str] = [
-        f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but there "
-        f"{'is' if available.get(resource, 0.0) == 1 else 'are'} {available.get(resource, 0.0):g}; "
-        f"lower the reservations{_instead(resource, available)}"
+        f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but "
+        + _too_little(resource, amount, available, whole or available)
         for resource, amount in wanted.items()
         if amount > available.get(resource, 0.0) + _SLACK
     ]
@@ -103,6 +108,17 @@ def problems(
             "until other runs have ended"
         )
     return [Lacking(problem) for problem in found or _too_big(asked, machines)]
+
+
+def _too_little(resource: str, amount: float, available: Mapping[str, float], whole: Mapping[str, float]) -> str:
+    """How much of a resource there is, and what to do: to wait, if it would be enough once others have ended."""
+    there, all_of_it = available.get(resource, 0.0), whole.get(resource, 0.0)
+    if there < all_of_it and amount <= all_of_it + _SLACK:
+        return (
+            f"of {all_of_it:g} only {there:g} {'is' if there == 1 else 'are'} free, and other runs hold the rest; wait "
+            "until they have ended, or lower the reservations"
+        )
+    return f"there {'is' if there == 1 else 'are'} {there:g}; lower the reservations{_instead(resource, available)}"
 
 
 def _instead(resource: str, available: Mapping[str, float]) -> str:

@@ -6,10 +6,14 @@ import logging
 import os
 import re
 import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import ray
 from ray._private import services
 from ray._private.state import available_resources_per_node
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.runtime.ray.local import without_signal_handlers
@@ -17,6 +21,10 @@ from marlflow.runtime.resources import Machines
 
 _ANSWERS_WITHIN_S = 5.0
 _START = "start one with `ray start --head`, or leave runtime.address null to have one started for the run"
+_TOKEN = (
+    "set RAY_AUTH_MODE=token here, with the cluster's ~/.ray/auth_token on each of its machines, or start it again "
+    "with RAY_AUTH_MODE=disabled where nobody else can reach it"
+)
 # How a client of HTTP/2 begins, with no settings of its own; the server's first frame is its settings (type 4).
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _HEADER_BYTES, _SETTINGS = 9, 4
@@ -37,6 +45,8 @@ def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
             raise ConfigInvalid([f"{subject}: no Ray cluster answers there ({error}); {_START}"]) from None
         if not speaks:
             raise ConfigInvalid([f"{subject}: what answers there is not Ray; {_START}"])
+        if not where.startswith("ray://") and not _lets_in(where):
+            raise ConfigInvalid([f"{subject}: this Ray cluster asks for a token, and does not know ours; {_TOKEN}"])
     try:
         ray.init(address=where, logging_level=logging_level, log_to_driver=log_to_driver)
     except Exception as error:
@@ -80,6 +90,32 @@ def _speaks_http2(host: str, port: int) -> bool:
     return len(header) == _HEADER_BYTES and header[3] == _SETTINGS
 
 
+def _lets_in(gcs_address: str) -> bool:
+    """Whether a cluster takes the token of this process, or needs none; Ray would ask again for half a minute."""
+    with _without_standard_error():  # on which Ray's C++ says the same
+        try:
+            GcsClient(address=gcs_address)
+        except ray.exceptions.AuthenticationError:
+            return False
+        except ray.exceptions.RayError:
+            return True  # whatever it is, joining says it
+    return True
+
+
+@contextmanager
+def _without_standard_error() -> Iterator[None]:
+    """While this holds, nothing that the process writes to standard error is seen, C++ included."""
+    sys.stderr.flush()
+    shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.close(nowhere)
+
+
 def free_machines(address: str) -> Machines:
     """What each machine of the cluster at `address` has free now; raises ConfigInvalid as `join`. Leaves it again."""
     if ray.is_initialized():
@@ -94,4 +130,4 @@ def free_machines(address: str) -> Machines:
 
 def _free() -> Machines:
     free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
-    return Machines(list(free.values()), here=False)
+    return Machines(list(free.values()), here=False, whole=ray.cluster_resources())  # type: ignore[no-untyped-call]

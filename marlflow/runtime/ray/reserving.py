@@ -37,7 +37,7 @@ def reserve(spec: RunSpec) -> Reserved:
     if len(whole) == 1:  # then this is the machine
         found += without_cuda(spec)
     machines = [] if found else _settled(asked)
-    if found := found or problems(asked, total(machines), machines):
+    if found := found or problems(asked, total(machines), machines, total(whole)):
         raise ConfigInvalid(found)
     layout = bundles(asked, total(machines), machines)
     group = placement_group(layout.bundles, strategy="SPREAD" if spec.spread else "PACK")

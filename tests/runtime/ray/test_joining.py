@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -64,6 +65,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return addresses
 
 
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """What a control service raises when it is asked who it is; it lets everybody in while this is empty."""
+    raised: list[Exception] = []
+
+    def ask(address: str) -> None:
+        if raised:
+            os.write(2, b"gcs_client.cc:210: Failed to get cluster ID from GCS server: Unauthenticated\n")
+            raise raised[0]
+
+    monkeypatch.setattr("marlflow.runtime.ray.joining.GcsClient", ask)
+    return raised
+
+
 def refusal(address: str) -> str:
     with pytest.raises(ConfigInvalid) as caught:
         join(address, logging_level=logging.ERROR, log_to_driver=False)
@@ -81,6 +96,20 @@ def test_another_server_is_said_to_be_none_of_rays(answer: bytes, asked: list[st
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
+def test_a_cluster_that_wants_a_token_is_one_error_and_no_noise(
+    asked: list[str], gcs: list[Exception], capfd: pytest.CaptureFixture[str]
+) -> None:
+    gcs.append(ray.exceptions.AuthenticationError("RPC error: InvalidAuthToken"))
+    with server(SETTINGS) as address:
+        assert refusal(address).startswith(
+            f"runtime.address={address}: this Ray cluster asks for a token, and does not know ours; "
+            "set RAY_AUTH_MODE=token here, "
+        )
+    assert asked == []
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("gcs")
 def test_a_cluster_that_ray_cannot_join_is_one_error_with_rays_reason(asked: list[str]) -> None:
     with server(SETTINGS) as address:
         assert refusal(address).startswith(
@@ -90,6 +119,7 @@ def test_a_cluster_that_ray_cannot_join_is_one_error_with_rays_reason(asked: lis
     assert asked == [address]
 
 
+@pytest.mark.usefixtures("gcs")
 def test_auto_joins_what_ray_start_has_made_and_not_whatever_runs(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
