@@ -146,19 +146,20 @@ def _go_alone(
         stack.callback(runtime.close)
         for text in (*_passed_over(checkpoint), f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
             shown.notice(text)
+        run: Run | None = None
         with _says_if_lost(interrupt, where):
-            run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
-            stack.callback(run.reporting.close)
-            if checkpoint is not None:
-                _write(files, where)  # not before: a resume that could not begin leaves them as they were
-            interrupt.begin()
             try:
+                run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
+                stack.callback(run.reporting.close)
+                if checkpoint is not None:
+                    _write(files, where)  # not before: a resume that could not begin leaves them as they were
+                interrupt.begin()
                 run.run()
             except (StageFailed, KeyboardInterrupt) as ended:
                 if _loss(interrupt, ended) is None:
-                    if isinstance(ended, StageFailed):
+                    if run is not None and isinstance(ended, StageFailed):
                         run.report()
-                    shown.notice(_how_to_go_on(run.kept_at, where))
+                    shown.notice(_how_to_go_on(kept_at(where) if run is None else run.kept_at, where))
                 raise
             if interrupt.asked or run.failure is not None:
                 shown.notice(_how_to_go_on(run.kept_at, where))

@@ -49,7 +49,7 @@ class View:
             yield _line(Text(f"{wording.duration(self.clock_s)}  waiting for the first report"))
         else:
             yield from self._report(self.now, options)
-        yield _line(Text(f"kept in {self.info.run_dir}", style="bright_black"))
+        yield _line(Text(f"folder: {self.info.run_dir}", style="bright_black"))
 
     def _report(self, now: MetricsRecord, options: ConsoleOptions) -> Iterator[RenderableType]:
         policy_rows, stage_rows = _room(self.rows, len(now["policies"]), len(now["stages"]))

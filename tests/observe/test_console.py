@@ -43,9 +43,9 @@ def test_the_last_line_sums_up() -> None:
         "ended after 0:00:08, 2,000 env steps, 20 episodes "
         "(rollout workers: environments 50%, policies 33%, bookkeeping 17%): "
         "adversary return -10.50 (eval greedy 7.25); agent return 18.00 (eval greedy 7.25); goal return -; "
-        "kept in runs/tag"
+        "its folder is runs/tag"
     )
-    assert lines_of()[-1] == "ended before the first report; kept in runs/tag"
+    assert lines_of()[-1] == "ended before the first report; its folder is runs/tag"
 
 
 def test_faults_are_told_once_when_they_happen() -> None:

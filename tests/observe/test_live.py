@@ -45,7 +45,7 @@ def test_a_wide_view_shows_every_policy_in_full() -> None:
     numbers = ["6,000", "20", "-10.50", "7.25", "160", "20.0", "0.5", "policy", "-0.013,", "value", "3.500"]
     assert row(text, "adversary", "ppo") == ["adversary", "ppo", "3", "adversary", *numbers]
     assert row(text, "goal", "random")[2:] == ["goal_0", "6,000", "20", "-", "-", "0", "0", "-", "-"]
-    assert "kept in runs/tag" in text
+    assert "folder: runs/tag" in text
 
 
 def test_the_stage_table_says_who_is_busy_and_who_waits() -> None:
@@ -125,7 +125,7 @@ def test_the_last_state_stays_on_screen_once(terminal: Console) -> None:
         line for line in shown if line.startswith("0:00:08  2,000 env steps")
     ]
     assert sum(line.startswith("policy") for line in shown) == 1
-    assert sum("kept in" in line for line in shown) == 1
+    assert sum("folder: " in line for line in shown) == 1
 
 
 def test_the_clock_goes_on_between_reports_and_stops_at_close(terminal: Console) -> None:
