@@ -85,8 +85,10 @@ def _modules(values: Any) -> Iterator[str]:
 
 
 def _is_there(module: str) -> bool:
+    from marlflow.env.make import comes_with_an_extra
+
     try:
-        return not module.isidentifier() or find_spec(module) is not None
+        return not module.isidentifier() or comes_with_an_extra(module) or find_spec(module) is not None
     except ValueError:  # it is in sys.modules without a spec, as __main__ is
         return True
 

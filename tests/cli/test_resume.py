@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+from marlflow.base.errors import ConfigInvalid
+from marlflow.cli import resume
 from marlflow.experiment.keeping import newest
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
@@ -278,3 +281,15 @@ def test_a_module_that_is_not_found_names_the_folder_to_start_from(
         "then\n"
     )
     assert content(run) == before
+
+
+def test_a_package_that_an_extra_brings_is_left_to_the_error_that_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(resume, "find_spec", lambda _: None)
+    check = resume._check_modules
+    check(OmegaConf.create({"env": {"_target_": "mpe2.simple_tag_v3.parallel_env"}}), tmp_path)
+    with pytest.raises(
+        ConfigInvalid, match=f"needs module mine, .* it was started in {tmp_path}: resume in the folder"
+    ):
+        check(OmegaConf.create({"mapping": [{"_target_": "mine.seats"}]}), tmp_path)
