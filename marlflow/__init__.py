@@ -11,6 +11,7 @@ for, so that `import marlflow` costs nothing:
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -207,15 +208,19 @@ _GIVEN = {
 _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names.split()}
 
 
-def plan(experiment: Experiment) -> Together:
+def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None = None) -> Together:
     """The plan that `train` would run, checked and ready to be printed or drawn; nothing runs.
 
-    Opens the environment once. Raises ConfigInvalid or PlanInvalid, with every problem.
+    Opens the environment once, and holds what the run asks for against what there is: this machine, or the cluster at
+    `runtime.address`, which is joined for a moment. `machines` describes others instead, by Ray's names of resources:
+    `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid, with every problem.
     """
+    from marlflow.experiment.placing import described_machines
     from marlflow.experiment.plans import drawn_plan
-    from marlflow.experiment.train import check
+    from marlflow.experiment.train import check, machines_to_plan_for
 
-    return drawn_plan(experiment, check(experiment).spec)
+    found = machines_to_plan_for(experiment) if machines is None else described_machines(machines, "machines")
+    return drawn_plan(experiment, check(experiment, machines=found).spec)
 
 
 def __getattr__(name: str) -> Any:

@@ -46,6 +46,8 @@ flags:
     "plan": """\
 flags:
   --mermaid              the plan as a Mermaid flowchart
+  --machines <list>      check and place for these machines instead of what is there:
+                         '[{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]'
   --config-dir <folder>  a folder with configuration groups of your own
 """,
 }
@@ -93,6 +95,8 @@ usage: marlflow resume <run directory> [key=value ...]
 
   It goes on as if it had never stopped: parameters, optimisers, replays, paces, counters, and the episodes that were
   being played, from the newest checkpoint that is whole. Everything is as in the run, but for the values given here.
+  It may be given in any folder: the run goes on in the one that it was started in, where your modules are, and where
+  relative paths begin.
 
 examples:
   marlflow resume runs/simple_tag/2026-01-31_12-00-00

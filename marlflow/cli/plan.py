@@ -1,31 +1,73 @@
-"""`marlflow plan`: draws and checks what `marlflow train` would run, and runs nothing."""
+"""`marlflow plan`: draws and checks what `marlflow train` would run, and who gets which machine; runs nothing."""
 
 from __future__ import annotations
 
 import sys
 
+import yaml
+
+from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
+from marlflow.cli.placement import drawn_placement
+from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.placing import described_machines
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.schema import read
-from marlflow.experiment.train import check
+from marlflow.experiment.train import check, machines_to_plan_for
+from marlflow.runtime.resources import Lacking, Machines
 
-_MERMAID = "--mermaid"
+_MERMAID, _MACHINES = "--mermaid", "--machines"
 
 
 def run_plan(words: list[str]) -> int:
     """Prints the plan as a tree, or with --mermaid as a Mermaid flowchart; returns 0, raises InvalidInput."""
-    found = split(words, "plan", own=[_MERMAID], hydra=False)
+    found = split(words, "plan", own=[_MERMAID], own_with_value=[_MACHINES], hydra=False)
     job = prepared(found)
     problems = list(job.problems)
     experiment = read(job.config, problems)
-    made = check(experiment, problems)
+    described = found.own_values.get(_MACHINES)
+    machines = _machines(experiment, described)
+    try:
+        made = check(experiment, problems, machines)
+    except ConfigInvalid as error:
+        if described is not None:
+            raise
+        raise ConfigInvalid([_or_elsewhere(problem) for problem in error.problems]) from error
     plan = drawn_plan(made.experiment, made.spec)
     for remark in made.remarks:
         print(f"note: {remark}", file=sys.stderr)
-    print(plan.mermaid() if _MERMAID in found.own_flags else f"{_players(made)}\n\n{plan}")
+    if _MERMAID in found.own_flags:
+        print(plan.mermaid())
+    else:
+        print(f"{_players(made)}\n\n{plan}\n\n{drawn_placement(made, machines)}")
     return 0
+
+
+def _machines(experiment: Experiment | None, described: str | None) -> Machines | None:
+    """Those that the run would find, or those that `--machines` describes."""
+    if described is None:
+        return machines_to_plan_for(experiment)
+    if experiment is not None and experiment.runtime.name == "inline":
+        raise ConfigInvalid(
+            [f"{_MACHINES} is for runtime=ray, and runtime=inline is one process here; leave one of the two out"]
+        )
+    try:
+        entries = yaml.safe_load(described)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigInvalid(
+            [f"{_MACHINES} cannot be read ({reason}); is it whole, and quoted for the shell?"]
+        ) from error
+    return described_machines(entries, _MACHINES)
+
+
+def _or_elsewhere(problem: str) -> str:
+    """A problem of these machines, with how to plan for others."""
+    if not isinstance(problem, Lacking):
+        return problem
+    return f"{problem}; to plan for other machines, describe them: {_MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
 
 
 def _players(made: Ready) -> str:

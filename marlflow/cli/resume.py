@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
-from marlflow.cli.train import hand_to_hydra, outcome
+from marlflow.cli.train import hand_to_hydra, outcome, quoted, recorded
 
 _USAGE = "marlflow resume <run directory> [key=value ...]"
 
@@ -23,35 +25,72 @@ def run_resume(words: list[str]) -> int:
     """Goes on; returns 0. Raises InvalidInput before anything is touched, any other MarlflowError from the run."""
     found = split(words, "resume", hydra=False)
     run_dir, new = _run_dir(found.overrides)
-    overrides, config_dirs = _recorded(run_dir)
+    overrides, config_dirs, started_in = _recorded(run_dir)
     found.overrides = _replaced(overrides, new)
-    found.config_dirs = [*config_dirs, *found.config_dirs]
-    ready = prepared(found)
-    _check(ready.config, ready.problems, run_dir)
-    flags = [word for folder in found.config_dirs for word in ("--config-dir", folder)]
+    found.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in found.config_dirs)]
+    with _where_it_was_started(started_in):
+        ready = prepared(found)
+        _check_modules(ready.config, started_in)
+        _check(ready.config, ready.problems, run_dir)
+        flags = [word for folder in found.config_dirs for word in ("--config-dir", folder)]
 
-    def job(config: DictConfig) -> float | None:
-        from marlflow.experiment.schema import from_config
-        from marlflow.experiment.train import resume
+        def job(config: DictConfig) -> float | None:
+            from marlflow.experiment.schema import from_config
+            from marlflow.experiment.train import resume
 
-        return outcome(lambda: resume(from_config(config), run_dir))
+            return outcome(lambda: resume(from_config(config), run_dir, files=recorded(config)))
 
-    quoted = str(run_dir).replace("'", "\\'").replace("${", "\\${")
-    with _as_before_if_refused(run_dir / ".hydra"):
-        hand_to_hydra([*flags, *ready.overrides, f"hydra.run.dir='{quoted}'"], job)
+        folder = quoted(str(run_dir).replace("${", "\\${"))
+        hand_to_hydra([*flags, *ready.overrides, f"hydra.run.dir={folder}"], job)
     return 0
 
 
 @contextmanager
-def _as_before_if_refused(recorded: Path) -> Iterator[None]:
-    """What Hydra writes down of a resume stays only if the run did go on: else the next would begin with it."""
-    before = {path: path.read_bytes() for path in recorded.glob("*.yaml")}
-    try:
+def _where_it_was_started(folder: Path) -> Iterator[None]:
+    """In the folder that the run was started in, where its modules and relative paths are; here if it is not there."""
+    if not folder.is_dir():
         yield
-    except InvalidInput:
-        for path, content in before.items():
-            path.write_bytes(content)
-        raise
+        return
+    with chdir(folder):
+        # Each process of Ray gets this path too. Modules of the folder that the command was given in come after it.
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        yield
+
+
+def _check_modules(config: DictConfig, started_in: Path) -> None:
+    """Raises ConfigInvalid, with the folder to start from, if a module of the run's is not found."""
+    lost = sorted(
+        {module for module in _modules(OmegaConf.to_container(config, resolve=False)) if not _is_there(module)}
+    )
+    if lost:
+        there = "" if started_in.is_dir() else ", which is not there any more"
+        raise ConfigInvalid(
+            [
+                f"this run needs {'module' if len(lost) == 1 else 'modules'} {', '.join(lost)}, which cannot be found; "
+                f"it was started in {started_in}{there}: resume in the folder that has it, or set PYTHONPATH as then"
+            ]
+        )
+
+
+def _modules(values: Any) -> Iterator[str]:
+    """The top modules of every `_target_` in a configuration."""
+    if isinstance(values, dict):
+        if isinstance(target := values.get("_target_"), str) and "." in target:
+            yield target.partition(".")[0]
+        values = list(values.values())
+    if isinstance(values, list):
+        for value in values:
+            yield from _modules(value)
+
+
+def _is_there(module: str) -> bool:
+    from marlflow.env.make import comes_with_an_extra
+
+    try:
+        return not module.isidentifier() or comes_with_an_extra(module) or find_spec(module) is not None
+    except ValueError:  # it is in sys.modules without a spec, as __main__ is
+        return True
 
 
 def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -63,8 +102,8 @@ def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
     return run_dir, list(words[1:])
 
 
-def _recorded(run_dir: Path) -> tuple[list[str], list[str]]:
-    """The overrides and the folders of configuration groups that the run was started with."""
+def _recorded(run_dir: Path) -> tuple[list[str], list[str], Path]:
+    """The overrides and the folders of configuration groups that the run was started with, and where."""
     recorded = run_dir / ".hydra"
     if not (recorded / "overrides.yaml").is_file():
         raise ConfigInvalid(
@@ -76,7 +115,8 @@ def _recorded(run_dir: Path) -> tuple[list[str], list[str]]:
     overrides = _loaded(recorded / "overrides.yaml", "")
     sources = _loaded(recorded / "hydra.yaml", "hydra.runtime.config_sources")
     dirs = [source.path for source in sources if source.provider == "command-line" and source["schema"] == "file"]
-    return [str(override) for override in overrides], dirs
+    started_in = Path(_loaded(recorded / "hydra.yaml", "hydra.runtime.cwd", str))
+    return [str(override) for override in overrides], dirs, started_in
 
 
 def _near(folder: Path) -> str:
@@ -87,13 +127,14 @@ def _near(folder: Path) -> str:
     return f" (did you mean {found[0].parent}?)" if found else ""
 
 
-def _loaded(path: Path, key: str) -> Any:
-    """The list at `key` of a file that Hydra wrote, or the list that it is."""
+def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
+    """What is at `key` of a file of the run's configuration, or with no key all of it, if it is of this kind."""
     try:
         found = OmegaConf.load(path)
-        if isinstance(part := OmegaConf.select(found, key) if key else found, ListConfig):
+        if isinstance(part := OmegaConf.select(found, key) if key else found, kind):
             return part
-        reason = f"there is no list at {key}" if key else "it is no list"
+        expected = "list" if kind is ListConfig else "text"
+        reason = f"there is no {expected} at {key}" if key else f"it is no {expected}"
     except (OSError, YAMLError, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
     raise ConfigInvalid([f"{path} cannot be read: {reason}; put it back as `marlflow train` left it"])
@@ -113,8 +154,8 @@ def _check(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
     """The checks of a run, and whether it can go on from what is kept there, before anything in it is touched."""
     from marlflow.experiment.keeping import check_identity, newest
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import available_to, check
+    from marlflow.experiment.train import check, machines_of
 
     found = list(problems)
     experiment = read(config, found)
-    check_identity(newest(run_dir), check(experiment, found, available_to(experiment)))
+    check_identity(newest(run_dir), check(experiment, found, machines_of(experiment)))

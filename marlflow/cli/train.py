@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
@@ -14,6 +16,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.cli.arguments import split
@@ -25,6 +28,7 @@ from marlflow.experiment.overrides import composition_problem
 if TYPE_CHECKING:
     from marlflow.experiment.train import Result
 
+_TIME = re.compile(r"\$\{now:([^}]*)\}")
 _SWEEPS_ALL = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -32,14 +36,16 @@ def run_train(words: list[str]) -> int:
     """Trains; returns 0. Raises ConfigInvalid before anything starts, any other MarlflowError from the run."""
     found = split(words, "train")
     ready = prepared(found)
+    overrides = ready.overrides
     if found.only_shows:
         if ready.problems:
             raise ConfigInvalid(ready.problems)
     else:
         _check(ready.config, ready.problems, found.multirun)
+        overrides = [*overrides, *_folder_override(ready.config, found.multirun)]
     shown = io.StringIO()
     with redirect_stdout(shown) if found.only_shows else nullcontext():
-        hand_to_hydra([*found.hydra_flags, *ready.overrides], job, several=found.multirun)
+        hand_to_hydra([*found.hydra_flags, *overrides], job, several=found.multirun)
     if found.shows_configuration:
         print(explained(shown.getvalue(), _as_written(ready.config)), end="")
     else:
@@ -54,18 +60,68 @@ def _as_written(config: DictConfig) -> Any:
 
 def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:
     """The checks of a run, made before it has so much as a folder."""
-    from marlflow.experiment.folders import folder_problems
+    from marlflow.experiment.folders import existing_run_problems, folder_problems
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import available_to, check
+    from marlflow.experiment.train import check, machines_of
 
     found = list(problems)
     experiment = read(config, found)
     if several:
         found += _sweep_problems(config)
-    folder = OmegaConf.select(config, "hydra.sweep.dir" if several else "hydra.run.dir")
     if not found:  # else it may be made of what is wrong
-        found += folder_problems("the folder of the run", Path(folder))
-    check(experiment, found, available_to(experiment))
+        folder = Path(OmegaConf.select(config, _folder_key(several)))
+        found += folder_problems("the folder of the run", folder)
+        if not found and _TIME.search(_folder_template(config, several)) is None:
+            found += existing_run_problems(folder / _first_job(config) if several else folder)
+    check(experiment, found, machines_of(experiment))
+
+
+def _folder_key(several: bool) -> str:
+    return "hydra.sweep.dir" if several else "hydra.run.dir"
+
+
+def _folder_template(config: DictConfig, several: bool) -> str:
+    """The folder of the run, or of a sweep's runs, as it is written: with its `${...}`."""
+    section = OmegaConf.to_container(config.hydra.sweep if several else config.hydra.run, resolve=False)
+    assert isinstance(section, dict)
+    return str(section["dir"])
+
+
+def _first_job(config: DictConfig) -> str:
+    """The folder of a sweep's first job, in that of the sweep; empty where only the sweep itself will know."""
+    try:
+        return str(OmegaConf.select(_changed(config, "hydra.job.num", 0), "hydra.sweep.subdir"))
+    except OmegaConfBaseException:
+        return ""  # each job looks again before it begins
+
+
+def _changed(config: DictConfig, key: str, value: str | int) -> DictConfig:
+    changed = OmegaConf.create(OmegaConf.to_container(config, resolve=False))  # Hydra's own is read-only
+    assert isinstance(changed, DictConfig)
+    OmegaConf.update(changed, key, value, force_add=True)
+    return changed
+
+
+def _folder_override(config: DictConfig, several: bool) -> list[str]:
+    """Where a folder is named by the time, makes a new one, and returns the override that has Hydra use it.
+
+    Runs that start in the same second, as those of a Slurm array may, would else share a folder.
+    """
+    from marlflow.experiment.folders import new_folder
+
+    key, template = _folder_key(several), _folder_template(config, several)
+    if _TIME.search(template) is None:
+        return []
+    now = time.localtime()
+    template = _TIME.sub(lambda found: time.strftime(found[1], now), template)
+    folder = Path(OmegaConf.select(_changed(config, key, template), key))
+    suffix = new_folder(folder).name.removeprefix(folder.name)
+    return [f"{key}={quoted(template + suffix)}"]
+
+
+def quoted(value: str) -> str:
+    """`value` as Hydra's command line takes it, whatever is in it; `${...}` keeps its meaning."""
+    return "'" + value.replace("'", "\\'") + "'"
 
 
 def _sweep_problems(config: DictConfig) -> Iterator[str]:
@@ -120,14 +176,28 @@ def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
 
 def job(config: DictConfig) -> float | None:
     """One run; the figure that `objective` names, for sweepers."""
+    from marlflow.experiment.folders import existing_run_problems
     from marlflow.experiment.schema import from_config
     from marlflow.experiment.train import train
 
-    return outcome(lambda: train(from_config(config), HydraConfig.get().runtime.output_dir))
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    if problems := list(existing_run_problems(run_dir)):  # first: whatever is logged goes to a file in it
+        raise ConfigInvalid(problems)
+    return outcome(lambda: train(from_config(config), run_dir, files=recorded(config)))
+
+
+def recorded(config: DictConfig) -> dict[str, str]:
+    """What a run keeps of its configuration, as Hydra itself would write it, by path.
+
+    Hydra would write it before the run is checked, over the files of a run that is there: hydra.output_subdir is null.
+    """
+    hydra_config: Any = HydraConfig.instance().cfg
+    files = {"config": config, "hydra": hydra_config, "overrides": hydra_config.hydra.overrides.task}
+    return {f".hydra/{name}.yaml": OmegaConf.to_yaml(content) for name, content in files.items()}
 
 
 def outcome(run: Callable[[], Result]) -> float | None:
-    """What comes of a run; KeyboardInterrupt or Terminated if a signal ended it, and what it raises."""
+    """The objective of a run; raises KeyboardInterrupt or Terminated if a signal ended it, and what the run raises."""
     from marlflow.experiment.interrupt import REASONS
 
     result = run()

@@ -132,6 +132,11 @@ def _cannot_import(target: str, module_path: str, error: ImportError) -> str:
     return f"{text}; is its package installed, and is the name right?"
 
 
+def comes_with_an_extra(module: str) -> bool:
+    """Whether one of marlflow's extras brings this top module; `import_factory` says which, where it is missing."""
+    return any(path.partition(".")[0] == module for path in _EXTRAS)
+
+
 def _hush(target: str) -> None:
     """Ignores, from now on, what the environment at `target` needlessly warns of."""
     for module, noise in _NOISE.items():

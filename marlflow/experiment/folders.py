@@ -1,7 +1,9 @@
-"""Whether a folder that a run is to write to can be made, before anything starts; nothing is left of the trial."""
+"""The folders that a run writes to: whether they can be made, and that each run has one of its own."""
 
 from __future__ import annotations
 
+import itertools
+import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,3 +20,28 @@ def folder_problems(setting: str, folder: Path) -> Iterator[str]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         yield f"{setting}: the folder {str(folder)!r:.200} cannot be made or written to: {reason}; choose another"
+
+
+def existing_run_problems(folder: Path) -> Iterator[str]:
+    """One sentence if there is a run in `folder`, which another one would mix with its own files."""
+    if any((folder / name).exists() for name in ("checkpoints", "metrics.jsonl")):
+        yield (
+            f"there is a run in {folder} already; continue it with `marlflow resume {shlex.quote(str(folder))}`, or "
+            "choose another directory"
+        )
+
+
+def new_folder(folder: Path) -> Path:
+    """Makes `folder`, or if it exists the first of `<folder>_2`, `<folder>_3`, ... that does not; returns its path.
+
+    Processes that start at the same time, on machines that share a file system as well, get different folders.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        made = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        try:
+            made.mkdir()  # fails if it exists, so only one process gets it
+        except FileExistsError:
+            continue
+        return made
+    raise AssertionError("numbers do not end")

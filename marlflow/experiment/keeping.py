@@ -167,16 +167,17 @@ def usable(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 @contextmanager
-def only_process_in(run_dir: Path) -> Iterator[None]:
-    """No other process runs in this directory; raises ConfigInvalid if one does. It ends with its process."""
+def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Iterator[None]:
+    """No other process runs in this directory; raises ConfigInvalid, with what to do `otherwise`, if one does.
+
+    It ends with its process.
+    """
     folder = os.open(run_dir, os.O_RDONLY)
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigInvalid(
-                [f"another process is running in {run_dir}; wait for its end, or interrupt it"]
-            ) from error
+            raise ConfigInvalid([f"another process is running in {run_dir}; {otherwise}, or interrupt it"]) from error
         except OSError as error:
             log.info("%s cannot be locked (%s): nothing keeps two processes from running in it", run_dir, error)
         yield

@@ -50,11 +50,15 @@ def memory_problems(
     """
     if experiment.runtime.address is not None:
         return
+    there = available_memory() if available_bytes is None else available_bytes
+    store = experiment.runtime.object_store_bytes
+    if store is not None and store > there:  # else Ray would refuse to start
+        yield (
+            f"runtime.object_store_bytes is {store:,} ({_written(store)}), and this machine has {_written(there)} of "
+            "memory left; lower it, or leave it null"
+        )
     needs = sorted(_needs(experiment, spec, players), key=lambda need: need.nbytes, reverse=True)
-    total, there = (
-        sum(need.nbytes for need in needs),
-        available_memory() if available_bytes is None else available_bytes,
-    )
+    total = sum(need.nbytes for need in needs)
     if total > there:
         large = [need for need in needs[:_MOST_NAMED] if need.nbytes > total // 100]
         named = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)

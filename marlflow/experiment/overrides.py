@@ -257,9 +257,17 @@ def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
             if choice is None:
                 yield f"{word.line}: to choose none, write {group}=[]"
             elif str(choice) not in options:
-                yield f"there is no {group} {str(choice)!r}{meant(str(choice), options, 'there are')}"
+                remedy = _of_their_own(group, str(choice)) or meant(str(choice), options, "there are")
+                yield f"there is no {group} {str(choice)!r}{remedy}"
     if package is None and group in _PACKAGED:
         yield f"{word.line} does not say whose: write {_PACKAGED[group]}={word.values()[0]}"
+
+
+def _of_their_own(group: str, choice: str) -> str | None:
+    """How an environment is written that somebody gave by its import path."""
+    if group != "env" or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", choice):
+        return None
+    return f": a name there is one of a configuration; for an import path write env=python env._target_={choice}"
 
 
 _PACKAGED = {

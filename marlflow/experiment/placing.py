@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 import torch
 
+from marlflow.base.errors import ConfigInvalid
 from marlflow.experiment.experiment import Experiment, Policy, PolicyPlacement, RunPlacement
+from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import Inference, Placement, Reservation
 
 _SMALLEST_GPU = 10_000
 """Ray counts GPUs in parts of so many."""
+_MOST_MACHINES = 10_000
 
 
 def placements(run: RunPlacement, policies: Mapping[str, Policy]) -> dict[str, Placement]:
@@ -110,3 +113,37 @@ def _device_problems(path: str, device: str | None, num_gpus: float) -> Iterator
             f"{path}.device is {device} and num_gpus 0: a process sees only the GPUs that it has a share of; "
             "raise num_gpus"
         )
+
+
+def described_machines(entries: object, setting: str) -> Machines:
+    """The machines of a cluster that is not here: `[{CPU: 16, GPU: 2, count: 4}, ...]`, `count` of them the same.
+
+    Amounts are by Ray's names of resources; `node` is a machine's address. `setting` is what messages call it. Raises
+    ConfigInvalid with all problems.
+    """
+    example = "such as [{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]"
+    listed = entries if isinstance(entries, Sequence) and not isinstance(entries, str) else [entries]
+    problems: list[str] = []
+    machines: list[dict[str, float]] = []
+    for number, entry in enumerate(listed):
+        if not isinstance(entry, Mapping) or not entry:
+            problems.append(f"{setting}[{number}] must be what a machine has, {example}, not {entry!r}")
+            continue
+        count = entry.get("count", 1)
+        if type(count) is not int or not 1 <= count <= _MOST_MACHINES:
+            problems.append(
+                f"{setting}[{number}].count must be a whole number from 1 to {_MOST_MACHINES:,}, not {count!r}"
+            )
+            continue
+        amounts = {str(name): value for name, value in entry.items() if name not in ("count", "node")}
+        for name, value in amounts.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                problems.append(f"{setting}[{number}].{name} must be a number, at least 0, not {value!r}")
+        if "node" in entry:
+            amounts[f"node:{entry['node']}"] = 1.0
+        machines += [amounts] * count
+    if not listed:
+        problems.append(f"{setting} has no machine; write what each has, {example}")
+    if problems:
+        raise ConfigInvalid(problems)
+    return Machines(machines, here=False)

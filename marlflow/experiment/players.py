@@ -54,8 +54,11 @@ def who_plays(experiment: Experiment, window: Window, problems: list[str]) -> Pl
 def _by_name(experiment: Experiment, window: Window, problems: list[str]) -> Players:
     mapping = {agent: group(agent) for agent in window.agents}
     groups = list(dict.fromkeys(mapping.values()))
-    for name in experiment.policies:
-        if name not in groups and name not in only_opponents(experiment):
+    lost = [name for name in experiment.policies if name not in groups and name not in only_opponents(experiment)]
+    if of_agents := [name for name in lost if name in mapping]:
+        problems.append(_mapping_wanted(of_agents, mapping, experiment.policies))
+    for name in lost:
+        if name not in of_agents:
             close = nearest(name, groups)
             remedy = f"did you mean {close!r}?" if close else "rename it, or give it a mapping rule"
             problems.append(
@@ -64,6 +67,25 @@ def _by_name(experiment: Experiment, window: Window, problems: list[str]) -> Pla
             )
     policies = {name: experiment.policies.get(name, experiment.default_policy) for name in groups}
     return Players(policies, _agents_of(mapping), mapping if window.declared else ByGroup(tuple(groups)))
+
+
+def _mapping_wanted(names: Sequence[str], groups: Mapping[str, str], policies: Collection[str]) -> str:
+    """What to write to have policies of the `names` of agents; `groups` has the group of each agent."""
+    rest = list(dict.fromkeys(group for agent, group in groups.items() if agent not in names))
+    rules = [(name, name) for name in names]
+    for name in rest:
+        agents = [agent for agent, own in groups.items() if own == name and agent not in names]
+        rules += [(agent, name) for agent in agents] if name in agents else [(f"{name}_*", name)]
+    listed = ", ".join(f'{{match: "{match}", policy: {policy}}}' for match, policy in rules)
+    missing = "".join(f" policy@policies.{name}=ppo" for name in rest if name not in policies)
+    who = f"policy {names[0]!r} has the name of an agent"
+    if len(names) > 1:
+        who = f"policies {' and '.join(map(repr, names))} have the names of agents"
+    here = ", ".join(dict.fromkeys(groups.values()))
+    return (
+        f"{who}, and without a mapping a policy plays the group of its name, here {here}; "
+        f"for policies of single agents write 'mapping=[{listed}]'{missing}"
+    )
 
 
 def _by_rules(experiment: Experiment, rules: Sequence[Rule], window: Window, problems: list[str]) -> Players:

@@ -23,7 +23,7 @@ from marlflow.experiment.experiment import Env, Experiment, Policy
 from marlflow.experiment.limits import limit_problems
 from marlflow.experiment.memory import memory_problems, parameters_of
 from marlflow.experiment.opponents import Pairings, pairings_of
-from marlflow.experiment.placing import device_problems, placements
+from marlflow.experiment.placing import device_problems, placement_problems, placements
 from marlflow.experiment.players import Players, who_plays
 from marlflow.experiment.records import looked_at, maker, offline_records, record_problems, records_of
 from marlflow.experiment.settings import WrongType, remarks, setting_problems
@@ -31,7 +31,7 @@ from marlflow.observe.record import PolicyMetrics
 from marlflow.policy.torso import build_torso
 from marlflow.rollout.matchups import Seats
 from marlflow.rollout.records.reading import Records
-from marlflow.runtime.resources import Asked, asked_by, asked_by_learner
+from marlflow.runtime.resources import Asked, Machines, asked_by, asked_by_learner, total
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
@@ -67,36 +67,38 @@ class Ready:
         return Seats(self.agents, self.players)
 
 
-def ready(experiment: Experiment, available: Mapping[str, float] | None = None) -> Ready:
+def ready(experiment: Experiment, machines: Machines | None = None) -> Ready:
     """Opens the environment once and checks everything; raises ConfigInvalid with all problems.
 
-    `available` is what the machines have, by Ray's names of resources; None leaves that unchecked.
+    `machines` is what there is for the run; None leaves that unchecked.
     """
-    found, problems = problems_of(experiment, available)
+    found, problems = problems_of(experiment, machines)
     if found is None or problems:
         raise ConfigInvalid(problems)
     return found
 
 
-def problems_of(experiment: Experiment, available: Mapping[str, float] | None = None) -> tuple[Ready | None, list[str]]:
+def problems_of(experiment: Experiment, machines: Machines | None = None) -> tuple[Ready | None, list[str]]:
     """As `ready`, but returns every problem: who knows of further ones can add them before raising."""
     limits = limit_problems(experiment)
     if any(isinstance(problem, WrongType) for problem in limits):
         return None, limits
-    found, problems = _checked(experiment, list(limits))
-    if available is not None and not any(_process_problems(experiment)):
-        problems += resource_problems(asked_by(found.spec) if found else _asked(experiment), available)
+    found, problems = _checked(experiment, list(limits), machines is None or machines.here)
+    if machines is not None and not any(_process_problems(experiment)):
+        asked, there = asked_by(found.spec) if found else _asked(experiment), machines.amounts
+        problems += resource_problems(asked, total(there), there, machines.whole)
     return found, problems
 
 
 def _process_problems(experiment: Experiment) -> Iterator[str]:
-    """Numbers of processes, or of what they take, that are out of their ranges: they cannot be added up."""
+    """Numbers of processes, or of what they take, that make no sense: they cannot be added up."""
     policies = [*experiment.policies.values(), experiment.default_policy]
     for part in (experiment.rollouts, experiment.placement, *(policy.placement for policy in policies)):
         yield from setting_problems(part)
+    yield from placement_problems(experiment)
 
 
-def _checked(experiment: Experiment, problems: list[str]) -> tuple[Ready | None, list[str]]:
+def _checked(experiment: Experiment, problems: list[str], on_this_machine: bool) -> tuple[Ready | None, list[str]]:
     try:
         with looked_at(experiment, problems) as window:
             agents = tuple(window.agents)
@@ -130,7 +132,8 @@ def _checked(experiment: Experiment, problems: list[str]) -> tuple[Ready | None,
     pairings = pairings_of(experiment, seats, able, fitting, problems)
     spec = replace(_spec(experiment, players, spaces, records), opponents=pairings.opponents)
     problems += [problem for name in spec.learning for problem in _window_problems(name, policies[name], spec)]
-    problems += memory_problems(experiment, spec, fitting)
+    if on_this_machine:
+        problems += memory_problems(experiment, spec, fitting)
     if not problems:  # else there may be no memory to look at what acts
         problems += adaptation_problems(spec, has_tasks)
     return (None, problems) if problems else (Ready(experiment, spec, agents, fitting, state_space, pairings), [])

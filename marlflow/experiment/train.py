@@ -14,7 +14,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
 from marlflow.experiment.experiment import Experiment
-from marlflow.experiment.folders import folder_problems
+from marlflow.experiment.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import check_identity, kept_at, newest, only_process_in, passed_over
 from marlflow.experiment.notes import notes_of
@@ -32,8 +32,11 @@ from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.resources import Machines, without_cuda
 
 log = logging.getLogger("marlflow")
+
+_FOLDER_NAME = "%Y-%m-%d_%H-%M-%S"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,49 +59,57 @@ class Result:
         return frame(self.run_dir / METRICS)
 
 
-def train(experiment: Experiment, run_dir: Path | str | None = None) -> Result:
+def train(
+    experiment: Experiment, run_dir: Path | str | None = None, *, files: Mapping[str, str] | None = None
+) -> Result:
     """Trains until a stop condition holds. Raises InvalidInput, with every problem, before anything starts.
 
-    Raises what ended the run if it went wrong, once a checkpoint is taken where one can be.
+    Without a `run_dir` the run gets a new folder `runs/<name>/<time>`. `files` are text files to write there, by path.
+    Nothing in an existing run's folder is changed. Raises what ended the run if it went wrong, once a checkpoint is
+    taken where one can be.
     """
-    made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
-    where = Path(run_dir) if run_dir is not None else Path("runs") / experiment.name / time.strftime("%Y%m%d_%H%M%S")
-    if any((where / name).exists() for name in ("checkpoints", "metrics.jsonl")):
-        raise ConfigInvalid([f"there is a run in {where} already; go on with it (resume), or choose another directory"])
-    if problems := list(folder_problems("the run's directory", where)):
+    made, runtime = check(experiment, machines=machines_of(experiment)), runtime_of(experiment)
+    named = Path("runs") / experiment.name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
+    problems = list(folder_problems("the run's directory", named))
+    if run_dir is not None:
+        problems += existing_run_problems(named)
+    if problems:
         raise ConfigInvalid(problems)
-    where.mkdir(parents=True, exist_ok=True)
-    return _go(made, runtime, where, None)
+    if run_dir is None:
+        named = new_folder(named)
+    named.mkdir(parents=True, exist_ok=True)
+    return _go(made, runtime, named, None, files or {})
 
 
-def resume(experiment: Experiment, run_dir: Path | str) -> Result:
+def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, str] | None = None) -> Result:
     """Goes on from the newest whole checkpoint in `run_dir`, in that directory; otherwise as `train`.
 
     `experiment` is what was run there, perhaps with a longer stop, another placement or another number of workers.
-    Raises CheckpointUnusable if nothing there is whole, or lists what makes it another run.
+    `files` are text files to write there, by path, once everything is restored. Raises CheckpointUnusable if nothing
+    there is whole, or lists what makes it another run.
     """
     where = Path(run_dir)
     if not where.is_dir():
         raise ConfigInvalid([f"there is no directory {where}; resume needs that of a run"])
-    made, runtime = check(experiment, available=available_to(experiment)), runtime_of(experiment)
+    made, runtime = check(experiment, machines=machines_of(experiment)), runtime_of(experiment)
     checkpoint = newest(where)
     check_identity(checkpoint, made)
-    return _go(made, runtime, where, checkpoint)
+    return _go(made, runtime, where, checkpoint, files or {})
 
 
-def check(
-    experiment: Experiment | None, found: Sequence[str] = (), available: Mapping[str, float] | None = None
-) -> Ready:
+def check(experiment: Experiment | None, found: Sequence[str] = (), machines: Machines | None = None) -> Ready:
     """Everything that can be known to be wrong before a run starts, for every command that runs one or shows it.
 
     `found` is what was wrong with the configuration that the experiment was read from; it is None if that says no
-    environment. `available` are the resources that the run will find, from `available_to`; None, as when a plan is
-    drawn for another machine, leaves them unchecked. Raises InvalidInput with all problems.
+    environment. `machines` is what the run will find, from `machines_of`; None if that is not known yet. Raises
+    InvalidInput with all problems.
     """
     made, problems = None, list(found)
     if experiment is not None:
-        made, more = problems_of(experiment, available)
+        made, more = problems_of(experiment, machines)
         problems += more
+        if made is not None and experiment.runtime.name == "inline":
+            problems += without_cuda(replace(made.spec, inference=None))
     if made is None or problems:
         raise ConfigInvalid(problems)
     drawn_plan(made.experiment, made.spec).check()
@@ -107,26 +118,42 @@ def check(
     return made
 
 
-def available_to(experiment: Experiment | None) -> Mapping[str, float] | None:
-    """The resources that this machine, or the cluster that Ray has joined, has for a run; None if that is not known."""
-    return None if experiment is None else runtime_of(experiment).available()
+def machines_of(experiment: Experiment | None) -> Machines | None:
+    """What this machine, or the cluster that Ray has joined, has for a run; None if that is not known yet."""
+    return None if experiment is None else runtime_of(experiment).machines()
 
 
-def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None) -> Result:
-    with only_process_in(where), logged_in(where):
-        for text in preamble(made.experiment):
-            log.info(text)
-        try:
-            return _run(made, runtime, where, checkpoint)
-        except MarlflowError as error:
-            log.info("ended by %s: %s", type(error).__name__, error)
-            raise
+def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
+    """As `machines_of`; the cluster at `runtime.address` is joined for a moment, to see what it has free."""
+    if experiment is None or experiment.runtime.name == "inline" or experiment.runtime.address is None:
+        return machines_of(experiment)
+    from marlflow.runtime.ray.joining import free_machines
+
+    return free_machines(experiment.runtime.address)
 
 
-def _run(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None) -> Result:
-    experiment, notes = made.experiment, [] if checkpoint is None else passed_over(checkpoint)
-    for text in notes:
-        log.warning(text)
+def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]) -> Result:
+    otherwise = "choose another directory for this run" if checkpoint is None else "wait for its end"
+    with only_process_in(where, otherwise):
+        # Again, for another process may have run here since: no file in the folder was changed until now.
+        if checkpoint is None and (problems := list(existing_run_problems(where))):
+            raise ConfigInvalid(problems)
+        with logged_in(where):
+            for text in preamble(made.experiment):
+                log.info(text)
+            try:
+                return _go_alone(made, runtime, where, checkpoint, files)
+            except MarlflowError as error:
+                log.info("ended by %s: %s", type(error).__name__, error)
+                raise
+
+
+def _go_alone(
+    made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
+) -> Result:
+    experiment = made.experiment
+    if checkpoint is None:
+        _write(files, where)
     with ExitStack() as stack:
         run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
         recorded = recording(experiment, made.spec, made.players, where, run_name)
@@ -138,19 +165,22 @@ def _run(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | No
         interrupt = Interrupt(experiment.stop.grace_s, shown.notice)
         stack.enter_context(interrupt.listening())
         stack.callback(runtime.close)
-        for text in (*notes, f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
+        for text in (*_passed_over(checkpoint), f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
             shown.notice(text)
+        run: Run | None = None
         with _says_if_lost(interrupt, where):
-            run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
-            stack.callback(run.reporting.close)
-            interrupt.begin()
             try:
+                run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
+                stack.callback(run.reporting.close)
+                if checkpoint is not None:
+                    _write(files, where)  # not before: a resume that could not begin leaves them as they were
+                interrupt.begin()
                 run.run()
             except (StageFailed, KeyboardInterrupt) as ended:
                 if _loss(interrupt, ended) is None:
-                    if isinstance(ended, StageFailed):
+                    if run is not None and isinstance(ended, StageFailed):
                         run.report()
-                    shown.notice(_how_to_go_on(run.kept_at, where))
+                    shown.notice(_how_to_go_on(kept_at(where) if run is None else run.kept_at, where))
                 raise
             if interrupt.asked or run.failure is not None:
                 shown.notice(_how_to_go_on(run.kept_at, where))
@@ -160,6 +190,21 @@ def _run(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | No
         raise run.failure
     objective = experiment.objective
     return Result(where, run.last, run.stopped_by, None if objective is None else figure(run.last, objective))
+
+
+def _write(files: Mapping[str, str], where: Path) -> None:
+    for name, text in files.items():
+        path = where / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _passed_over(checkpoint: Checkpoint | None) -> Sequence[str]:
+    """Says which newer checkpoints are not used; nothing for a run that begins."""
+    notes = passed_over(checkpoint) if checkpoint is not None else []
+    for text in notes:
+        log.warning(text)
+    return notes
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class PlainConsole:
         """Write the summary."""
         if not self._closed:
             self._closed = True
-            self._write(f"{_summary(self._last)}; kept in {self._run_dir}")
+            self._write(f"{_summary(self._last)}; its folder is {self._run_dir}")
 
     def _write(self, line: str) -> None:
         self._file.write(line + "\n")

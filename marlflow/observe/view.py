@@ -49,7 +49,7 @@ class View:
             yield _line(Text(f"{wording.duration(self.clock_s)}  waiting for the first report"))
         else:
             yield from self._report(self.now, options)
-        yield _line(Text(f"kept in {self.info.run_dir}", style="bright_black"))
+        yield _line(Text(f"folder: {self.info.run_dir}", style="bright_black"))
 
     def _report(self, now: MetricsRecord, options: ConsoleOptions) -> Iterator[RenderableType]:
         rows = None if self.rows is None else self.rows - max(0, _evaluation(now, options.max_width).count("\n") - 1)

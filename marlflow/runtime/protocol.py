@@ -12,6 +12,7 @@ from marlflow.replay.protocol import Replay
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.protocol import Workers
 from marlflow.runtime.moved import DriverPlace
+from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import RunSpec, policy_of_replay
 
 
@@ -66,8 +67,8 @@ class Runtime(Protocol):
     `keep` and `restore`, `pack` and `unpack` block; they are for when nothing is in flight.
     """
 
-    def available(self) -> Mapping[str, float] | None:
-        """What the machines have free, by Ray's names of resources; None if it is not known, or does not matter."""
+    def machines(self) -> Machines | None:
+        """What the machines have; None if that is only known when the run starts, or does not matter."""
         ...
 
     def start(

@@ -15,6 +15,25 @@ _SLACK = 1e-9
 """For sums of fractions."""
 
 
+class Lacking(str):
+    """A problem that other machines than these would not have."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What each machine has for a run, by Ray's names of resources.
+
+    `here` says whether it is the machine of this process alone, so that its memory can be looked at as well. `whole` is
+    what all machines have together, if `amounts` is only what others have left free of it.
+    """
+
+    amounts: Sequence[Mapping[str, float]]
+    here: bool
+    whole: Mapping[str, float] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One process: what it is for, what it takes, and which other it must be on one machine with."""
@@ -59,11 +78,15 @@ def asked_by_learner(policy: str, placement: Placement, replays: Sequence[str]) 
 
 
 def problems(
-    asked: Sequence[Asked], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
+    asked: Sequence[Asked],
+    available: Mapping[str, float],
+    machines: Sequence[Mapping[str, float]] = (),
+    whole: Mapping[str, float] | None = None,
 ) -> list[str]:
     """One sentence for each resource of which more is asked than there is, and one if nothing is left to share.
 
     `machines` is what each machine of the cluster has; where that is known, so is what no single one of them can take.
+    `whole` is what all of them have, if `available` is only what others have left free of it.
     """
     wanted: Counter[str] = Counter()
     by_whom: dict[str, list[str]] = {}
@@ -71,10 +94,9 @@ def problems(
         for resource, amount in explicit(one.takes).items():
             wanted[resource] += amount  # type: ignore[assignment]  # fractions are meant
             by_whom.setdefault(resource, []).append(f"{amount:g} for {one.what}")
-    found = [
-        f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but there "
-        f"{'is' if available.get(resource, 0.0) == 1 else 'are'} {available.get(resource, 0.0):g}; "
-        f"lower the reservations{_instead(resource, available)}"
+    found: list[str] = [
+        f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but "
+        + _too_little(resource, amount, available, whole or available)
         for resource, amount in wanted.items()
         if amount > available.get(resource, 0.0) + _SLACK
     ]
@@ -85,7 +107,18 @@ def problems(
             f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
             "until other runs have ended"
         )
-    return found or list(_too_big(asked, machines))
+    return [Lacking(problem) for problem in found or _too_big(asked, machines)]
+
+
+def _too_little(resource: str, amount: float, available: Mapping[str, float], whole: Mapping[str, float]) -> str:
+    """How much of a resource there is, and what to do: to wait, if it would be enough once others have ended."""
+    there, all_of_it = available.get(resource, 0.0), whole.get(resource, 0.0)
+    if there < all_of_it and amount <= all_of_it + _SLACK:
+        return (
+            f"of {all_of_it:g} only {there:g} {'is' if there == 1 else 'are'} free, and other runs hold the rest; wait "
+            "until they have ended, or lower the reservations"
+        )
+    return f"there {'is' if there == 1 else 'are'} {there:g}; lower the reservations{_instead(resource, available)}"
 
 
 def _instead(resource: str, available: Mapping[str, float]) -> str:
@@ -103,7 +136,7 @@ def _too_big(asked: Sequence[Asked], machines: Sequence[Mapping[str, float]]) ->
         takes: Counter[str] = Counter()
         for one in together:
             takes.update(explicit(one.takes))  # fractions are meant
-        if machines and not any(_holds(machine, takes) for machine in machines):
+        if machines and not any(holds(machine, takes) for machine in machines):
             # The machine that has most of it: no user wants to read the list of a hundred.
             largest = max(machines, key=lambda machine: sum(min(1.0, machine.get(r, 0.0) / takes[r]) for r in takes))
             yield (
@@ -131,7 +164,17 @@ def _shown(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {resource}" for resource, amount in amounts.items())
 
 
-def _holds(machine: Mapping[str, float], takes: Mapping[str, float]) -> bool:
+def total(machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What all machines have together."""
+    found: dict[str, float] = {}
+    for machine in machines:
+        for resource, amount in machine.items():
+            found[resource] = round(found.get(resource, 0.0) + amount, 4)
+    return found
+
+
+def holds(machine: Mapping[str, float], takes: Mapping[str, float]) -> bool:
+    """Whether a machine has what is taken of it."""
     return all(amount <= machine.get(resource, 0.0) + _SLACK for resource, amount in takes.items())
 
 
@@ -192,7 +235,7 @@ def _packs(bundles: Sequence[Mapping[str, float]], machines: Sequence[Mapping[st
     """Whether all bundles find a place, the largest first, each on the first machine that has room."""
     left = [dict(machine) for machine in machines]
     for bundle in sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0.0), bundle.get("CPU", 0.0)), reverse=True):
-        room = next((machine for machine in left if _holds(machine, bundle)), None)
+        room = next((machine for machine in left if holds(machine, bundle)), None)
         if room is None:
             return False
         for resource, amount in bundle.items():

@@ -77,23 +77,16 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
 
-def test_the_placement_is_that_of_the_dataclass() -> None:
-    assert _read(CONF / "placement" / "cpu.yaml") == _defaults(RunPlacement)
-
-
 @pytest.mark.parametrize("path", sorted(CONF.glob("placement/*.yaml")), ids=within)
-def test_a_placement_says_only_what_differs_from_that_on_cpus(path: Path) -> None:
-    if path.stem == "cpu":
-        return
-    values, on_cpus = _read(path), _read(CONF / "placement" / "cpu.yaml")
-    assert values.pop("defaults") == ["cpu", "_self_"]
+def test_a_placement_says_only_what_differs_so_that_several_go_together(path: Path) -> None:
+    values, usual = _read(path), _defaults(RunPlacement)
     learners = values.pop("learners", {})
     if "inference" in values:
         assert values.pop("inference") == {**_defaults(Inference), "num_gpus": 1.0}
-    assert values.keys() <= on_cpus.keys()
-    assert learners.keys() <= on_cpus["learners"].keys()
-    assert not [key for key in values if values[key] == on_cpus[key]]
-    assert not [key for key in learners if learners[key] == on_cpus["learners"][key]]
+    assert values.keys() <= usual.keys()
+    assert learners.keys() <= usual["learners"].keys()
+    assert not [key for key in values if values[key] == usual[key]]
+    assert not [key for key in learners if learners[key] == usual["learners"][key]]
 
 
 LEARNING = sorted(path.stem for path in CONF.glob("policy/*.yaml") if path.stem not in ("random", "scripted"))
@@ -114,12 +107,13 @@ def test_the_runtimes_are_those_of_the_dataclass() -> None:
 
 def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
     root = _read(CONF / "train.yaml")
-    composed = {"env", "runtime", "placement", "default_policy"}
+    composed = {"env", "runtime", "default_policy"}
     assert set(root) - {"defaults", "hydra"} == {field.name for field in dataclasses.fields(Experiment)} - composed
     assert root["evaluation"] == _defaults(Evaluation)
     assert root["faults"] == _defaults(Faults)
     assert root["log"] == _defaults(Log)
     assert root["rollouts"] == _defaults(Rollouts)
+    assert root["placement"] == _defaults(RunPlacement)
     run = _defaults(Experiment)
     assert root["stop"] == {**_defaults(Stop), "env_steps": run["stop"]["env_steps"]}
     for name in ("seed", "objective", "policies", "mapping"):

@@ -1,5 +1,6 @@
 """Every bad input: one clear error that names the remedy, before anything starts, exit code 2 and no traceback."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -254,11 +255,74 @@ CASES = {
         ["train", "env.step_timeout_s=nan"],
         "env.step_timeout_s must be a number, at least 0.001 and at most 1e+06 seconds, not nan",
     ),
+    "machines that are none": (
+        ["plan", "--machines", "16"],
+        "--machines[0] must be what a machine has, such as [{CPU: 16, GPU: 2, count: 4}, {CPU: 64}], not 16",
+    ),
+    "no machines": (["plan", "--machines", "[]"], "--machines has no machine; write what each has, such as "),
+    "machines that cannot be read": (["plan", "--machines", "[{CPU"], "--machines cannot be read ("),
+    "an amount that is none": (
+        ["plan", "--machines", "{CPU: lots}"],
+        "--machines[0].CPU must be a number, at least 0, not 'lots'",
+    ),
+    "a count that is none": (
+        ["plan", "--machines", "{CPU: 1, count: 0}"],
+        "--machines[0].count must be a whole number from 1 to 10,000, not 0",
+    ),
+    "machines of one process": (
+        ["plan", "--machines", "{CPU: 16}", "runtime=inline"],
+        "--machines is for runtime=ray, and runtime=inline is one process here; leave one of the two out",
+    ),
+    "machines that are too small": (
+        ["plan", "--machines", "[{CPU: 2, count: 3}]", "placement.learners.num_cpus=4"],
+        "learner cart asks for 4 CPU on one machine, and the largest of the 3 can give 2 CPU; lower the reservation",
+    ),
+    "an environment by its import path": (
+        ["train", "env=my_module.Env"],
+        "there is no env 'my_module.Env': a name there is one of a configuration; for an import path write "
+        "env=python env._target_=my_module.Env",
+    ),
     "lost folder": (
         ["plan", "--config-dir", "/no/such/folder"],
         "the configuration folder /no/such/folder does not exist",
     ),
 }
+
+
+PROPOSALS: dict[str, tuple[list[str], str, list[str]]] = {
+    "one agent": (
+        ["env=connect_four", "policy@policies.player_0=dqn"],
+        "policy 'player_0' has the name of an agent, and without a mapping a policy plays the group of its name, here "
+        "player; for policies of single agents write ",
+        ["policy player_0 (dqn) plays player_0", "policy player (ppo) plays player_1"],
+    ),
+    "every agent": (
+        ["env=connect_four", "policy@policies.player_0=dqn", "policy@policies.player_1=ppo"],
+        "policies 'player_0' and 'player_1' have the names of agents, ",
+        ["policy player_0 (dqn) plays player_0", "policy player_1 (ppo) plays player_1"],
+    ),
+    "an agent beside a group": (
+        [TAG, "policy@policies.adversary_1=dqn", "policy@policies.agent=dqn"],
+        "policy 'adversary_1' has the name of an agent, ",
+        [
+            "policy adversary (ppo) plays adversary_0, adversary_2",
+            "policy adversary_1 (dqn) plays adversary_1",
+            "policy agent (dqn) plays agent_0",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROPOSALS)
+def test_a_policy_for_a_single_agent_is_told_the_mapping_that_it_needs(marlflow: Marlflow, case: str) -> None:
+    words, beginning, players = PROPOSALS[case]
+    refused = marlflow("train", *words)
+    assert refused.code == 2
+    assert refused.err.startswith(f"error: {beginning}")
+    proposed = shlex.split(refused.err.partition(" write ")[2])
+    planned = marlflow("plan", *words, *proposed)
+    assert (planned.code, planned.err) == (0, "")
+    assert sorted(line for line in planned.out.splitlines() if line.startswith("policy ")) == sorted(players)
 
 
 @pytest.mark.parametrize(("words", "message"), CASES.values(), ids=CASES)

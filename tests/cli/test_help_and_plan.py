@@ -56,12 +56,61 @@ def test_a_plan_says_who_plays_whom_and_draws_each_policys_flow(marlflow: Marlfl
     assert not list(tmp_path.iterdir())
 
 
-def test_a_plan_for_a_machine_with_gpus_is_drawn_on_one_without(marlflow: Marlflow) -> None:
-    words = ("env=cartpole_team", "placement.learners.num_gpus=999", "runtime=ray")
-    assert marlflow("plan", *words).code == 0
-    refused = marlflow("train", *words)
-    assert refused.code == 2
-    assert "999 GPU" in refused.err
+ELSEWHERE = "; to plan for other machines, describe them: --machines '[{CPU: 16, GPU: 2, count: 4}]'"
+GPUS = ("placement=gpu_per_policy", "placement.learners.num_gpus=999")
+
+
+@pytest.mark.parametrize("words", [GPUS, (*GPUS, "runtime=ray", "rollouts.num_workers=3")])
+def test_a_plan_is_refused_where_a_run_would_be_and_says_how_to_plan_for_other_machines(
+    marlflow: Marlflow, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    planned, trained = marlflow("plan", *words), marlflow("train", *words)
+    assert (planned.code, trained.code) == (2, 2)
+    assert trained.err.startswith("error: the run asks for 999 GPU (999 for learner cart), but there are ")
+    assert planned.err == f"{trained.err.rstrip()}{ELSEWHERE}\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_that_is_not_there_is_said_inline_too(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    words = ("runtime=inline", "placement=gpu_per_policy")
+    planned, trained = marlflow("plan", *words), marlflow("train", *words)
+    assert (planned.code, trained.code) == (2, 2)
+    assert planned.err == trained.err
+    assert planned.err.startswith("error: the learner of policy 'cart' is to compute on cuda, and torch sees no GPU")
+
+
+def placed(out: str) -> list[str]:
+    lines = out.splitlines()
+    return lines[next(number for number, line in enumerate(lines) if line.startswith("placement")) :]
+
+
+def test_a_plan_says_who_gets_what_of_this_machine(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marlflow.runtime.ray.runtime.local_resources", lambda: {"CPU": 2.0, "GPU": 1.0})
+    assert placed(marlflow("plan", "experiment=simple_tag_ppo_dqn", "placement=one_gpu").out) == [
+        "placement on this machine (2 CPU, 1 GPU)",
+        "  rollout workers 0, 1  0.5 CPU each",
+        "  learner adversary     0.5 CPU, 0.5 of GPU 0; computes on cuda",
+        "  learner agent         0.5 CPU, 0.5 of GPU 0; computes on cuda",
+    ]
+    assert placed(marlflow("plan", "runtime=inline").out) == [
+        "placement: one process, without Ray; learner cart on cpu"
+    ]
+
+
+def test_a_plan_for_machines_that_are_described(marlflow: Marlflow) -> None:
+    words = ("placement=[cluster,gpu_per_policy]", "rollouts.num_workers=12", "policy@policies.cart=dqn")
+    own = ("policies.cart.placement.replay=own", "policies.cart.placement.node=10.0.0.7")
+    machines = ("--machines", "[{CPU: 16, GPU: 2, node: 10.0.0.7}, {CPU: 8, fpga: 1, count: 2}]")
+    assert placed(marlflow("plan", *words, *own, *machines).out) == [
+        "placement on 3 machines (10.0.0.7: 16 CPU, 2 GPU; machine 2: 8 CPU, 0 GPU, 1 fpga; "
+        "machine 3: 8 CPU, 0 GPU, 1 fpga), as Ray may choose it",
+        "  rollout workers 0, 3, 6, 9   machine 2  1 CPU each",
+        "  rollout workers 1, 4, 7, 10  machine 3  1 CPU each",
+        "  rollout workers 2, 5, 8, 11  10.0.0.7   1 CPU each",
+        "  learner cart                 10.0.0.7   1 CPU, GPU 0; computes on cuda",
+        "  replay cart                  10.0.0.7   1 CPU",
+    ]
 
 
 def test_a_plan_as_mermaid(marlflow: Marlflow) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+from marlflow.base.errors import ConfigInvalid
+from marlflow.cli import resume
 from marlflow.experiment.keeping import newest
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
@@ -218,3 +223,73 @@ def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch
     monkeypatch.setenv("COMP_POINT", str(len(line)))
     said = marlflow("--shell-completion", "query=bash")
     assert (said.code, said.out) == (0, offered)
+
+
+# -- from another folder ----------------------------------------------------------------------------------------------
+
+MODULE = (
+    "from marlflow.env.cartpole_team import parallel_env\n\ndef own_env():\n    return parallel_env(num_agents=2)\n"
+)
+OWN_ENV = ("env=python", "env._target_=resumed_module.own_env", "record={folder: rows}")
+
+
+@pytest.fixture
+def project(marlflow: Marlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a module of the user's and a run of it; this process is elsewhere, and knows nothing of it."""
+    (folder := tmp_path / "project").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "resumed_module.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert marlflow("train", *OWN_ENV, *WORDS).code == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(folder)])
+    del sys.modules["resumed_module"]
+    yield folder
+    sys.modules.pop("resumed_module", None)
+    importlib.invalidate_caches()
+
+
+def test_it_goes_on_from_any_folder_with_the_users_modules_and_paths(marlflow: Marlflow, project: Path) -> None:
+    for stop in (600, 800):
+        said = marlflow("resume", "../project/run", f"stop.env_steps={stop}")
+        assert (said.code, said.err) == (0, "")
+        assert newest(project / "run").env_steps == stop
+        assert Path.cwd() == project.parent / "elsewhere"
+        sys.path.remove(str(project))
+        del sys.modules["resumed_module"]
+    assert list((project / "rows").rglob("*.parquet"))
+    assert not list((project.parent / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_module_that_is_not_found_names_the_folder_to_start_from(
+    marlflow: Marlflow, project: Path, is_gone: bool
+) -> None:
+    if is_gone:
+        project.rename(project.parent / "moved")
+    else:
+        (project / "resumed_module.py").unlink()
+        shutil.rmtree(project / "__pycache__", ignore_errors=True)
+    run = project.parent / ("moved" if is_gone else "project") / "run"
+    before = content(run)
+    said = marlflow("resume", str(run))
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        f"error: this run needs module resumed_module, which cannot be found; it was started in {project}"
+        f"{', which is not there any more' if is_gone else ''}: resume in the folder that has it, or set PYTHONPATH as "
+        "then\n"
+    )
+    assert content(run) == before
+
+
+def test_a_package_that_an_extra_brings_is_left_to_the_error_that_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(resume, "find_spec", lambda _: None)
+    check = resume._check_modules
+    check(OmegaConf.create({"env": {"_target_": "mpe2.simple_tag_v3.parallel_env"}}), tmp_path)
+    with pytest.raises(
+        ConfigInvalid, match=f"needs module mine, .* it was started in {tmp_path}: resume in the folder"
+    ):
+        check(OmegaConf.create({"mapping": [{"_target_": "mine.seats"}]}), tmp_path)

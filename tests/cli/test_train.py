@@ -102,7 +102,7 @@ def test_resources_that_the_machine_does_not_have_are_said_with_all_else(marlflo
 
 
 def test_an_interrupted_command_ends_with_130(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*arguments: object) -> None:
+    def interrupted(*arguments: object, **files: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("marlflow.experiment.train.train", interrupted)

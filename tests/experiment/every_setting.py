@@ -66,7 +66,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def run_values() -> dict[str, Any]:
     """A run with every key of every section: of what can be left out too."""
-    taken = {**_read(CONF / "placement" / "cpu.yaml")["learners"], "resources": {"fpga": 1.0}, "node": "10.0.0.1"}
+    root = _read(CONF / "train.yaml")
+    taken = {**root["placement"]["learners"], "resources": {"fpga": 1.0}, "node": "10.0.0.1"}
     process = {name: taken[name] for name in ("num_cpus", "num_gpus", "resources", "node")}
     policy = _read(CONF / "policy" / "ppo.yaml")
     policy |= {
@@ -75,7 +76,6 @@ def run_values() -> dict[str, Any]:
         "placement": {**taken, "stages": {"Advantages": "worker"}},
         "experience": {"folder": "records", "policy": "cart", "passes": 1},
     }
-    root = _read(CONF / "train.yaml")
     return {
         **root,
         "name": "cartpole_team",
@@ -85,10 +85,9 @@ def run_values() -> dict[str, Any]:
         "mapping": [{"match": "*", "policy": "cart"}],
         "rollouts": {**root["rollouts"], "placement": process},
         "placement": {
+            **root["placement"],
             "learners": taken,
-            "shared_gpus": None,
             "inference": {**process, "device": "cpu"},
-            "spread": False,
         },
         "runtime": _read(CONF / "runtime" / "ray.yaml"),
         "stop": {**root["stop"], "policies": {"cart": {"return_mean": 1.0}}},

@@ -73,3 +73,14 @@ def test_parameters_are_counted_without_memory_where_that_is_possible() -> None:
     assert parameters_of(lambda: nn.Linear(10**6, 10**6)) == 10**12 + 10**6
     assert parameters_of(lambda: nn.Linear(2**40, 2**40)) == 2**62
     assert parameters_of(lambda: torch.zeros(3).numpy()) is None
+
+
+def test_an_object_store_larger_than_the_memory_is_refused_before_ray_refuses_to_start() -> None:
+    made = ready(small_run())
+    experiment = dataclasses.replace(made.experiment, runtime=RuntimeChoice("ray", object_store_bytes=2**40))
+    (problem,) = memory_problems(experiment, made.spec, made.players, available_bytes=2**39)
+    assert problem == (
+        "runtime.object_store_bytes is 1,099,511,627,776 (1.0 TiB), and this machine has 512.00 GiB of memory left; "
+        "lower it, or leave it null"
+    )
+    assert list(memory_problems(experiment, made.spec, made.players, available_bytes=2**41)) == []

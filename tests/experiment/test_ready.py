@@ -29,6 +29,7 @@ from marlflow.experiment.ready import problems_of, ready
 from marlflow.policy.torso import CNN
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import Inference, Placement, Reservation
 from tests.experiment.composition import algorithms
 
@@ -196,13 +197,16 @@ def test_problems_of_placement_are_found_at_once() -> None:
 
 def test_what_the_run_takes_is_held_against_what_there_is() -> None:
     shared = dataclasses.replace(FARM, placement=RunPlacement(shared_gpus=1.0, inference=Inference(num_gpus=1)))
-    assert problems_of(shared, {"CPU": 4.0, "GPU": 2.0})[1] == []
-    (problem,) = problems_of(shared, {"CPU": 4.0, "GPU": 1.0})[1]
+    assert problems_of(shared, Machines([{"CPU": 4.0, "GPU": 2.0}], here=True))[1] == []
+    (problem,) = problems_of(shared, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1]
     shares = ", ".join(f"0.3333 for learner {name}" for name in ("fox", "hen", "farmer"))
     assert problem.startswith(f"the run asks for 1.9999 GPU ({shares}, 1 for inference), but there is 1; ")
     # Also of an environment that cannot be opened, as far as is known then.
     broken = dataclasses.replace(shared, env=Env("nowhere.env"), policies={"fox": Policy(), "hen": Policy(Random())})
-    assert "(1 for learner fox, 1 for inference)" in problems_of(broken, {"CPU": 4.0, "GPU": 1.0})[1][-1]
+    assert (
+        "(1 for learner fox, 1 for inference)"
+        in problems_of(broken, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1][-1]
+    )
 
 
 def test_a_gpu_that_is_not_there_is_said_before_anything_starts_inline(monkeypatch: pytest.MonkeyPatch) -> None:

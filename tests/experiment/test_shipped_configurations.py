@@ -173,6 +173,17 @@ def test_each_placement_can_be_chosen() -> None:
     assert {name for name, one in chosen.items() if one.placement.inference} == {"inference_gpu"}
 
 
+def test_several_placements_go_together_in_any_order() -> None:
+    problems: list[str] = []
+    for words in ("cluster,gpu_per_policy,inference_gpu", "inference_gpu,gpu_per_policy,cluster"):
+        with composing():
+            experiment = read(composed([f"placement=[{words}]"]), problems)
+        assert experiment is not None
+        placed = experiment.placement
+        assert (placed.spread, placed.learners.num_gpus, placed.inference is not None) == (True, 1.0, True)
+    assert problems == []
+
+
 def test_a_policy_can_be_placed_by_itself_and_so_can_a_stage() -> None:
     made = ready_of(
         "experiment=simple_tag_ppo_dqn",

@@ -44,9 +44,10 @@ def test_the_last_line_sums_up() -> None:
         "ended after 0:00:08, 2,000 env steps, 20 episodes "
         "(rollout workers: environments 50%, policies 33%, bookkeeping 17%): "
         "adversary return -10.50 (eval greedy vs random 7.25 +- 1.50 over 20 episodes); "
-        "agent return 18.00 (eval greedy vs random 7.25 +- 1.50 over 20 episodes); goal return -; kept in runs/tag"
+        "agent return 18.00 (eval greedy vs random 7.25 +- 1.50 over 20 episodes); goal return -; "
+        "its folder is runs/tag"
     )
-    assert lines_of()[-1] == "ended before the first report; kept in runs/tag"
+    assert lines_of()[-1] == "ended before the first report; its folder is runs/tag"
 
 
 def test_an_evaluation_is_in_the_line_of_its_report_and_in_the_last() -> None:

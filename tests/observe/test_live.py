@@ -62,7 +62,7 @@ def test_a_wide_view_shows_every_policy_in_full() -> None:
     heads = [line.strip() for line in text.splitlines()[4:7]]
     assert heads == ["eval", "greedy", "vs random"]
     assert "at 1.50k" in text
-    assert "kept in runs/tag" in text
+    assert "folder: runs/tag" in text
 
 
 def test_the_stage_table_says_who_is_busy_and_who_waits() -> None:
@@ -151,7 +151,7 @@ def test_the_last_state_stays_on_screen_once(terminal: Console) -> None:
         line for line in shown if line.startswith("0:00:08  2,000 env steps")
     ]
     assert sum(line.startswith("policy") for line in shown) == 1
-    assert sum("kept in" in line for line in shown) == 1
+    assert sum("folder: " in line for line in shown) == 1
 
 
 def test_the_clock_goes_on_between_reports_and_stops_at_close(terminal: Console) -> None:

@@ -53,6 +53,16 @@ def test_what_is_missing_is_named_with_who_asked_for_it() -> None:
     assert problems(asked, {"CPU": 5.0, "GPU": 1.0, "fpga": 2.0}) == []
 
 
+def test_what_others_hold_is_told_apart_from_what_is_not_there() -> None:
+    asked = [Asked("rollout worker 0", Reservation(num_cpus=1)), Asked("learner prey", Reservation(num_cpus=2))]
+    assert problems(asked, {"CPU": 1.0}, whole={"CPU": 4.0}) == [
+        "the run asks for 3 CPU (1 for rollout worker 0, 2 for learner prey), but of 4 only 1 is free, and other runs "
+        "hold the rest; wait until they have ended, or lower the reservations"
+    ]
+    (never,) = problems(asked, {"CPU": 1.0}, whole={"CPU": 2.0})
+    assert "but there is 1; lower the reservations, or leave num_cpus unset" in never
+
+
 def test_a_share_of_nothing_is_a_problem() -> None:
     asked = [Asked("rollout worker 0", Reservation(num_cpus=2)), Asked("learner prey", Reservation())]
     assert problems(asked, {"CPU": 2.5}) == []

@@ -92,7 +92,7 @@ class InlineRuntime:
         self._workers: InlineWorkers | None = None
         self._threads = torch.get_num_threads()
 
-    def available(self) -> None:
+    def machines(self) -> None:
         """One process takes what it gets."""
 
     def start(

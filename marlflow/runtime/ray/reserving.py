@@ -13,7 +13,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.runtime.resources import Asked, Layout, asked_by, bundles, problems, without_cuda
+from marlflow.runtime.resources import Asked, Layout, asked_by, bundles, problems, total, without_cuda
 from marlflow.runtime.spec import RunSpec
 
 PLACING_TIMEOUT_S = 30.0
@@ -33,13 +33,13 @@ def reserve(spec: RunSpec) -> Reserved:
     """Reserves what the processes of a run ask for; raises ConfigInvalid if the cluster cannot give it."""
     asked = asked_by(spec)
     whole: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    found = problems(asked, _total(whole), whole)
+    found = problems(asked, total(whole), whole)
     if len(whole) == 1:  # then this is the machine
         found += without_cuda(spec)
     machines = [] if found else _settled(asked)
-    if found := found or problems(asked, _total(machines), machines):
+    if found := found or problems(asked, total(machines), machines, total(whole)):
         raise ConfigInvalid(found)
-    layout = bundles(asked, _total(machines), machines)
+    layout = bundles(asked, total(machines), machines)
     group = placement_group(layout.bundles, strategy="SPREAD" if spec.spread else "PACK")
     if not group.wait(PLACING_TIMEOUT_S):
         remove_placement_group(group)
@@ -74,14 +74,6 @@ def _settled(asked: Sequence[Asked]) -> list[dict[str, float]]:
     while True:
         free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
         machines = list(free.values())
-        if not problems(asked, _total(machines), machines) or time.monotonic() > deadline:
+        if not problems(asked, total(machines), machines) or time.monotonic() > deadline:
             return machines
         time.sleep(0.1)
-
-
-def _total(machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for machine in machines:
-        for resource, amount in machine.items():
-            total[resource] = round(total.get(resource, 0.0) + amount, 4)
-    return total

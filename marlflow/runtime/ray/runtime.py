@@ -40,17 +40,13 @@ from marlflow.runtime.ray.watching import (
     joined_cluster,
 )
 from marlflow.runtime.ray.workers import RayWorkers
+from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
 
 def local_resources() -> dict[str, float]:
     """What this machine would bring to a cluster of its own."""
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
-
-
-def _whole() -> dict[str, float]:
-    whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return whole
 
 
 class RayRuntime:
@@ -75,14 +71,15 @@ class RayRuntime:
         self._keeping: Keeping | None = None
         self._workers: RayWorkers | None = None
 
-    def available(self) -> Mapping[str, float] | None:
+    def machines(self) -> Machines | None:
         """What there is; of a cluster that is still to be joined, that is only known afterwards.
 
         What others hold of it is looked at when the run starts: an earlier run gives back only after a moment.
         """
         if ray.is_initialized():
-            return _whole()
-        return local_resources() if self._address is None else None
+            nodes: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+            return Machines(nodes, here=len(nodes) == 1)
+        return Machines([local_resources()], here=True) if self._address is None else None
 
     def start(
         self,

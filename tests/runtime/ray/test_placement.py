@@ -40,6 +40,22 @@ def _places(printed: Mapping[str, Mapping[str, Any]], run: str) -> dict[str, Pla
     return {what: Place(seen["machine"], tuple(seen["gpus"])) for what, seen in printed[run].items()}
 
 
+@pytest.mark.parametrize("run", ["one_gpu", "gpu_per_policy", "data_parallel", "cluster", "packed"])
+def test_a_plan_says_as_many_machines_and_gpus_as_ray_then_gives(
+    printed: Mapping[str, Mapping[str, Any]], run: str
+) -> None:
+    seen, planned = printed[run], printed[f"planned {run}"]
+    assert {what: len(seat["gpus"]) for what, seat in planned.items()} == {
+        what: len(found["gpus"]) for what, found in seen.items()
+    }
+    assert len({seat["machine"] for seat in planned.values()}) == len({found["machine"] for found in seen.values()})
+
+
+def test_a_plan_that_cannot_be_places_nobody(printed: Mapping[str, Mapping[str, Any]]) -> None:
+    assert printed["planned beyond_one_machine"] is None
+    assert printed["planned beyond_the_cluster"] is None
+
+
 def test_with_one_gpu_all_learners_see_the_same(printed: Mapping[str, Mapping[str, Any]]) -> None:
     places = _places(printed, "one_gpu")
     assert places["learner hunters"] == places["learner prey"]

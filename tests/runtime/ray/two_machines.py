@@ -6,6 +6,7 @@ A process of its own, because a process can be connected to one Ray only.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -14,12 +15,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray._private.utils import write_ray_address
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
+from marlflow.runtime.arrangement import arranged
+from marlflow.runtime.ray.joining import free_machines, join
 from marlflow.runtime.ray.reserving import reserve
+from marlflow.runtime.resources import asked_by, problems, total
 from marlflow.runtime.spec import Placement, Reservation, RunSpec
 from tests.forked_ray.session import forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
@@ -84,7 +89,8 @@ def two_machines() -> Iterator[None]:
     machine = {"num_cpus": 4, "num_gpus": 2, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**machine, "include_dashboard": False})
     cluster.add_node(**machine)
-    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    write_ray_address(cluster.address)  # as `ray start` does
+    join("auto", logging_level=logging.ERROR, log_to_driver=False)
     try:
         yield
     finally:
@@ -92,6 +98,16 @@ def two_machines() -> Iterator[None]:
         cluster.shutdown()
 
 
+def planned(spec: RunSpec) -> Any:
+    """Where `marlflow plan` would say that each process goes; None if nowhere."""
+    machines = free_machines("auto").amounts
+    seats = (
+        [] if problems(asked_by(spec), total(machines), machines) else arranged(asked_by(spec), machines, spec.spread)
+    )
+    return {seat.what: {"machine": seat.machine, "gpus": seat.gpus} for seat in seats or ()} or None
+
+
 if __name__ == "__main__":
     with forked_workers() as forks, forks.starting(), two_machines():
-        json.dump({name: places(spec) for name, spec in RUNS.items()}, sys.stdout)
+        said = {f"planned {name}": planned(spec) for name, spec in RUNS.items()}
+        json.dump({name: places(spec) for name, spec in RUNS.items()} | said, sys.stdout)
