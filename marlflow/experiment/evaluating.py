@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from marlflow.base.items import Weights
 from marlflow.experiment.experiment import Evaluation
@@ -18,6 +19,8 @@ class Evaluator:
     """Evaluates the policies as they are `published`, every so many env steps and at the end of the run.
 
     `due_env_steps`: when the next evaluation is due. `spent_s`: seconds that evaluations have taken so far.
+    `expected_s`: how long the one at the end will take, going by the last one; 0 before there was any. `tell` shows a
+    message.
     """
 
     def __init__(
@@ -27,11 +30,12 @@ class Evaluator:
         tally: Tally,
         budget: FaultBudget,
         published: Callable[[], Mapping[str, Weights]],
+        tell: Callable[[str], None],
     ) -> None:
         self._settings, self._workers, self._tally, self._budget = settings, workers, tally, budget
-        self._published = published
+        self._published, self._tell = published, tell
         self.due_env_steps = 0
-        self.spent_s = 0.0
+        self.spent_s = self.expected_s = 0.0
 
     def after_round(self) -> Awaitable[None] | None:
         """Evaluates if it is due; returns what to wait for, or None if there is nothing to wait for."""
@@ -73,6 +77,12 @@ class Evaluator:
         self._evaluated(await results, context, began_s)
 
     def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
+        took_s = time.perf_counter() - began_s
+        self.spent_s += took_s
+        if self._settings.episodes:
+            self.expected_s = took_s * self._settings.episodes_at_the_end / self._settings.episodes
+        if results.was_cut:  # those that are there are the short ones: their mean would be another
+            self._tell(f"an evaluation was ended by stop.time_s after {took_s:.0f} s; its episodes are not counted")
+            results = replace(results, episodes=())
         self._tally.evaluated(results, context)
-        self.spent_s += time.perf_counter() - began_s
         self._budget.account(results.faults)

@@ -20,6 +20,7 @@ from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready, problems_of
 from marlflow.experiment.records import forget_recorded_after, recording
+from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
 from marlflow.observe.console import DetachableConsole, console
@@ -107,13 +108,15 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
         made = replace(made, spec=replace(made.spec, recording=recorded))
         shown = DetachableConsole(console(experiment.log.console, run_info(made, where)))
         stack.callback(shown.close)
-        interrupt = Interrupt(experiment.stop.grace_s, shown.notice)
+        relay = Relay(experiment, shown.notice)
+        interrupt = Interrupt(experiment.stop.grace_s, shown.notice, relay.running)
         stack.enter_context(interrupt.listening())
+        stack.callback(relay.close)
         stack.callback(runtime.close)
         for text in (*notes, f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
             shown.notice(text)
         with _says_if_lost(interrupt, where):
-            run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
+            run = Run(made, where, runtime, shown, relay, interrupt, run_name, checkpoint)
             stack.callback(run.reporting.close)
             interrupt.begin()
             try:
