@@ -78,15 +78,11 @@ class Relay:
         if news.is_over:
             self._running.pop(news.worker, None)
             if news.running_s >= SAYS_AFTER_S:
-                self._say(f"rollout worker {news.worker}: {news.where} returned after {news.running_s:.0f} s")
+                log.warning("rollout worker %s: %s returned after %.0f s", news.worker, news.where, news.running_s)
             return
         self._running[news.worker] = (news.where, perf_counter() - news.running_s)
         if news.running_s >= SAYS_AFTER_S:
-            self._say(self._said(news.worker, news.where, news.running_s))
-
-    def _say(self, text: str) -> None:
-        log.warning("%s", text)
-        self._tell(text)
+            log.warning("%s", self._said(news.worker, news.where, news.running_s))
 
     def _said(self, worker: int, where: str, running_s: float) -> str:
         return f"rollout worker {worker}: {where} has been running for {running_s:.0f} s; {self._bounds}"
