@@ -7,13 +7,13 @@ step floods nothing. What code in C writes is not seen here.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from marlflow.rollout.news import LeftOut, Logged, News, Printed
@@ -24,6 +24,8 @@ BURST = 20
 EVERY_S = 10.0
 """And one more for each so many seconds that have passed."""
 _LONGEST = 2_000  # characters of one line
+_MOST_WAITING = 400  # pieces of text that wait to be written
+_FLUSHED_EVERY_S = 0.5
 _OF_RAY = "ray"
 
 
@@ -32,8 +34,13 @@ class LineLimit:
 
     def __init__(self, burst: int, every_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._every_s, self._clock_s = burst, every_s, clock_s
-        self._room, self._at_s = float(burst), clock_s()
+        self._room, self._at_s, self._closed_until_s = float(burst), clock_s(), -math.inf
         self.left_out = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the next line will not pass; cheaper than to ask whether it may."""
+        return self._clock_s() < self._closed_until_s
 
     def allows(self) -> bool:
         """Whether the next line may pass."""
@@ -41,6 +48,8 @@ class LineLimit:
         room = min(self._burst, self._room + (now_s - self._at_s) / self._every_s)
         self._at_s, passes = now_s, room >= 1
         self._room = room - 1 if passes else room
+        if self._room < 1:
+            self._closed_until_s = now_s + (1 - self._room) * self._every_s
         self.left_out += not passes
         return passes
 
@@ -67,8 +76,9 @@ class OutputCapture:
     def install(self, level: int) -> None:
         """From here on sys.stdout and sys.stderr are watched, and so are log records from `level` up."""
         old = (sys.stdout, sys.stderr)
-        sys.stdout = _Watched(sys.stdout, partial(self.printed, self._output))
-        sys.stderr = _Watched(sys.stderr, partial(self.printed, self._errors))
+        sys.stdout = _Watched(sys.stdout, self._output, self.printed)
+        sys.stderr = _Watched(sys.stderr, self._errors, self.printed)
+        threading.Thread(target=_flush_again_and_again, name="marlflow-output", daemon=True).start()
         root = logging.getLogger()
         # An environment's module may have called logging.basicConfig: its records would come twice.
         for handler in [one for one in root.handlers if getattr(one, "stream", None) in old]:
@@ -76,9 +86,9 @@ class OutputCapture:
         root.setLevel(level)
         root.addHandler(_Forward(self))
 
-    def printed(self, limit: LineLimit, text: str) -> None:
-        """A line was printed."""
-        if limit.allows():
+    def printed(self, text: str) -> None:
+        """A line was printed that is to be passed on."""
+        if text:
             self.tell_left_out()
             self._send(Printed(self._worker, self._watchdog.env(), text))
 
@@ -95,30 +105,60 @@ class OutputCapture:
 
 
 class _Watched:
-    """A text stream that passes on each line that is written to it."""
+    """A text stream that passes on each line that is written to it; the stream itself gets many lines at once.
 
-    def __init__(self, stream: Any, tell: Callable[[str], None]) -> None:
-        self._stream, self._tell = stream, tell
-        self._lock, self._begun = threading.RLock(), ""
+    Ray's streams are flushed at every write, which would cost more than all else here.
+    """
+
+    def __init__(self, stream: Any, limit: LineLimit, tell: Callable[[str], None]) -> None:
+        self._stream, self._limit, self._tell = stream, limit, tell
+        self._lock = threading.RLock()
+        self._waiting: list[str] = []  # to be written
+        self._line_at = 0  # where in it the line begins that is being printed
+        self._begun = ""  # what has been written of that line already
 
     def write(self, text: str) -> int:
-        written: int = self._stream.write(text)
-        with self._lock:
-            self._begun += text
-            if "\n" in text or len(self._begun) > _LONGEST:
-                *lines, self._begun = self._begun.split("\n")
-                if len(self._begun) > _LONGEST:  # a line without end
-                    lines.append(self._begun)
-                    self._begun = ""
-                for line in lines:
-                    # Of a progress bar, which returns to the start of its line, only the last state.
-                    if shown := line.rstrip("\r").rpartition("\r")[2].rstrip():
-                        self._tell(shown[:_LONGEST])
-        return written
+        waiting = self._waiting
+        waiting.append(text)
+        if text[-1:] == "\n" and self._limit.is_closed:
+            self._limit.left_out += text.count("\n")
+            self._line_at, self._begun = len(waiting), ""
+        elif "\n" in text:
+            with self._lock:
+                self._pass_on()
+        if len(waiting) > _MOST_WAITING:
+            with self._lock:
+                self._write_out()
+        return len(text)
 
-    def writelines(self, lines: Any) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
+
+    def flush(self) -> None:
+        with self._lock:
+            self._write_out()
+            self._stream.flush()
+
+    def _pass_on(self) -> None:
+        """The lines that are complete."""
+        count = len(self._waiting)
+        *lines, self._begun = (self._begun + "".join(self._waiting[self._line_at : count])).split("\n")
+        self._line_at = count
+        for line in lines:
+            if self._limit.allows():
+                # Of a progress bar, which returns to the start of its line, only the last state.
+                self._tell(line.rstrip("\r").rpartition("\r")[2].rstrip()[:_LONGEST])
+
+    def _write_out(self) -> None:
+        count = len(self._waiting)
+        # Of a line without end only the last part is kept.
+        self._begun = (self._begun + "".join(self._waiting[self._line_at : count]))[-_LONGEST:]
+        text = "".join(self._waiting[:count])
+        del self._waiting[:count]  # another thread may have added more
+        self._line_at = 0
+        if text:
+            self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -138,6 +178,13 @@ class _Forward(logging.Handler):
             self.handleError(record)
             return
         self._capture.logged(record, text)
+
+
+def _flush_again_and_again() -> None:
+    pause = threading.Event()
+    while not pause.wait(_FLUSHED_EVERY_S):
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def _file_of_output() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -144,6 +145,8 @@ class RolloutActor(Host):
 
     def _flush(self) -> None:
         if self._capture is not None and self._outbox is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
             self._capture.tell_left_out()
             self._outbox.flush()
 
