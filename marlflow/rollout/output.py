@@ -78,7 +78,8 @@ class OutputCapture:
         old = (sys.stdout, sys.stderr)
         sys.stdout = _Watched(sys.stdout, self._output, self.printed)
         sys.stderr = _Watched(sys.stderr, self._errors, self.printed)
-        threading.Thread(target=_flush_again_and_again, name="marlflow-output", daemon=True).start()
+        ours = (sys.stdout, sys.stderr)
+        threading.Thread(target=_flush_again_and_again, args=ours, name="marlflow-output", daemon=True).start()
         root = logging.getLogger()
         # An environment's module may have called logging.basicConfig: its records would come twice.
         for handler in [one for one in root.handlers if getattr(one, "stream", None) in old]:
@@ -180,11 +181,12 @@ class _Forward(logging.Handler):
         self._capture.logged(record, text)
 
 
-def _flush_again_and_again() -> None:
+def _flush_again_and_again(output: _Watched, errors: _Watched) -> None:
+    """For as long as they stand for the process's streams."""
     pause = threading.Event()
-    while not pause.wait(_FLUSHED_EVERY_S):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    while not pause.wait(_FLUSHED_EVERY_S) and sys.stdout is output:
+        output.flush()
+        errors.flush()
 
 
 def _file_of_output() -> str:

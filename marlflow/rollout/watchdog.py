@@ -126,10 +126,10 @@ class Watchdog:
         elif self.timeout_s is not None and now_s - self._since_s >= self.timeout_s:
             self._seen = -1
             raise Overdue(f"took longer than env.step_timeout_s ({self.timeout_s:g} s)")
-        elif (end := self.deadline) is not None and end.has_passed and now_s - self._since_s >= end.grace_s:
+        elif (end := self.deadline) is not None and end.gives_up(self._since_s, now_s):
             self._seen = -1
             taken_s = now_s - self._since_s
-            raise Overdue(f"had been running for {taken_s:.0f} s, longer than stop.grace_s, when stop.time_s was over")
+            raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_s used up")
 
     def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
         """The error that `error` stands for, with the environment's own lines of the traceback."""
