@@ -8,7 +8,7 @@ receives until then, on whosever turn, is still its own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,14 +58,10 @@ class AECWindow(Opened):
         """One turn of the agent in the last turn's `deciding`, and the dead steps that follow."""
         (action,) = actions
         self._clear()
-        said = self._said
-        ended: Collection[str] = ()
-        if True in said.terminations.values() or True in said.truncations.values():  # dead, but not yet at their turn
-            ended = [agent for agent in self._known if said.terminations.get(agent) or said.truncations.get(agent)]
         self._step(action, self._roster.agents[self._turn.deciding[0]])
-        rewards = said.rewards
-        for agent in self._known:
-            if agent not in rewards and agent in said.agents and agent not in ended:
+        rewards = self._said.rewards
+        for agent in self._known:  # the dead too, until their dead step, which deletes their reward
+            if agent not in rewards and agent in self._said.agents:
                 raise self._place.broken(_UNREWARDED, agent)
         self._place.env_steps += 1
         self._settle()
@@ -158,4 +154,4 @@ def _copied(seen: Any) -> Any:
 
 # Zeros of these types are passed over; anything stranger is for whoever adds the rewards up to judge.
 _NUMBERS = (int, float, bool)
-_UNREWARDED = "step() left an agent that was alive before it out of `rewards`; give 0.0 where there is none"
+_UNREWARDED = "step() left an agent out of `rewards` that was and is in `agents`; give 0.0 where there is none"

@@ -271,7 +271,7 @@ def test_where_nobody_is_declared_new_names_get_slots_as_they_appear():
 
 
 class Unpaid(Undeclared):
-    """Leaves out of `rewards` who is in `unpaid`, from the second env step on; truncates them in the third."""
+    """Leaves out of `rewards` who is in `unpaid`, from the second env step on."""
 
     unpaid = ("a",)
 
@@ -285,25 +285,9 @@ def test_a_living_agent_without_a_reward_is_an_error_in_an_aec_environment():
     window = open_window(Unpaid())
     window.reset(0)
     window.act([0])
-    with pytest.raises(EnvironmentFailed, match="left an agent that was alive before it out of `rewards`") as caught:
+    with pytest.raises(EnvironmentFailed, match="left an agent out of `rewards` that was and is in `agents`") as caught:
         window.act([0])
     assert caught.value.where.endswith("env step 1, agent 'a'")
-
-
-def test_the_dead_who_wait_for_their_dead_step_need_no_reward():
-    class Waiting(Unpaid):
-        """Agent a is dead from the first env step on, and has its turn only in the third."""
-
-        def step(self, action):
-            super().step(action)
-            self.terminations["a"] = self.t >= 1
-            self.agent_selection = "b" if self.t < 3 else "a"
-
-    window = open_window(Waiting())
-    window.reset(0)
-    assert window.act([0]).deciding == [1]
-    turn = window.act([0])
-    assert (turn.deciding, turn.reward_slots) == ([1], [1])
 
 
 class Lingering(Undeclared):
