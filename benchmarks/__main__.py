@@ -11,6 +11,7 @@ from benchmarks import (
     learner_step,
     learning,
     meta,
+    output,
     rollout_worker,
     sampling,
     suite,
@@ -29,6 +30,8 @@ def main() -> None:
     devices.report()
     print("-- two workers, sampling only", flush=True)
     sampling.report()
+    print("-- an environment that prints", flush=True)
+    output.report()
     print("-- PPO and DQN together", flush=True)
     together.report(200, copies=together.SMALL_COPIES, rounds=200)
     together.report(2_000, copies=64, rounds=25)

@@ -55,6 +55,14 @@ class GoesBlind(Faulty):
         return {**observations, "cart_1": np.full(4, np.nan, np.float32)}, *others
 
 
+class Unpaid(Faulty):
+    """Leaves a reward out."""
+
+    def spoil(self, observations: Any, rewards: Any, *others: Any) -> Any:
+        """One cart receives nothing, not even 0."""
+        return observations, {agent: reward for agent, reward in rewards.items() if agent != "cart_1"}, *others
+
+
 class Hangs(Faulty):
     """Never comes back."""
 

@@ -34,8 +34,9 @@ class Capabilities:
     `actions` are the names of gymnasium's spaces that it acts in. `experience` says whose rows it learns from: its own
     of just now, its own of any age, anybody's from a record, or none. `trains_on` is the type of item that its loss is
     for; NoneType: it does not learn. `replay`: it has one. `state`: its rows have the column `state`, the environment's
-    global state. `memory` says whether it takes recurrent models: then it takes no others. `learns_on`: in a process of
-    the learner's own, or in each of the rollout workers, which have a replica each (see learn.replica).
+    global state. `tasks`: it needs an environment that is a family of tasks. `memory` says whether it takes recurrent
+    models: then it takes no others. `learns_on`: in a process of the learner's own, or in each of the rollout workers,
+    which have a replica each (see learn.replica).
     """
 
     actions: tuple[str, ...]
@@ -43,6 +44,7 @@ class Capabilities:
     trains_on: type = NoneType
     replay: bool = False
     state: bool = False
+    tasks: bool = False
     memory: Literal["refused", "needed"] = "refused"
     learns_on: Literal["learner", "workers"] = "learner"
 

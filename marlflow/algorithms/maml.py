@@ -47,7 +47,7 @@ class MAML(LearningAlgorithm):
     """MAML's settings. A collect is one iteration of its copies' tasks, in 1 + `inner_steps` phases of equal length."""
 
     name: ClassVar[str] = "maml"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", TaskBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", TaskBatch, tasks=True)
     stages: ClassVar[Mapping[str, Where]] = {"Adapt": "worker"}
 
     batch_agent_steps: int = 1

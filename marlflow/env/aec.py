@@ -59,6 +59,10 @@ class AECWindow(Opened):
         (action,) = actions
         self._clear()
         self._step(action, self._roster.agents[self._turn.deciding[0]])
+        rewards = self._said.rewards
+        for agent in self._known:  # the dead too, until their dead step, which deletes their reward
+            if agent not in rewards and agent in self._said.agents:
+                raise self._place.broken(_UNREWARDED, agent)
         self._place.env_steps += 1
         self._settle()
         return self._turn
@@ -150,3 +154,4 @@ def _copied(seen: Any) -> Any:
 
 # Zeros of these types are passed over; anything stranger is for whoever adds the rewards up to judge.
 _NUMBERS = (int, float, bool)
+_UNREWARDED = "step() left an agent out of `rewards` that was and is in `agents`; give 0.0 where there is none"

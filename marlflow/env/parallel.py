@@ -64,8 +64,8 @@ class ParallelWindow(Opened):
             return self._settle(observations, rewards, terminations, truncations, infos)
         try:
             turn.rewards = [*map(rewards.__getitem__, live)]
-        except KeyError:  # of those who live somebody received nothing, and somebody else did instead
-            return self._settle(observations, rewards, terminations, truncations, infos)
+        except KeyError as missing:
+            raise place.broken(_UNREWARDED, missing.args[0]) from missing
         try:
             turn.observations = [*map(observations.__getitem__, live)]
         except KeyError as missing:
@@ -98,6 +98,8 @@ class ParallelWindow(Opened):
                 self.vanished += not (terminated or truncated)
                 final = self._roster.split_final(slots[agent], observations.get(agent), infos.get(agent))
                 turn.ended.append(Ending(slots[agent], bool(terminated), not terminated, *final))
+            if agent not in rewards and (agent in agents or terminated or truncated):
+                raise self._place.broken(_UNREWARDED, agent)
         self._live, joined = living, []
         if agents != living or self._lingering:
             self._lingering.update(agent for agent in before if agent not in living)
@@ -153,3 +155,4 @@ def _counted(stepped: Any) -> str:
 _FIVE = "a ParallelEnv returns 5: observations, rewards, terminations, truncations and infos, a dict by agent each"
 _NOBODY: list[Ending] = []
 _NOTHING = "step() gave no observation for an agent that is in `agents`"
+_UNREWARDED = "step() gave no reward for an agent that was alive before it; give 0.0 where there is none"

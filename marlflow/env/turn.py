@@ -137,6 +137,10 @@ class Window(Protocol):
         """The present moment in words: environment, copy, episode seed, env step, agent."""
         ...
 
+    def name(self) -> str:
+        """The environment and its copy in words."""
+        ...
+
     def reset(self, seed: int, task: int | None = None) -> Turn:
         """Begins an episode; an environment that has tasks is given the number of one as `options["task"]`."""
         ...

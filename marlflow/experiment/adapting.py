@@ -26,7 +26,7 @@ def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
         if not isinstance(actor, AdaptingActor):
             continue
         phases = 1 + actor.inner_steps
-        if not has_tasks:
+        if policy.algorithm.capabilities.tasks and not has_tasks:
             yield (
                 f"{subject} adapts to tasks, and the environment has none; take a family of them, such as "
                 'env=cartpole_family, or say so of your own by metadata["tasks"] = True, if its reset takes '

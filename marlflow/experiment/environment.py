@@ -17,6 +17,7 @@ from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import import_factory, wrapped
 from marlflow.experiment.construct import kind_of
 from marlflow.experiment.experiment import Env
+from marlflow.experiment.relay import told_if_slow
 from marlflow.rollout.closing import close_window
 
 log = logging.getLogger("marlflow")
@@ -95,7 +96,8 @@ def opened(make_env: Callable[[], Any], env: Env) -> Iterator[Window]:
 def _open(make_env: Callable[[], Any], env: Env) -> Window:
     name = _name(env.factory)
     try:
-        return open_window(make_env(), name=name)
+        with told_if_slow(f"environment {name}"):
+            return open_window(make_env(), name=name)
     except ConfigInvalid:
         raise
     except EnvironmentFailed as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from marlflow.base.items import Weights
 from marlflow.experiment.episode_figures import EvaluationContext
@@ -20,8 +21,8 @@ class Evaluator:
     """Evaluates the policies as they are `published`, every so many env steps and at the end of the run.
 
     `report` makes a report, and is called where an evaluation would replace one that no report has yet; `tell` shows a
-    message. `due_env_steps`: when the next evaluation is due. `spent_s`: seconds that evaluations have
-    taken so far.
+    message. `due_env_steps`: when the next evaluation is due. `spent_s`: seconds that evaluations have taken so far.
+    `expected_s`: how long the one at the end will take, going by the last one; 0 before there was any.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Evaluator:
         self._said_same = False
         self._self_play = SelfPlay() if self._settings.opponents is None else None
         self.due_env_steps = 0
-        self.spent_s = 0.0
+        self.spent_s = self.expected_s = 0.0
 
     def after_round(self, receipts: Sequence[Receipt]) -> Awaitable[None] | None:
         """Evaluates if it is due; returns what to wait for, or None if there is nothing to wait for."""
@@ -90,9 +91,15 @@ class Evaluator:
         self._evaluated(await results, context, began_s)
 
     def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
+        took_s = time.perf_counter() - began_s
+        self.spent_s += took_s
+        if self._settings.episodes:
+            self.expected_s = took_s * self._settings.episodes_at_the_end / self._settings.episodes
+        if results.was_cut:  # those that are there are the short ones: their mean would be another
+            self._tell(f"an evaluation was ended by stop.time_s after {took_s:.0f} s; its episodes are not counted")
+            results = replace(results, episodes=())
         self._tally.evaluated(results, context)
         if not self._said_same and (text := same_games(results.episodes, self._settings)) is not None:
             self._said_same = True
             self._tell(text)
-        self.spent_s += time.perf_counter() - began_s
         self._budget.account(results.faults)

@@ -154,8 +154,10 @@ class Rollouts:
 class Stop:
     """When a run ends; any of them ends it.
 
-    `policies` maps a policy to the `return_mean` it has to reach; all of them together are one condition. `grace_s` is
-    how long what is under way may take to finish when the run is interrupted.
+    `policies` maps a policy to the `return_mean` it has to reach; all of them together are one condition. `time_s`
+    (seconds) has room for the last evaluation, and cuts a round short. `grace_s` is how long what is under way may take
+    to finish when the run is interrupted, and a step or reset of an environment, or the last evaluation, when `time_s`
+    is over.
     """
 
     env_steps: int | None = None

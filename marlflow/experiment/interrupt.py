@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -30,17 +30,22 @@ REASONS: Mapping[str, type[KeyboardInterrupt]] = {
     "hung up": HungUp,
 }
 """What a run says it was stopped by, if it was by a signal, and what is then raised where there is more to stop."""
+_EXPLAINED_AFTER_S = 5.0
 
 
 class Interrupt:
     """Whether a signal has asked the run to end: `asked` is None, or one of REASONS; `tell` shows a message.
 
+    `explain` says what keeps the run from finishing, if anything is known.
+
     What is under way may take `grace_s` seconds; then it is as if the user had interrupted again, which ends it.
     `failure` is what `fail` was given.
     """
 
-    def __init__(self, grace_s: float, tell: Callable[[str], None]) -> None:
-        self._grace_s, self._tell = grace_s, tell
+    def __init__(
+        self, grace_s: float, tell: Callable[[str], None], explain: Callable[[], Sequence[str]] = tuple
+    ) -> None:
+        self._grace_s, self._tell, self._explain = grace_s, tell, explain
         self._news, self._over = threading.Event(), threading.Event()
         self._heard = list(_SAYS)
         self._is_under_way = self._is_listening = False
@@ -111,8 +116,18 @@ class Interrupt:
         self._news.wait()
         if not self._over.is_set():
             self._tell("finishing this round; interrupt again to stop at once")
-        if not self._over.wait(self._grace_s):
+        # What hangs is known after a few seconds.
+        for pause_s in (0.0, min(_EXPLAINED_AFTER_S, self._grace_s)):
+            if self._over.wait(pause_s) or self._explained():
+                break
+        if not self._over.wait(self._grace_s - pause_s):
             os.kill(os.getpid(), signal.SIGINT)
+
+    def _explained(self) -> bool:
+        reasons = self._explain()
+        for reason in reasons:
+            self._tell(reason)
+        return bool(reasons)
 
 
 def _unless_asked_for(hook: Callable[[Any], object], dropped: Any) -> None:

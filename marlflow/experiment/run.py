@@ -22,9 +22,11 @@ from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.players import dealer_of
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.records import Left
+from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import Reporting, figure
 from marlflow.experiment.scheduling import Scheduler
 from marlflow.experiment.tally import Tally
+from marlflow.experiment.time_limit import TimeLimit
 from marlflow.experiment.waiting import Waiting
 from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
@@ -48,6 +50,7 @@ class Run:
         run_dir: Path,
         runtime: Runtime,
         shown: RunConsole,
+        relay: Relay,
         interrupt: Interrupt,
         name: str,
         checkpoint: Checkpoint | None = None,
@@ -67,13 +70,14 @@ class Run:
         self._not_kept: MarlflowError | None = None
         self.stopped_by = ""
         self._keeper = Keeper(made, run_dir, runtime, name)
-        parts = runtime.start(made.spec, self._lost, interrupt.fail)
+        parts = runtime.start(made.spec, self._lost, interrupt.fail, relay)
         self._dealer = dealer_of(made.experiment, made.seats)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
         self._parts = replace(parts, workers=BudgetedWorkers(dealt, self.budget))
         self._evaluator = Evaluator(
             made, self._parts.workers, self._tally, self.budget, self._published, self.report, self._say
         )
+        self._time_limit = TimeLimit(made.experiment.stop, self._evaluator, runtime)
         self._scheduler = Scheduler(made.spec, self._parts)
         plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
         self.reporting = Reporting(made.experiment, run_dir, shown, self._faulted)
@@ -97,11 +101,13 @@ class Run:
     def run(self) -> None:
         """Until a stop condition holds and everything under way has been used."""
         self._began_s = time.perf_counter() - self._time_before_s
+        self._time_limit.limit_training(self._began_s)
         self._executor.run_sync()
         # When every plan has ended, so does their source, without asking for another round.
         self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
         if self._has_news and not self.failure:
             self._keep()
+        self._time_limit.limit_last_evaluation(self._began_s)
         if not self._interrupt.asked and self.budget.failure is None:
             self._evaluator.at_the_end()
         self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
@@ -132,6 +138,7 @@ class Run:
             self._console.notice(f"stopping: {self._stopping}")
             return None
         self._rounds += 1
+        self._time_limit.limit_training(self._began_s)
         return Request(self._rounds - 1, self._published(), self._scheduler.now(self._tally.agent_steps_sampled))
 
     def _published(self) -> dict[str, Weights]:
@@ -183,7 +190,8 @@ class Run:
             return self._interrupt.asked
         if stop.env_steps is not None and self._tally.env_steps >= stop.env_steps:
             return f"stop.env_steps={stop.env_steps}"
-        if stop.time_s is not None and time.perf_counter() - self._began_s >= stop.time_s:
+        ends_s = self._time_limit.training_ends_s(self._began_s)
+        if ends_s is not None and time.perf_counter() >= ends_s:
             return f"stop.time_s={stop.time_s:g}"
         reached = [self._has_reached(name, target) for name, target in stop.policies.items()]
         if reached and all(reached):

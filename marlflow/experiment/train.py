@@ -22,6 +22,7 @@ from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready, problems_of
 from marlflow.experiment.records import forget_recorded_after, recording
 from marlflow.experiment.rehearsal import rehearsal_problems
+from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
 from marlflow.experiment.written import preamble
@@ -162,15 +163,17 @@ def _go_alone(
         made = replace(made, spec=replace(made.spec, recording=recorded))
         shown = DetachableConsole(console(experiment.log.console, run_info(made, where)))
         stack.callback(shown.close)
-        interrupt = Interrupt(experiment.stop.grace_s, shown.notice)
+        relay = Relay(experiment, shown.notice)
+        interrupt = Interrupt(experiment.stop.grace_s, shown.notice, relay.running)
         stack.enter_context(interrupt.listening())
+        stack.callback(relay.close)
         stack.callback(runtime.close)
         for text in (*_passed_over(checkpoint), f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
             shown.notice(text)
         run: Run | None = None
         with _says_if_lost(interrupt, where):
             try:
-                run = Run(made, where, runtime, shown, interrupt, run_name, checkpoint)
+                run = Run(made, where, runtime, shown, relay, interrupt, run_name, checkpoint)
                 stack.callback(run.reporting.close)
                 if checkpoint is not None:
                     _write(files, where)  # not before: a resume that could not begin leaves them as they were

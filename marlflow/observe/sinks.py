@@ -39,9 +39,9 @@ class JsonlSink:
     """
 
     def __init__(self, path: Path, reports_before: int | None = None) -> None:
-        if reports_before is not None and path.exists():
-            _drop_reports_after(path, reports_before)
-        self._lines_before = reports_before or 0
+        has_reports = reports_before is not None and path.exists()
+        # Fewer than there were at the checkpoint if the file was deleted or cut short since.
+        self._lines_before = _keep_first_reports(path, reports_before or 0) if has_reports else 0
         self._file = AppendedFile(path)
 
     @property
@@ -79,10 +79,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _drop_reports_after(path: Path, count: int) -> None:
+def _keep_first_reports(path: Path, count: int) -> int:
+    """Drops all reports after the first `count`; returns how many are left."""
     lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines[:count] if line.endswith(b"\n")]  # the last may have been cut off by a crash
     os.truncate(path, sum(map(len, kept)))  # in place: the disk may be full
+    return len(kept)
 
 
 def _line(record: Mapping[str, Any]) -> str:

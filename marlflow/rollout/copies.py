@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from marlflow.env import Turn, Window, open_window
 from marlflow.rollout.closing import close_window
 from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.fragment import Fault
-from marlflow.rollout.watchdog import Overdue, Watchdog
+from marlflow.rollout.watchdog import Overdue, Playing, Watchdog
 
 _T = TypeVar("_T")
 
@@ -49,6 +50,7 @@ class Copies:
         # Written out, for this is done for every env step; `_watched` is for what is rare.
         window, watchdog = self.windows[index], self.watchdog
         watchdog.begun += 1
+        watchdog.playing, watchdog.doing = window, "step()"
         try:
             try:
                 watchdog.inside = True
@@ -72,7 +74,7 @@ class Copies:
                 self.states[index] = window.state()
             return turn
 
-        return self._watched(begun, "reset()", window.where)
+        return self._watched(begun, window)
 
     def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
         """A fresh copy instead of one whose episode broke by `failure`, which is counted.
@@ -99,12 +101,20 @@ class Copies:
         self.windows[index] = self._opened(self.numbers[index])
 
     def _opened(self, number: int) -> Window:
-        env = self._make_env()  # which may load for longer than a step may take
-        return self._watched(lambda: open_window(env, number), "reset()", lambda: f"copy {number}, at its opening")
+        watchdog, opening = self.watchdog, _Opening(number)
+        watchdog.begun += 1
+        watchdog.playing, watchdog.doing, watchdog.loading = opening, "making the environment", True
+        try:
+            env = self._make_env()  # which may load for longer than a step may take
+        finally:
+            watchdog.loading = False
+        return self._watched(lambda: open_window(env, number), opening)
 
-    def _watched(self, call: Callable[[], _T], doing: str, where: Callable[[], str]) -> _T:
+    def _watched(self, call: Callable[[], _T], playing: Playing) -> _T:
+        """Calls `call`, which resets the environment `playing`."""
         watchdog = self.watchdog
         watchdog.begun += 1
+        watchdog.playing, watchdog.doing = playing, "reset()"
         try:
             try:
                 watchdog.inside = True
@@ -112,7 +122,7 @@ class Copies:
             finally:
                 watchdog.inside = False
         except Overdue as overdue:
-            raise watchdog.hung(where(), doing, overdue) from None
+            raise watchdog.hung(playing.where(), "reset()", overdue) from None
 
     def _close(self, broken: Window) -> None:
         """Closes one of which a fresh copy takes the place; that it cannot be is a fault of its own."""
@@ -123,3 +133,16 @@ class Copies:
         """Closes all of them, until `deadline_s` of time.perf_counter; returns what went wrong."""
         found = [close_window(window, deadline_s - perf_counter()) for window in self.windows]
         return [fault for fault in found if fault is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """An environment that is not there yet: the copy of this number."""
+
+    number: int
+
+    def where(self) -> str:
+        return f"copy {self.number}, at its opening"
+
+    def name(self) -> str:
+        return f"copy {self.number}"

@@ -49,9 +49,17 @@ class EvaluationCopies:
         return faults
 
     def play(
-        self, seed: int, episodes: Sequence[int], matchups: Sequence[Matchup] | None, mode: EvaluationMode
-    ) -> list[EpisodeResult]:
-        """The results of `episodes` in their order, without those that the environment broke. Call after `widen`."""
+        self,
+        seed: int,
+        episodes: Sequence[int],
+        matchups: Sequence[Matchup] | None,
+        mode: EvaluationMode,
+        is_late: Callable[[], bool],
+    ) -> tuple[list[EpisodeResult], bool]:
+        """The results of `episodes` in their order, and whether some are missing because it `is_late`.
+
+        Episodes that the environment broke are left out. Call after `widen`.
+        """
         copies = self._copies
         assert copies is not None, "widen opens them"
         players = self._make_players(len(copies.numbers))
@@ -59,12 +67,12 @@ class EvaluationCopies:
         prints = _Fingerprints(lanes, len(copies.numbers))
         lockstep = Lockstep(copies, players, lanes, EvaluationEpisodes(seed, episodes, matchups), mode, None, prints)
         lockstep.begin()
-        while not lockstep.idle:
+        while not (lockstep.idle or is_late()):
             lockstep.tick()
         place = {episode: number for number, episode in enumerate(episodes)}
         results = sorted(lockstep.results, key=lambda result: place[result.episode])
         found = prints.by_episode()
-        return [replace(result, fingerprint=found[result.episode]) for result in results]
+        return [replace(result, fingerprint=found[result.episode]) for result in results], not lockstep.idle
 
     def close(self, deadline_s: float) -> list[Fault]:
         """Closes the environments; returns what went wrong."""

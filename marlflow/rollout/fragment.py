@@ -45,10 +45,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The results of evaluation episodes: those played to their end, in the order asked for, and those given up."""
+    """The results of evaluation episodes: those played to their end, in the order asked for, and those given up.
+
+    `was_cut`: a deadline passed before all were played. Long episodes are then missing more often than short ones.
+    """
 
     episodes: tuple[EpisodeResult, ...]
     faults: tuple[Fault, ...] = ()
+    was_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

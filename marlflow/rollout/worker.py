@@ -50,11 +50,11 @@ class RolloutWorker:
     episode results remain. `with_state` are the policies whose rows have the environment's global state.
 
     After `tolerated_faults` episodes that an environment broke, the next raises EnvironmentFailed; a step or reset
-    that takes more than `step_timeout_s` seconds is such a fault; one that nothing can interrupt ends the process after
-    `end_process_after_s` seconds (None: never). What the worker makes depends on `seed` and the copies' numbers, not on
-    `worker`, its own. Raises ConfigInvalid with every agent that has no policy, policy that has no actor, and agent
-    whose spaces are not its policy's. `opponents` has the actor and the spaces of each policy that plays in evaluation
-    episodes only, where a matchup seats it.
+    that takes longer than the `watchdog` allows is such a fault (None: any time). When its deadline passes, a collect
+    or an evaluation ends early. What the worker makes depends on `seed` and the copies' numbers, not on `worker`, its
+    own. Raises ConfigInvalid with every agent that has no policy, policy that has no actor, and agent whose spaces are
+    not its policy's. `opponents` has the actor and the spaces of each policy that plays in evaluation episodes only,
+    where a matchup seats it.
 
     Copies begin with the episodes of the numbers `next_episodes`, by copy, else with 0. An episode of up to
     `history_env_steps` env steps can be gone on with elsewhere, from what `state` says of it. `finishing` has what is
@@ -76,8 +76,7 @@ class RolloutWorker:
         spaces: Mapping[str, Spaces] | None = None,
         with_state: Collection[str] = (),
         tolerated_faults: int = 0,
-        step_timeout_s: float | None = None,
-        end_process_after_s: float | None = None,
+        watchdog: Watchdog | None = None,
         history_env_steps: int = 10_000,
         next_episodes: Mapping[int, int] | None = None,
         finishing: Mapping[str, Finishing] | None = None,
@@ -91,7 +90,7 @@ class RolloutWorker:
         self._adapting, self._finishing, self._writer = adapting(actors.values()), finishing or {}, writer
         self._policy_of, self._publishing_critics = _policy_of(mapping), frozenset(publishing_critics)
         self._with_state = frozenset(with_state)
-        self._watchdog, self._faults = Watchdog(step_timeout_s, end_process_after_s), FaultLog(tolerated_faults)
+        self._watchdog, self._faults = watchdog or Watchdog(None), FaultLog(tolerated_faults)
         self._copies = self._make_copies(copies)
         window = self._copies.windows[0]
         self._spaces = dict(spaces) if spaces is not None else policy_spaces(window, self._policy_of, actors)
@@ -188,6 +187,8 @@ class RolloutWorker:
                 if lockstep.idle:
                     break
                 lockstep.tick()
+                if not self._adapting and self._watchdog.is_late:  # who adapts needs all of its phases
+                    break
         cuts = self._recorder.cut(self._order, lockstep.lanes.episode)
         self._history.forget(lockstep.running)
         made = {policy: (cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
@@ -318,9 +319,11 @@ class RolloutWorker:
             self._faults.report(fault)
         self._load(weights or {})
         with self._watchdog.on_guard():
-            results = self._evaluation.play(self._seed, episodes, matchups, mode)
+            results, was_cut = self._evaluation.play(
+                self._seed, episodes, matchups, mode, lambda: self._watchdog.is_late
+            )
         self._load(training)
-        return Evaluated(tuple(results), self._faults.take())
+        return Evaluated(tuple(results), self._faults.take(), was_cut=cut)
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         """Writes what it recorded and closes all environments, in CLOSE_TIMEOUT_S or `timeout_s`; returns faults."""

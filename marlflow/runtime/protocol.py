@@ -9,7 +9,9 @@ from typing import Any, Protocol
 from marlflow.base.errors import RuntimeFailed
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
+from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
+from marlflow.rollout.news import News
 from marlflow.rollout.protocol import Workers
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.resources import Machines
@@ -76,15 +78,23 @@ class Runtime(Protocol):
         spec: RunSpec,
         on_fault: Callable[[Fault], None] | None = None,
         on_loss: Callable[[RuntimeFailed], None] | None = None,
+        on_news: Callable[[News], None] | None = None,
     ) -> Parts:
         """Everything the spec asks for, ready. Raises ConfigInvalid if the machines cannot give it.
 
         Raises RuntimeFailed if the runtime itself cannot start. `on_loss` is called, in a thread of the runtime's, when
         the runtime itself is lost later: nothing that is under way then will ever come back.
 
+        `on_news` is called, in a thread of the runtime's, with what workers print where nobody sees it, and with calls
+        of environments that take long.
+
         `on_fault` is told of every process that died and was replaced (`workers_lost`, `learners_lost`,
         `replays_lost`, with the rows that went with it), before anything is asked of its successor.
         """
+        ...
+
+    def end_by(self, deadline: Deadline) -> None:
+        """What workers are asked from here on ends with the env step in which the deadline passes."""
         ...
 
     def keep(self, rows_kept: Mapping[str, int]) -> Kept:

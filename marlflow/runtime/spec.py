@@ -24,6 +24,7 @@ from marlflow.rollout.protocol import Worker
 from marlflow.rollout.records.playback import OfflineWorker, Playback, PlaybackWorker
 from marlflow.rollout.records.reading import Records
 from marlflow.rollout.records.writing import Recording, RecordWriter
+from marlflow.rollout.watchdog import Watchdog
 from marlflow.rollout.worker import RolloutWorker
 from marlflow.runtime.moved import Moves
 
@@ -247,19 +248,19 @@ class RunSpec:
         number: int,
         actors: Mapping[str, Actor] | None = None,
         next_episodes: Mapping[int, int] | None = None,
-        end_process_after_s: float | None = None,
+        watchdog: Watchdog | None = None,
         fetch: Callable[[Any], Array] = as_it_is,
         next_fragments: Mapping[str, Mapping[int, int]] | None = None,
     ) -> Worker:
         """A new worker, its environments open; `actors` act for it, or its own.
 
-        Its copies begin at `next_episodes`, and in each policy's records at `next_fragments`. `end_process_after_s`
-        seconds in a step that nothing can interrupt, and its process ends. `fetch` opens published weights where they
+        Its copies begin at `next_episodes`, and in each policy's records at `next_fragments`. `watchdog` watches
+        its environments; None: one of its own with `step_timeout_s`. `fetch` opens published weights where they
         come as references.
         """
         copies = self.copies_of(number)
         made = {name: found for name in self.learning if (found := self.policies[name].moves.on_worker(fetch))}
-        play = partial(self._player, number, actors, next_episodes, end_process_after_s)
+        play = partial(self._player, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
         if not self.records:
             return play(copies, made)
         playbacks = {
@@ -275,7 +276,7 @@ class RunSpec:
         number: int,
         actors: Mapping[str, Actor] | None,
         next_episodes: Mapping[int, int] | None,
-        end_process_after_s: float | None,
+        watchdog: Watchdog,
         copies: Sequence[int],
         finishing: Mapping[str, Finishing],
     ) -> RolloutWorker:
@@ -291,9 +292,8 @@ class RunSpec:
             spaces={name: policy.spaces for name, policy in self.policies.items()},
             with_state=self.with_state,
             tolerated_faults=self.tolerated_faults,
-            step_timeout_s=self.step_timeout_s,
+            watchdog=watchdog,
             history_env_steps=self.history_env_steps,
-            end_process_after_s=end_process_after_s,
             next_episodes=next_episodes,
             finishing=finishing,
             # An inference actor gets weights from the worker as references, and opens them itself.

@@ -120,6 +120,33 @@ def test_a_missing_observation_is_an_error():
     assert "agent 'b'" in caught.value.where
 
 
+NOBODY_ENDED = {"a": False, "b": False}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        (["a", "b"], {"a": 1.0}, NOBODY_ENDED, NOBODY_ENDED),
+        (["a", "b"], {"a": 1.0, "c": 1.0}, NOBODY_ENDED, NOBODY_ENDED),
+        (["a"], {"a": 1.0}, {"a": False, "b": True}, NOBODY_ENDED),
+        (["a"], {"a": 1.0}, NOBODY_ENDED, {"a": False, "b": True}),
+    ],
+    ids=["left out", "given to another", "left out at its end", "left out when truncated"],
+)
+def test_an_agent_that_lived_before_a_step_without_a_reward_is_an_error(step):
+    fine = (["a", "b"], {"a": 0.0, "b": 0.0}, NOBODY_ENDED, NOBODY_ENDED)
+    for before in ([], [fine, fine]):  # the first step of an episode, and one on the short way
+        window = open_window(Scripted([*before, step]))
+        window.reset(0)
+        for _ in before:
+            window.act([0, 0])
+        with pytest.raises(EnvironmentFailed, match="gave no reward for an agent that was alive before it") as caught:
+            window.act([0, 0])
+        assert (
+            caught.value.where == f"environment scripted, copy 0, episode seed 0, env step {len(before) + 1}, agent 'b'"
+        )
+
+
 def test_an_observation_of_another_shape_is_an_error():
     class Wide(Scripted):
         def see(self, agents):
@@ -241,6 +268,26 @@ def test_where_nobody_is_declared_new_names_get_slots_as_they_appear():
     turn = window.act([0])
     assert window.agents == ["a", "b"]
     assert turn.deciding == [1]
+
+
+class Unpaid(Undeclared):
+    """Leaves out of `rewards` who is in `unpaid`, from the second env step on."""
+
+    unpaid = ("a",)
+
+    def step(self, action):
+        super().step(action)
+        if self.t >= 2:
+            self.rewards = {agent: 1.0 for agent in self.agents if agent not in self.unpaid}
+
+
+def test_a_living_agent_without_a_reward_is_an_error_in_an_aec_environment():
+    window = open_window(Unpaid())
+    window.reset(0)
+    window.act([0])
+    with pytest.raises(EnvironmentFailed, match="left an agent out of `rewards` that was and is in `agents`") as caught:
+        window.act([0])
+    assert caught.value.where.endswith("env step 1, agent 'a'")
 
 
 class Lingering(Undeclared):

@@ -87,3 +87,8 @@ class UnknownAgent(Breaks):
 class ForgetsAnObservation(Breaks):
     def spoil(self, observations: Any, *others: Any) -> Any:
         return {agent: seen for agent, seen in observations.items() if agent != "cart_3"}, *others
+
+
+class ForgetsAReward(Breaks):
+    def spoil(self, observations: Any, rewards: Any, *others: Any) -> Any:
+        return observations, {agent: reward for agent, reward in rewards.items() if agent != "cart_3"}, *others

@@ -28,6 +28,7 @@ from tests.experiment.breaking_environments import (
     AT_STEP,
     Breaks,
     ForgetsAnObservation,
+    ForgetsAReward,
     Hangs,
     ObservationIsNaN,
     ObservationOfAnotherShape,
@@ -56,6 +57,10 @@ KINDS: dict[type[Breaks], tuple[str, str | None]] = {
     ObservationOutside: ("the observation has 1e+09 at [0], above its bound 4.8", "cart_1"),
     ObservationOfAnotherShape: ("the observation has shape (3,), not (4,)", "cart_1"),
     UnknownAgent: ("agent 'ghost' is not one of possible_agents ('cart_0', 'cart_1', 'cart_2', 'cart_3')", "ghost"),
+    ForgetsAReward: (
+        "step() gave no reward for an agent that was alive before it; give 0.0 where there is none",
+        "cart_3",
+    ),
     ForgetsAnObservation: ("step() gave no observation for an agent that is in `agents`", "cart_3"),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from ray._private import utils
 
 from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.experiment import interrupt as interrupt_module
 from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experiment
 from marlflow.experiment.interrupt import Interrupt, Terminated
 from marlflow.experiment.keeping import newest
@@ -169,3 +171,26 @@ def test_a_signal_after_its_time_is_nobodys() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert interrupt.asked is None
+
+
+def test_it_says_which_environment_keeps_the_run_from_finishing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs is not known at once: it is asked for again."""
+    monkeypatch.setattr(interrupt_module, "_EXPLAINED_AFTER_S", 0.01)
+    found: list[list[str]] = [[], ["rollout worker 1: step() has been running for 6 s"]]
+    told: list[str] = []
+    said = threading.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        if not found:
+            said.set()
+
+    interrupt = Interrupt(60.0, tell, lambda: found.pop(0))
+    with interrupt.listening():
+        interrupt.begin()
+        signal.raise_signal(signal.SIGINT)
+        assert said.wait(60)
+    assert told == [
+        "finishing this round; interrupt again to stop at once",
+        "rollout worker 1: step() has been running for 6 s",
+    ]

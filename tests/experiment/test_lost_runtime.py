@@ -42,9 +42,9 @@ def lost_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Experiment]:
     """`lost_at(100)`: a run whose runtime is lost during that env step."""
     start = InlineRuntime.start
 
-    def starts(runtime: InlineRuntime, spec: Any, on_fault: Any = None, on_loss: Any = None) -> Any:
+    def starts(runtime: InlineRuntime, spec: Any, on_fault: Any, on_loss: Any, *others: Any) -> Any:
         monkeypatch.setattr(LosesItsRuntime, "on_loss", staticmethod(on_loss))
-        return start(runtime, spec, on_fault, on_loss)
+        return start(runtime, spec, on_fault, on_loss, *others)
 
     def run(env_step: int) -> Experiment:
         monkeypatch.setattr(LosesItsRuntime, "steps_left", env_step)

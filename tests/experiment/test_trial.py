@@ -10,6 +10,7 @@ import pytest
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env import open_window
+from marlflow.env.cartpole_family import CartPoleFamily
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.cartpole_team import env as cartpole_team_aec
 from marlflow.experiment.experiment import Env
@@ -17,7 +18,18 @@ from marlflow.experiment.trial import Trial, check_environment, speed
 from marlflow.experiment.trial.balance import unbalanced
 from marlflow.experiment.trial.play import Played, play
 from marlflow.experiment.trial.seats import Seats, seats_of
-from tests.experiment.trial_environments import Compass, Endless, Forked, Knockout, Levers, Moody, Relay, Tires
+from tests.experiment.trial_environments import (
+    Compass,
+    Endless,
+    Forked,
+    Knockout,
+    Levers,
+    Moody,
+    Relay,
+    Tires,
+    Unpaid,
+    unpaid_aec,
+)
 
 SEED = 3
 
@@ -46,7 +58,8 @@ def test_a_good_environment_is_ready_and_its_figures_agree() -> None:
     assert group.decisions.high == episodes.length.high
     assert group.terminated + group.truncated == 18
     assert list(group.algorithms) == [*(algorithm.name for algorithm in SHIPPED), "random"]
-    assert [name for name, reason in group.algorithms.items() if reason] == ["td3", "ddpg"]
+    assert {name for name, reason in group.algorithms.items() if reason} == {"td3", "ddpg", "maml"}
+    assert group.algorithms["maml"] == 'adapts to tasks, and the environment has none (metadata["tasks"])'
     shares = trial.speed.env_share + trial.speed.policy_share + trial.speed.bookkeeping_share
     assert shares == pytest.approx(1.0)
 
@@ -115,6 +128,20 @@ def test_what_was_played_before_a_failure_is_kept() -> None:
     assert trial.episodes.played < trial.episodes.failed_in
     assert trial.episodes.conserved
     assert (trial.reproducible, trial.speed) == (None, None)
+
+
+def test_a_family_of_tasks_is_for_maml_too() -> None:
+    (group,) = tried(CartPoleFamily, episodes=1).groups
+    assert group.algorithms["maml"] == ""
+
+
+@pytest.mark.parametrize("factory", [Unpaid, unpaid_aec])
+def test_a_living_agent_without_a_reward_is_a_problem(factory: Callable[..., Any]) -> None:
+    trial = tried(factory)
+    assert not trial.ready
+    problem = next(problem for problem in trial.problems if "PettingZoo" not in problem.what)
+    assert "agent 'cart_1'" in problem.what
+    assert "give 0.0 where there is none" in problem.what
 
 
 def test_agents_of_one_name_with_different_spaces_are_told_apart() -> None:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.env.cartpole_team import CartPoleTeam
 
@@ -160,3 +161,16 @@ class Compass(CartPoleTeam):
 
 
 _COMPASS = spaces.Dict({"turn": spaces.Discrete(3)})
+
+
+class Unpaid(CartPoleTeam):
+    """Gives cart_1 no reward, not even 0."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        return observations, {agent: reward for agent, reward in rewards.items() if agent != "cart_1"}, *rest
+
+
+def unpaid_aec() -> AECEnv:
+    """The same, as PettingZoo makes an AEC environment of it."""
+    return parallel_to_aec(Unpaid())

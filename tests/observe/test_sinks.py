@@ -99,6 +99,23 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_gone_after_resume(tmp_path: P
     assert read_metrics(path) == [record(1), record(2)]
 
 
+@pytest.mark.parametrize("left", [None, 0, 1])
+def test_reports_that_the_file_lost_since_a_checkpoint_are_not_counted(tmp_path: Path, left: int | None) -> None:
+    path = tmp_path / "metrics.jsonl"
+    if left is not None:
+        write(path, *[record(number) for number in range(left)])
+    sink = JsonlSink(path, reports_before=3)
+    sink.report(record(7))
+    assert sink.lines == (left or 0) + 1
+    sink.close()
+    # A resume from a checkpoint taken here keeps what is in the file, and nothing that comes after.
+    later = JsonlSink(path, reports_before=sink.lines)
+    later.report(record(8))
+    later.close()
+    JsonlSink(path, reports_before=sink.lines).close()
+    assert read_metrics(path)[-1] == record(7)
+
+
 def test_a_broken_line_and_a_missing_file_are_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with pytest.raises(InvalidInput, match=r"metrics\.jsonl does not exist"):

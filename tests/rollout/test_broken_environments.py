@@ -15,6 +15,7 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
 from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout.watchdog import Watchdog
 
 EVERYBODY = [Rule("*", "all")]
 
@@ -108,7 +109,7 @@ class Tar(Counter):
 
 def test_closing_and_opening_anew_are_watched_too():
     tar = type("Tar", (Tar,), {"until_s": 0.0})
-    stuck = worker(tar, step_timeout_s=0.1, tolerated_faults=3)
+    stuck = worker(tar, watchdog=Watchdog(0.1), tolerated_faults=3)
     with pytest.raises(EnvironmentFailed, match=r"longer than env\.step_timeout_s"):
         stuck.collect(5)
     assert time.monotonic() < tar.until_s  # else it waited for the environment, and nothing was watched

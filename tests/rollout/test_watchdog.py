@@ -55,7 +55,7 @@ def variant(doing, how):
 @pytest.mark.parametrize("how", ["spinning", "sleeping"])
 @pytest.mark.parametrize("doing", ["step", "reset"])
 def test_an_environment_that_hangs_is_named(doing, how):
-    hanging = worker(variant(doing, how), step_timeout_s=TIMEOUT_S)
+    hanging = worker(variant(doing, how), watchdog=Watchdog(TIMEOUT_S))
     with pytest.raises(EnvironmentHung, match=rf"{doing}\(\) took longer than env.step_timeout_s \(0.2 s\)") as caught:
         hanging.collect(2000)
     assert "copy " in caught.value.where
@@ -66,7 +66,7 @@ def test_an_environment_that_hangs_is_named(doing, how):
 
 @pytest.mark.parametrize("doing", ["step", "reset"])
 def test_hung_episodes_are_given_up_and_the_others_go_on(doing):
-    going = worker(variant(doing, "spinning"), step_timeout_s=TIMEOUT_S, tolerated_faults=1000)
+    going = worker(variant(doing, "spinning"), watchdog=Watchdog(TIMEOUT_S), tolerated_faults=1000)
     faults, episodes = [], []
     while len(episodes) < 5:
         receipt, batches = going.collect(30)
@@ -86,14 +86,14 @@ def test_time_that_the_policy_takes_is_not_the_environments():
             return super().act(obs, action_mask, memory, mode, generator)
 
     actors = {"all": Slow(CartPoleTeam(1).action_space("cart_0"))}
-    calm = RolloutWorker(CartPoleTeam, [0], [Rule("*", "all")], actors, seed=0, step_timeout_s=TIMEOUT_S)
+    calm = RolloutWorker(CartPoleTeam, [0], [Rule("*", "all")], actors, seed=0, watchdog=Watchdog(TIMEOUT_S))
     receipt, _ = calm.collect(2)
     assert receipt.env_steps == 2
 
 
 def test_afterwards_the_alarm_is_as_it_was():
     handler = signal.getsignal(signal.SIGALRM)
-    worker(CartPoleTeam, step_timeout_s=TIMEOUT_S).collect(3)
+    worker(CartPoleTeam, watchdog=Watchdog(TIMEOUT_S)).collect(3)
     assert signal.getsignal(signal.SIGALRM) is handler
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
@@ -103,7 +103,7 @@ def test_a_timeout_that_cannot_be_kept_is_refused():
 
     def elsewhere():
         try:
-            worker(CartPoleTeam, step_timeout_s=TIMEOUT_S)
+            worker(CartPoleTeam, watchdog=Watchdog(TIMEOUT_S))
         except ConfigInvalid as error:
             caught.append(str(error))
 

@@ -75,7 +75,7 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
     masks: Masks = next((of.masks for of in seats.groups if of.masks != "none"), "none")
     findings.tests = run_tests(make_env, findings.kind, masks, findings.notes, env.step_timeout_s)
     watch("the networks of its policies")
-    fits = {of.name: suitable(of.spaces) for of in seats.groups}
+    fits = {of.name: suitable(of.spaces, seats.has_tasks) for of in seats.groups}
     if not findings.playable(seats):
         findings.groups = groups_of(seats, fits, Played())
         return

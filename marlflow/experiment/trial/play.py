@@ -24,6 +24,7 @@ from marlflow.experiment.trial.seats import Seats
 from marlflow.policy.actor import Actor
 from marlflow.policy.scripted import CallableActor, RandomActor
 from marlflow.rollout import EpisodeResult, RolloutWorker
+from marlflow.rollout.watchdog import Watchdog
 
 # Fragments of all sizes, since what is open at their end is carried over it.
 _TICKS = (1, 2, 3, 50, 7, 1, 20, 100)
@@ -71,7 +72,7 @@ def play(
     worker = None
     try:
         actors = {policy: random_actor(spaces) for policy, spaces in seats.spaces.items()}
-        worker = RolloutWorker(watched, (0,), seats.mapping, actors, seed, step_timeout_s=step_timeout_s)
+        worker = RolloutWorker(watched, (0,), seats.mapping, actors, seed, watchdog=Watchdog(step_timeout_s))
         _collect(worker, played, episodes, budget_s, progress)
     except MarlflowError as error:
         played.failure = error

@@ -30,6 +30,7 @@ class Seats:
 
     groups: tuple[Group, ...]
     declared: bool
+    has_tasks: bool
 
     @property
     def mapping(self) -> Mapping[str, str] | ByGroup:
@@ -78,7 +79,7 @@ def seats_of(window: Window, env: Any) -> Seats:
         for name, variants in found.items()
         for agents, spaces in variants
     ]
-    return Seats(tuple(groups), window.declared)
+    return Seats(tuple(groups), window.declared, window.has_tasks)
 
 
 def _masks(window: Window, env: Any, agent: str) -> Masks:

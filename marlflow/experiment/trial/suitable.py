@@ -33,9 +33,12 @@ class Suitable:
     network: str
 
 
-def suitable(spaces: Spaces) -> Suitable:
-    """Asks every algorithm; the network of one that learns is built, for what stops it stops all of them."""
-    reasons = {algorithm.name: _problems(algorithm, spaces) for algorithm in (*SHIPPED, _RANDOM)}
+def suitable(spaces: Spaces, has_tasks: bool) -> Suitable:
+    """Asks every algorithm; the network of one that learns is built, for what stops it stops all of them.
+
+    `has_tasks`: whether the environment is a family of tasks.
+    """
+    reasons = {algorithm.name: _problems(algorithm, spaces, has_tasks) for algorithm in (*SHIPPED, _RANDOM)}
     able = [algorithm for algorithm in SHIPPED if not reasons[algorithm.name]]
     if not reasons[_RANDOM.name]:
         reasons[_RANDOM.name] = _unbuildable(spaces)
@@ -50,7 +53,9 @@ def suitable(spaces: Spaces) -> Suitable:
     return Suitable({**reasons, **{algorithm.name: reason for algorithm in able}}, None, "random actions")
 
 
-def _problems(algorithm: Algorithm, spaces: Spaces) -> str:
+def _problems(algorithm: Algorithm, spaces: Spaces, has_tasks: bool) -> str:
+    if algorithm.capabilities.tasks and not has_tasks:
+        return 'adapts to tasks, and the environment has none (metadata["tasks"])'
     model = GRU() if algorithm.capabilities.memory == "needed" else MLP()
     return "; ".join(problem.removeprefix(f"{algorithm.name} ") for problem in algorithm.problems(spaces, model))
 

@@ -17,9 +17,13 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.policy.actor import EvaluationMode
 from marlflow.replay.buffer import StoredReplay
 from marlflow.rollout import closing
+from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Evaluated, Fault
+from marlflow.rollout.hangs import HangMonitor
 from marlflow.rollout.kept import files_recorded, merged, share
+from marlflow.rollout.news import News
 from marlflow.rollout.protocol import Matchup, Request, Round, Worker
+from marlflow.rollout.watchdog import Watchdog
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
 from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
 from marlflow.runtime.packing import pack_batch, unpack_batch
@@ -34,11 +38,17 @@ log = logging.getLogger("marlflow")
 class InlineWorkers:
     """All workers, one after the other."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, on_news: Callable[[News], None]) -> None:
         self._spec, self._ticks = spec, spec.ticks
+        self._watchdogs = {number: Watchdog(spec.step_timeout_s) for number in range(spec.num_workers)}
+        self._monitor = HangMonitor(self._watchdogs, on_news)
         self._workers: list[Worker] = []
-        for number in range(spec.num_workers):
-            self._workers.append(spec.worker(number))
+        try:
+            for number, watchdog in self._watchdogs.items():
+                self._workers.append(spec.worker(number, watchdog=watchdog))
+        except BaseException:
+            self._monitor.close()
+            raise
 
     def collect(self, request: Request) -> Round:
         """One round."""
@@ -66,6 +76,11 @@ class InlineWorkers:
         """Evaluation episodes, all on the first worker."""
         return self._workers[0].evaluate(episodes, weights, matchups, mode)
 
+    def end_by(self, deadline: Deadline) -> None:
+        """What is asked from here on ends with the env step in which the deadline passes."""
+        for watchdog in self._watchdogs.values():
+            watchdog.deadline = deadline
+
     def states(self) -> list[Tree]:
         """What each worker carries from one round to the next."""
         return [worker.state() for worker in self._workers]
@@ -79,6 +94,7 @@ class InlineWorkers:
 
     def close(self) -> tuple[Fault, ...]:
         """Closes all environments; returns what went wrong."""
+        self._monitor.close()
         deadline_s = perf_counter() + closing.CLOSE_TIMEOUT_S
         return tuple(fault for worker in self._workers for fault in worker.close(deadline_s - perf_counter()))
 
@@ -100,6 +116,7 @@ class InlineRuntime:
         spec: RunSpec,
         on_fault: Callable[[Fault], None] | None = None,
         on_loss: Callable[[RuntimeFailed], None] | None = None,
+        on_news: Callable[[News], None] | None = None,
     ) -> Parts:
         """Builds every part here; there is no other process to lose, so nothing is told to `on_fault`.
 
@@ -117,8 +134,12 @@ class InlineRuntime:
             for shard, own in enumerate(policy.replays):
                 replay = self._replays[own] = policy.replay(shard)
                 replay.place = InlinePlace(f"replay {own}") if policy.replays_apart else place
-        self._workers = InlineWorkers(spec)
+        self._workers = InlineWorkers(spec, on_news or _nobody_asked)
         return Parts(self._workers, dict(self._learners), dict(self._replays))
+
+    def end_by(self, deadline: Deadline) -> None:
+        """All workers; see Runtime."""
+        self._playing.end_by(deadline)
 
     def keep(self, rows_kept: Mapping[str, int]) -> Kept:
         """Everything, as bytes; see Runtime."""
@@ -170,3 +191,7 @@ class InlineRuntime:
         for fault in self.close_environments():
             log.warning("%s: %s", fault.where, fault.reason)
         torch.set_num_threads(self._threads)
+
+
+def _nobody_asked(news: News) -> None:
+    """Whoever started the runtime did not want to know."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import pdb
 import pickle
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -71,11 +73,25 @@ def as_exception(carried: Raised) -> BaseException:
     return error
 
 
+def refuse_debuggers() -> None:
+    """From here on `breakpoint()` and `pdb.set_trace()` in this process raise: it has no terminal.
+
+    Ray's own hook would pass over them without a word, or wait for somebody to connect.
+    """
+    setattr(sys, "breakpointhook", _no_terminal)  # noqa: B010  mypy lets no function be assigned to
+    setattr(pdb, "set_trace", _no_terminal)  # noqa: B010
+
+
+def _no_terminal(*_arguments: Any, **_options: Any) -> None:
+    raise RuntimeError("breakpoint() needs a terminal, and processes of Ray have none: run with runtime=inline")
+
+
 class Host:
     """Hosts named residents; runs chains of stages that were made known to it once."""
 
     def __init__(self, builders: dict[str, Callable[[], Any]], threads: int) -> None:
         torch.set_num_threads(threads)
+        refuse_debuggers()
         self._builders = builders
         self._chains: dict[int, Sequence[Any]] = {}
         self._publishers: dict[int, Any] = {}

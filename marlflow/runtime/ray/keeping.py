@@ -17,8 +17,9 @@ from marlflow.runtime.protocol import Kept, Resumed
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
+from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.ray.replicas import Replicas
-from marlflow.runtime.ray.workers import RayWorkers, RemoteWorker
+from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.spec import RunSpec
 
 

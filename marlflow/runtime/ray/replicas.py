@@ -24,7 +24,8 @@ from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.host import Raised, Ran, as_exception
 from marlflow.runtime.ray.hosted import LearnerHandle
-from marlflow.runtime.ray.workers import RayWorkers, RemoteWorker
+from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.sharding import ON_WORKERS, payloads_by_worker
 from marlflow.runtime.spec import PolicySpec
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +13,15 @@ from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.policy.actor import EvaluationMode
+from marlflow.rollout.deadline import Deadline
+from marlflow.rollout.hangs import HangMonitor
+from marlflow.rollout.output import OutputCapture
 from marlflow.rollout.protocol import Matchup
+from marlflow.rollout.watchdog import Watchdog
 from marlflow.runtime.chain import run_chain
 from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, raised
 from marlflow.runtime.ray.inference import asking_actors, fetched
+from marlflow.runtime.ray.mail import Address, Outbox
 from marlflow.runtime.sharding import shard
 from marlflow.runtime.spec import RunSpec
 
@@ -27,6 +33,7 @@ class RolloutActor(Host):
     """Hosts worker `number`; one that replaces a lost one begins its copies where that one had come to.
 
     It asks the actor `inference` for actions; None: it acts for itself, and where it learns, with what it has learned.
+    What is printed and logged here, and where an environment hangs, is posted to `address`.
     """
 
     def __init__(
@@ -36,6 +43,7 @@ class RolloutActor(Host):
         next_episodes: Mapping[int, int] | None,
         next_fragments: Mapping[str, Mapping[int, int]],
         inference: Any = None,
+        address: Address | None = None,
     ) -> None:
         super().__init__({f"learner {name}": spec.policies[name].learner for name in spec.learning_on_workers}, 1)
         self._spec, self._number = spec, number
@@ -43,6 +51,14 @@ class RolloutActor(Host):
         self._inference = inference
         self._worker: Any = None
         self._learned: dict[str, Weights] = {}
+        timeout_s = spec.step_timeout_s
+        self._watchdog = Watchdog(timeout_s, None if timeout_s is None else _PATIENCE * timeout_s)
+        self._outbox = self._capture = None
+        if address is not None:
+            self._outbox = Outbox(address, number)
+            self._capture = OutputCapture(number, self._watchdog, self._outbox.send)
+            self._capture.install(address.log_level)
+            HangMonitor({number: self._watchdog}, self._outbox.send)
 
     def ready(self) -> Raised | None:
         """Builds the replicas and opens the environments; what went wrong, if anything did."""
@@ -50,13 +66,11 @@ class RolloutActor(Host):
             return failed
         try:
             actors = None if self._inference is None else asking_actors(self._spec, self._inference)
-            timeout_s = self._spec.step_timeout_s
-            end_process_after_s = None if timeout_s is None else _PATIENCE * timeout_s
             self._worker = self._spec.worker(
-                self._number, actors, self._next_episodes, end_process_after_s, fetched, self._next_fragments
+                self._number, actors, self._next_episodes, self._watchdog, fetched, self._next_fragments
             )
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return self._failed(error)
         gc.freeze()  # what is here now stays: no collection has to look at it again
         return None
 
@@ -74,7 +88,7 @@ class RolloutActor(Host):
         try:
             receipt, batches = self._worker.collect(self._spec.ticks, weights, schedules, matchups)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            receipt, batches = raised(error), dict.fromkeys(learning)
+            receipt, batches = self._failed(error), dict.fromkeys(learning)
         # Where nobody learns there is one return, which Ray does not want in a tuple.
         return (receipt, *(batches[name] for name in learning)) if learning else receipt
 
@@ -118,7 +132,23 @@ class RolloutActor(Host):
         try:
             return self._worker.evaluate(episodes, _weights(versions, flats), matchups, mode)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return self._failed(error)
+
+    def end_by(self, deadline: Deadline) -> None:
+        """What is collected or evaluated from here on ends with the env step in which the deadline passes."""
+        self._watchdog.deadline = deadline
+
+    def _failed(self, error: Exception) -> Raised:
+        """`error`, once the driver can read what was printed before it."""
+        self._flush()
+        return raised(error)
+
+    def _flush(self) -> None:
+        if self._capture is not None and self._outbox is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._capture.tell_left_out()
+            self._outbox.flush()
 
     def kept(self) -> Any:
         """Everything that the worker carries from one collect to the next, as bytes."""
@@ -133,6 +163,8 @@ class RolloutActor(Host):
             return self._worker.close()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
+        finally:
+            self._flush()
 
     def beginning(
         self, number: int, next_episodes: Mapping[int, int] | None, next_fragments: Mapping[str, Mapping[int, int]]

@@ -17,7 +17,9 @@ from marlflow.base.items import Weights
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import first_row_of
+from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
+from marlflow.rollout.news import News
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.protocol import Kept, Parts, Resumed
 from marlflow.runtime.ray.actors import Actors, cause
@@ -28,6 +30,7 @@ from marlflow.runtime.ray.inference import started
 from marlflow.runtime.ray.joining import join
 from marlflow.runtime.ray.keeping import Keeping
 from marlflow.runtime.ray.local import kill_sessions, start_local, without_signal_handlers
+from marlflow.runtime.ray.mail import Inbox
 from marlflow.runtime.ray.replicas import Replicas
 from marlflow.runtime.ray.reserving import reserve
 from marlflow.runtime.ray.store import object_store_bytes
@@ -70,6 +73,7 @@ class RayRuntime:
         self._replays: dict[str, ReplayHandle] = {}
         self._keeping: Keeping | None = None
         self._workers: RayWorkers | None = None
+        self._inbox: Inbox | None = None
 
     def machines(self) -> Machines | None:
         """What there is; of a cluster that is still to be joined, that is only known afterwards.
@@ -86,6 +90,7 @@ class RayRuntime:
         spec: RunSpec,
         on_fault: Callable[[Fault], None] | None = None,
         on_loss: Callable[[RuntimeFailed], None] | None = None,
+        on_news: Callable[[News], None] | None = None,
     ) -> Parts:
         """All actors, built and ready; raises ConfigInvalid if the cluster cannot give what is asked."""
         told = self._unless_lost(on_fault or _nobody_asked)
@@ -95,7 +100,8 @@ class RayRuntime:
             self._group = reserved.group
             self._actors = Actors(reserved.options)
             inference = started(spec, self._actors)
-            workers = self._workers = RayWorkers(spec, self._actors, told, self._renewed, inference)
+            address = None if on_news is None else self._inbox_for(on_news).address
+            workers = self._workers = RayWorkers(spec, self._actors, told, self._renewed, inference, address)
             awaited = workers.start() + ([] if inference is None else [inference.ready.remote()])
             hosts: list[Hosted | Replicas] = []
             for policy in (spec.policies[name] for name in spec.learning):
@@ -123,6 +129,15 @@ class RayRuntime:
             if loss is not None and isinstance(error, Exception):
                 raise RuntimeFailed(loss) from error
             raise
+
+    def _inbox_for(self, on_news: Callable[[News], None]) -> Inbox:
+        self._inbox = Inbox(on_news)
+        return self._inbox
+
+    def end_by(self, deadline: Deadline) -> None:
+        """All workers; see Runtime."""
+        for worker in self._workers.all if self._workers is not None else ():
+            worker.end_by(deadline)
 
     def _hosts(self, policy: PolicySpec, actors: Actors, on_fault: Callable[[Fault], None]) -> list[Hosted]:
         """A policy's learner, and its replays beside it or apart."""
@@ -190,6 +205,9 @@ class RayRuntime:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+        if self._inbox is not None:
+            self._inbox.close(answers=ray.is_initialized() and not is_lost)
+            self._inbox = None
         if not ray.is_initialized():
             return
         if self._actors is not None and not is_lost:  # else nobody is there to ask

@@ -16,10 +16,11 @@ from marlflow.rollout.closing import CLOSE_TIMEOUT_S
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.protocol import Matchup, Request, Round
 from marlflow.runtime.ray import actors as limits
-from marlflow.runtime.ray.actors import Actors, cause, never_ran
+from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.inference import by_reference
-from marlflow.runtime.ray.rollout import RolloutActor
+from marlflow.runtime.ray.mail import Address
+from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 
@@ -31,116 +32,11 @@ _MOST_IN_VAIN = 10
 _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S  # more than a process takes that can be interrupted
 
 
-class RemoteWorker:
-    """One worker, and its successors. It is sent only the weights that it does not have yet, by reference.
-
-    `lives` counts the processes that it has had.
-    """
-
-    def __init__(
-        self, spec: RunSpec, number: int, actors: Actors, on_fault: Callable[[Fault], None], inference: Any
-    ) -> None:
-        self.what = f"rollout worker {number}"
-        self.number, self._spec, self._actors, self._on_fault = number, spec, actors, on_fault
-        self._inference = inference
-        self.copies = spec.copies_of(number)
-        self.next_episodes: Mapping[int, int] | None = None
-        self.next_fragments: Mapping[str, Mapping[int, int]] = {}
-        self._sent: dict[str, int] = {}
-        self.lives = 0
-        self._coming: Any = None
-        self.actor: Any = None
-        self._collect: Any = None
-
-    def start(self) -> Any:
-        """Starts the process; what has to be waited for."""
-        self.actor = self._actors.start(
-            RolloutActor,
-            self.what,
-            self._spec,
-            self.number,
-            self.next_episodes,
-            self.next_fragments,
-            self._inference,
-        )
-        self._collect = self.actor.collect.options(num_returns=1 + len(self._spec.learning))
-        self._sent = {}
-        self.lives += 1
-        return self.actor.ready.remote()
-
-    def lost(self, error: Exception) -> None:
-        """Says so, and starts a successor, which begins the episodes that this one had not begun."""
-        self._on_fault(Fault("workers_lost", self.what, cause(error), "", 0))
-        self._replace()
-
-    def _replace(self) -> None:
-        self._actors.end(self.actor)
-        self._coming = self.start()
-
-    def has_come_to(self, receipt: Receipt) -> None:
-        """A successor would begin where this receipt ends."""
-        self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
-
-    @property
-    def begins_at(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
-        """Its number, and where a successor would begin: which episodes, and which recorded fragments."""
-        return self.number, self.next_episodes, self.next_fragments
-
-    @property
-    def coming(self) -> Any:
-        """What its successor answers when it is ready; None if it is there."""
-        return self._coming
-
-    def is_present(self) -> bool:
-        """Whether it can be asked now. Raises what kept a successor from beginning."""
-        while self._coming is not None:
-            if not ray.wait([self._coming], timeout=0)[0]:
-                return False
-            try:
-                answer = ray.get(self._coming)
-            except ray.exceptions.RayActorError as error:
-                if never_ran(error):
-                    self._replace()
-                else:
-                    self.lost(error)
-                continue
-            if isinstance(answer, Raised):
-                raise as_exception(answer)
-            self._coming = None
-        return True
-
-    def collect(self, request: Request) -> Sequence[Any]:
-        """Its part of a round: a receipt, and for each learning policy its rows, all to come."""
-        new = self.unsent(request.weights)
-        versions = {name: found.version for name, found in new.items()}
-        self._sent.update(versions)
-        flats = [found.flat for found in new.values()]
-        made = self._collect.remote(versions, request.schedules, self._dealt(request.matchups), *flats)
-        return made if self._spec.learning else [made]
-
-    def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
-        """Those that it does not have."""
-        return {name: found for name, found in weights.items() if self._sent.get(name) != found.version}
-
-    def has_learned(self, policy: str, version: int) -> None:
-        """It has weights that it need not be sent: it learned them. One that does not act itself has to be told."""
-        if self._inference is None:
-            self._sent[policy] = version
-
-    def forget(self) -> None:
-        """It has no weights any more, or it is not known which."""
-        self._sent = {}
-
-    def _dealt(self, matchups: Mapping[int, Sequence[Matchup]] | None) -> Mapping[int, Sequence[Matchup]] | None:
-        """Those of its own copies."""
-        return None if matchups is None else {copy: matchups[copy] for copy in self.copies}
-
-
 class RayWorkers:
     """All workers. One that is lost sits out until its successor is ready; the others go on.
 
     `inference` is the actor that acts for them; None: each acts for itself. `renewed` gives the weights of all
-    learners that live, where those that were asked for are lost with their machine.
+    learners that live, where those that were asked for are lost with their machine. News are posted to `address`.
     """
 
     def __init__(
@@ -150,9 +46,11 @@ class RayWorkers:
         on_fault: Callable[[Fault], None],
         renewed: Callable[[], Awaitable[Mapping[str, Weights]]],
         inference: Any = None,
+        address: Address | None = None,
     ) -> None:
         self._spec, self._actors, self._inference, self._renewed = spec, actors, inference, renewed
-        self.all = [RemoteWorker(spec, number, actors, on_fault, inference) for number in range(spec.num_workers)]
+        numbers = range(spec.num_workers)
+        self.all = [RemoteWorker(spec, number, actors, on_fault, inference, address) for number in numbers]
         self._begun: dict[asyncio.Task[Round | None], RemoteWorker] = {}
 
     def start(self) -> list[Any]:
@@ -249,7 +147,8 @@ class RayWorkers:
             if in_vain:
                 weights = {**weights, **await self._renewed()}
         results = sorted((result for part in parts for result in part.episodes), key=lambda result: result.episode)
-        return Evaluated(tuple(results), tuple(fault for part in parts for fault in part.faults))
+        faults = tuple(fault for part in parts for fault in part.faults)
+        return Evaluated(tuple(results), faults, any(part.was_cut for part in parts))
 
     def ask_states(self) -> list[tuple[RemoteWorker, Any]]:
         """Who is asked for the state of each worker, and its answer to come. Blocks, if none is there.

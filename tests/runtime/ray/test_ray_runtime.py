@@ -34,7 +34,7 @@ from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Parts, Runtime
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.ray.workers import RemoteWorker
+from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.spec import RunSpec
 from tests.runtime.ray.processes import actor_processes, assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, small_spec, without_times

@@ -28,7 +28,7 @@ from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.ray.workers import RemoteWorker
+from marlflow.runtime.ray.remote_worker import RemoteWorker
 from tests.experiment.kept_runs import kept
 from tests.runtime.driven_runs import DrivenRun, driven
 from tests.runtime.ray.deadly import Deadly, DeadlyStage, kill

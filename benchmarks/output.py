@@ -1,0 +1,109 @@
+"""What it costs to pass on what an environment prints: one that prints a line at every step, over Ray.
+
+Three workers take turns on one machine, a round each: one whose environment makes the line and does not print it, one
+that prints into Ray's log and nothing else, and one whose lines are also passed on to the driver. Ratios are of rounds
+that follow each other, so other load on the machine is in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import ray
+
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
+from marlflow.experiment.ready import ready
+from marlflow.rollout.news import News
+from marlflow.rollout.protocol import Request
+from marlflow.runtime.ray import RayRuntime
+
+TARGET = 1.05
+_ENV_STEPS = 4_000
+
+
+class Silent(CartPoleTeam):
+    """Makes a line at every env step, and keeps it to itself."""
+
+    line = ""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        """One env step, and a line."""
+        self.line = f"env step {self._cycles}: {actions}"
+        return super().step(actions)
+
+
+class Printing(Silent):
+    """Prints it."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        """One env step, and a line."""
+        stepped = super().step(actions)
+        print(self.line)
+        return stepped
+
+
+def _experiment(factory: Callable[..., Any]) -> Experiment:
+    return Experiment(
+        env=Env(factory, copies=16),
+        policies={"cart": Policy()},
+        rollouts=Rollouts(num_workers=1, fragment_env_steps=_ENV_STEPS),
+        runtime=RuntimeChoice("ray"),
+        evaluation=Evaluation(episodes=0),
+        log=Log(console="none", jsonl=False, tensorboard=False),
+    )
+
+
+async def _took_s(workers: Any, number: int) -> float:
+    """The seconds of one round."""
+    began_s = time.perf_counter()
+    await workers.collect(Request(number, {}, {}))
+    return time.perf_counter() - began_s
+
+
+async def _rounds(variants: Sequence[Any], repeats: int) -> list[list[float]]:
+    """The seconds of each round of each variant, in turns; the first of each is not counted."""
+    for workers in variants:
+        await _took_s(workers, 0)
+    return [[await _took_s(workers, number) for workers in variants] for number in range(1, repeats + 1)]
+
+
+def measure(repeats: int = 60) -> tuple[float, float, int]:
+    """Medians: a round that prints and passes on beside one that only prints, and beside a silent one; lines."""
+    shown: list[News] = []
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
+    runtimes = [RayRuntime() for _ in range(3)]
+    try:
+        cases = [(Silent, None), (Printing, None), (Printing, shown.append)]
+        starts = [
+            partial(runtime.start, ready(_experiment(factory)).spec, on_news=on_news)
+            for runtime, (factory, on_news) in zip(runtimes, cases, strict=True)
+        ]
+        rounds = asyncio.run(_rounds([start().workers for start in starts], repeats))
+    finally:
+        for runtime in runtimes:
+            runtime.close()
+        ray.shutdown()
+    passing = statistics.median(passed / printed for _, printed, passed in rounds)
+    printing = statistics.median(passed / silent for silent, _, passed in rounds)
+    return passing, printing, len(shown)
+
+
+def report() -> None:
+    """Measures and prints."""
+    passing, printing, shown = measure()
+    print(
+        f"an environment that prints at every step, {_ENV_STEPS:,} env steps a round: passing lines on costs "
+        f"{passing - 1:+.1%} of a round (at most {TARGET - 1:.0%}); beside a silent environment {printing - 1:+.1%}; "
+        f"{shown} lines came to the driver",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    report()

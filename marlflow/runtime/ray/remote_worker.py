@@ -1,0 +1,139 @@
+"""One rollout worker as an actor, and its successors: what it is asked, and what it has been sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+
+from marlflow.base.items import Weights
+from marlflow.rollout.deadline import Deadline
+from marlflow.rollout.fragment import Fault, Receipt
+from marlflow.rollout.protocol import Matchup, Request
+from marlflow.runtime.ray.actors import Actors, cause, never_ran
+from marlflow.runtime.ray.host import Raised, as_exception
+from marlflow.runtime.ray.mail import Address
+from marlflow.runtime.ray.rollout import RolloutActor
+from marlflow.runtime.spec import RunSpec
+
+
+class RemoteWorker:
+    """One worker, and its successors. It is sent only the weights that it does not have yet, by reference.
+
+    `lives` counts the processes that it has had.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        number: int,
+        actors: Actors,
+        on_fault: Callable[[Fault], None],
+        inference: Any,
+        address: Address | None = None,
+    ) -> None:
+        self.what = f"rollout worker {number}"
+        self.number, self._spec, self._actors, self._on_fault = number, spec, actors, on_fault
+        self._inference, self._address = inference, address
+        self._deadline: Deadline | None = None
+        self.copies = spec.copies_of(number)
+        self.next_episodes: Mapping[int, int] | None = None
+        self.next_fragments: Mapping[str, Mapping[int, int]] = {}
+        self._sent: dict[str, int] = {}
+        self.lives = 0
+        self._coming: Any = None
+        self.actor: Any = None
+        self._collect: Any = None
+
+    def start(self) -> Any:
+        """Starts the process; what has to be waited for."""
+        self.actor = self._actors.start(
+            RolloutActor,
+            self.what,
+            self._spec,
+            self.number,
+            self.next_episodes,
+            self.next_fragments,
+            self._inference,
+            self._address,
+        )
+        self._collect = self.actor.collect.options(num_returns=1 + len(self._spec.learning))
+        self._sent = {}
+        self.lives += 1
+        ready = self.actor.ready.remote()
+        if self._deadline is not None:
+            self.actor.end_by.remote(self._deadline)
+        return ready
+
+    def end_by(self, deadline: Deadline) -> None:
+        """It and its successors end what they are asked from here on with the step in which the deadline passes."""
+        self._deadline = deadline
+        self.actor.end_by.remote(deadline)
+
+    def lost(self, error: Exception) -> None:
+        """Says so, and starts a successor, which begins the episodes that this one had not begun."""
+        self._on_fault(Fault("workers_lost", self.what, cause(error), "", 0))
+        self._replace()
+
+    def _replace(self) -> None:
+        self._actors.end(self.actor)
+        self._coming = self.start()
+
+    def has_come_to(self, receipt: Receipt) -> None:
+        """A successor would begin where this receipt ends."""
+        self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
+
+    @property
+    def begins_at(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
+        """Its number, and where a successor would begin: which episodes, and which recorded fragments."""
+        return self.number, self.next_episodes, self.next_fragments
+
+    @property
+    def coming(self) -> Any:
+        """What its successor answers when it is ready; None if it is there."""
+        return self._coming
+
+    def is_present(self) -> bool:
+        """Whether it can be asked now. Raises what kept a successor from beginning."""
+        while self._coming is not None:
+            if not ray.wait([self._coming], timeout=0)[0]:
+                return False
+            try:
+                answer = ray.get(self._coming)
+            except ray.exceptions.RayActorError as error:
+                if never_ran(error):
+                    self._replace()
+                else:
+                    self.lost(error)
+                continue
+            if isinstance(answer, Raised):
+                raise as_exception(answer)
+            self._coming = None
+        return True
+
+    def collect(self, request: Request) -> Sequence[Any]:
+        """Its part of a round: a receipt, and for each learning policy its rows, all to come."""
+        new = self.unsent(request.weights)
+        versions = {name: found.version for name, found in new.items()}
+        self._sent.update(versions)
+        flats = [found.flat for found in new.values()]
+        made = self._collect.remote(versions, request.schedules, self._dealt(request.matchups), *flats)
+        return made if self._spec.learning else [made]
+
+    def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
+        """Those that it does not have."""
+        return {name: found for name, found in weights.items() if self._sent.get(name) != found.version}
+
+    def has_learned(self, policy: str, version: int) -> None:
+        """It has weights that it need not be sent: it learned them. One that does not act itself has to be told."""
+        if self._inference is None:
+            self._sent[policy] = version
+
+    def forget(self) -> None:
+        """It has no weights any more, or it is not known which."""
+        self._sent = {}
+
+    def _dealt(self, matchups: Mapping[int, Sequence[Matchup]] | None) -> Mapping[int, Sequence[Matchup]] | None:
+        """Those of its own copies."""
+        return None if matchups is None else {copy: matchups[copy] for copy in self.copies}

@@ -1,0 +1,90 @@
+"""What a rollout worker prints, logs and warns of comes to the driver, also while a call to it does not return."""
+
+# ruff: noqa: T201
+from __future__ import annotations
+
+import asyncio
+import logging
+import pdb
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.experiment.experiment import Env, Rollouts
+from marlflow.rollout.news import Logged, News, Printed, StepRunning
+from marlflow.rollout.protocol import Request
+from marlflow.runtime.protocol import Parts
+from marlflow.runtime.ray import RayRuntime
+from marlflow.runtime.ray.host import refuse_debuggers
+from tests.runtime.small_runs import small_spec
+
+
+class Talks(CartPoleTeam):
+    """Says something in its first step; hangs in its third until a file is there; is debugged in its fifth."""
+
+    def __init__(self, go_on: Path) -> None:
+        super().__init__()
+        self._go_on = go_on
+
+    def step(self, actions: dict[str, int]) -> Any:
+        if self._cycles == 0:
+            print("on standard output")
+            print("on standard error", file=sys.stderr)
+            logging.getLogger("talks").warning("in the log")
+            warnings.warn("as a warning", UserWarning, stacklevel=1)
+        while self._cycles == 2 and not self._go_on.exists():
+            time.sleep(0.1)
+        if self._cycles == 4:
+            breakpoint()
+        return super().step(actions)
+
+
+async def _round(parts: Parts) -> Any:
+    weights = {name: learner.published for name, learner in parts.learners.items()}
+    return await parts.workers.collect(Request(0, weights, {}))  # type: ignore[misc]
+
+
+def test_what_an_environment_says_and_where_it_hangs_comes_to_the_driver(ray_session: None, tmp_path: Path) -> None:
+    news: list[News] = []
+    go_on = tmp_path / "go_on"
+
+    def take(one: News) -> None:
+        news.append(one)
+        if isinstance(one, StepRunning):
+            go_on.touch()
+
+    runtime = RayRuntime()
+    spec = small_spec(
+        env=Env(Talks, {"go_on": go_on}, copies=1), rollouts=Rollouts(num_workers=1, fragment_env_steps=40)
+    )
+    try:
+        parts = runtime.start(spec, on_news=take)
+        with pytest.raises(EnvironmentFailed, match=r"breakpoint\(\) needs a terminal.* run with runtime=inline"):
+            asyncio.run(_round(parts))
+    finally:
+        runtime.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "marlflow-inbox"]
+    env = "cartpole_team_v0, copy 0"
+    assert Printed(0, env, "on standard output") in news
+    assert Printed(0, env, "on standard error") in news
+    assert Logged(0, env, "talks", logging.WARNING, "in the log") in news
+    assert any(isinstance(one, Printed) and one.text.endswith("UserWarning: as a warning") for one in news)
+    running = [one for one in news if isinstance(one, StepRunning)]
+    assert running
+    assert all(one.where.endswith("env step 2: step()") for one in running)
+
+
+def test_no_debugger_waits_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "breakpointhook", sys.breakpointhook)
+    monkeypatch.setattr(pdb, "set_trace", pdb.set_trace)
+    refuse_debuggers()
+    for stop in (breakpoint, pdb.set_trace):
+        with pytest.raises(RuntimeError, match="run with runtime=inline"):
+            stop()
