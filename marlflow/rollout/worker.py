@@ -323,7 +323,7 @@ class RolloutWorker:
                 self._seed, episodes, matchups, mode, lambda: self._watchdog.is_late
             )
         self._load(training)
-        return Evaluated(tuple(results), self._faults.take(), was_cut=cut)
+        return Evaluated(tuple(results), self._faults.take(), was_cut=was_cut)
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         """Writes what it recorded and closes all environments, in CLOSE_TIMEOUT_S or `timeout_s`; returns faults."""
