@@ -161,9 +161,11 @@ class Built:
                 return wrong
         return PAYERS[self.script.pay](self.number("pay", agent))
 
-    def payments(self, agents):
-        """What each of `agents`, and with some habits others or not all of them, receive."""
-        paid = [a for a in agents if not (self.does("forgets_to_pay") and self.chance(0.3, "forget", a))]
+    def payments(self, agents, owed=()):
+        """What each of `agents`, and with some habits others, receive; if that breaks, one of the `owed` does not."""
+        paid = list(agents)
+        if owed and self.breaks("somebody is not paid"):
+            paid.remove(owed[self.number("unpaid") % len(owed)])
         if self.does("pays_the_absent"):
             paid += [a for a in self.names if a in self.known and a not in agents and self.chance(0.5, "absent", a)]
         return {agent: self.pay(agent) for agent in self.shuffled(paid)}
@@ -219,7 +221,7 @@ class BuiltParallel(Built, ParallelEnv):
         observations, infos = self.show(living, stay, joined, events)
         if not self.does("undeclared") and self.breaks("somebody is undeclared"):
             self.agents = [*self.agents, "stranger"]
-        return observations, self.payments([*living, *told]), terminations, truncations, infos
+        return observations, self.payments([*living, *told], marked), terminations, truncations, infos
 
     def flags(self, marks):
         if self.does("terse"):
@@ -296,7 +298,7 @@ class BuiltAEC(Built, AECEnv):
             else:
                 self.terminations[agent] = event in (TERMINATE, BOTH, LINGER)
                 self.truncations[agent] = event in (TRUNCATE, BOTH)
-        self.rewards = self.payments(self.agents)
+        self.rewards = self.payments(self.agents, [agent for agent in events if agent in self.agents])
         if self.agents:
             self.agent_selection = self.agents[turn % len(self.agents)]
             if self.does("deads_first"):

@@ -224,6 +224,10 @@ class Reference:
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
         self.t_env += 1
         self.appear(self.env.agents)
+        for agent in actions:
+            ended = terminations.get(agent, False) or truncations.get(agent, False)
+            if agent not in rewards and (ended or agent in self.env.agents):
+                raise Spoiled(agent)
         for agent, reward in rewards.items():
             self.receive(agent, reward)
         for agent in actions:
@@ -250,7 +254,11 @@ class Reference:
     def aec_step(self, action):
         before = list(self.env.agents)
         dead = self.env.agent_selection if action is None else None
+        owed = [agent for agent in before if not (self.env.terminations[agent] or self.env.truncations[agent])]
         self.env.step(action)
+        for agent in owed:
+            if dead is None and agent in self.env.agents and agent not in self.env.rewards:
+                raise Spoiled(agent)
         for agent, reward in self.env.rewards.items():
             self.receive(agent, reward)
         self.appear(self.env.agents)

@@ -63,7 +63,6 @@ HABITS = (
     "dead_from_the_start",
     "returns",
     "pays_the_absent",
-    "forgets_to_pay",
     "extra_keys",
     "terse",
     "no_last_words",
@@ -120,6 +119,7 @@ class Course:
 
 BREAKS = (
     *("step raises", "reset raises", "seeing raises", "reward is nan", "reward is infinite", "reward is a word"),
+    "somebody is not paid",
     *("seen is nan", "seen is outside", "seen is misshapen", "nothing is legal", "somebody is undeclared"),
 )
 
