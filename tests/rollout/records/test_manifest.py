@@ -104,11 +104,14 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         read_manifest(tmp_path / "nowhere")
 
 
-def test_a_stand_in_shows_agents_spaces_and_masks_and_cannot_be_played() -> None:
+def test_a_stand_in_has_agents_spaces_and_masks_and_nothing_happens_in_it() -> None:
     env = StandIn({"a": SPACES, "b": Spaces(SEEN, CHOSEN)})
     window = open_window(env)
     assert (list(window.agents), window.declared) == (["a", "b"], True)
     assert [window.masked(agent) for agent in window.agents] == [True, False]
     assert Spaces(window.observation_space("a"), window.action_space("a"), True) == SPACES
-    with pytest.raises(NotImplementedError, match="only known from its records"):
-        env.step({})
+    turn = window.reset(seed=0)
+    turn = window.act([0] * len(turn.deciding))
+    assert (len(turn.deciding), turn.ended, turn.rewards) == (2, [], [0.0, 0.0])
+    for agent, seen in env.step({})[0].items():
+        assert seen in env.observation_space(agent)
