@@ -35,15 +35,17 @@ class Deliveries(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes hav
         self.pairs, self.max_cycles = pairs, max_cycles
         self.possible_agents = [f"{role}_{pair}" for role in ("courier", "customer") for pair in range(pairs)]
         self.agents: list[str] = []
+        self.sees = {agent: Box(0.0, 1.0, (CELLS,), np.float32) for agent in self.possible_agents}
+        self.does = {agent: Discrete(len(MOVES)) for agent in self.possible_agents}
         self.random = np.random.default_rng()
 
     def observation_space(self, agent: str) -> Box:
         """How many cells ahead the other is, one-hot."""
-        return Box(0.0, 1.0, (CELLS,), np.float32)
+        return self.sees[agent]
 
     def action_space(self, agent: str) -> Discrete:
         """Back, wait or ahead."""
-        return Discrete(len(MOVES))
+        return self.does[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """Puts everyone somewhere."""

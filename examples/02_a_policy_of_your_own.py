@@ -38,14 +38,16 @@ class RockPaperScissors(ParallelEnv):  # type: ignore[misc]  # PettingZoo's clas
     def __init__(self, rounds: int = 20) -> None:
         self.rounds = rounds
         self.agents: list[str] = []
+        self.sees = {agent: Box(0.0, 1.0, (ROUNDS_SEEN, 6), np.float32) for agent in self.possible_agents}
+        self.does = {agent: Discrete(3) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> Box:
         """The last rounds."""
-        return Box(0.0, 1.0, (ROUNDS_SEEN, 6), np.float32)
+        return self.sees[agent]
 
     def action_space(self, agent: str) -> Discrete:
         """Rock, paper or scissors."""
-        return Discrete(3)
+        return self.does[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """Forgets all rounds."""

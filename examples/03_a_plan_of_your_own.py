@@ -41,14 +41,16 @@ class Safes(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no 
     def __init__(self, max_cycles: int = 40) -> None:
         self.max_cycles = max_cycles
         self.agents: list[str] = []
+        self.sees = {agent: Box(0.0, 1.0, (len(CODE) + 1,), np.float32) for agent in self.possible_agents}
+        self.does = {agent: Discrete(DIGITS) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> Box:
         """The number of right digits so far, one-hot."""
-        return Box(0.0, 1.0, (len(CODE) + 1,), np.float32)
+        return self.sees[agent]
 
     def action_space(self, agent: str) -> Discrete:
         """The next digit."""
-        return Discrete(DIGITS)
+        return self.does[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """Clears all dials."""

@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
 from marlflow.base.kept import MALFORMED, Tree, from_bytes, to_bytes
 from marlflow.experiment.environment import environment_name
+from marlflow.experiment.experiment import Env
 from marlflow.experiment.notes import Notes, notes_of
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.waiting import Waiting
@@ -38,7 +40,13 @@ def identity(made: Ready) -> dict[str, Any]:
     spec = made.spec
     return {
         "seed": spec.seed,
-        "env": {"factory": environment_name(made.experiment.env), "copies": spec.copies, "agents": list(made.agents)},
+        "env": {
+            **_arguments(made.experiment.env),
+            "wrappers": [_described(wrapper) for wrapper in made.experiment.env.wrappers],
+            "factory": environment_name(made.experiment.env),
+            "copies": spec.copies,
+            "agents": list(made.agents),
+        },
         "policies": {
             name: {
                 "algorithm": policy.algorithm.name,
@@ -51,6 +59,13 @@ def identity(made: Ready) -> dict[str, Any]:
             for name, policy in spec.policies.items()
         },
     }
+
+
+def _arguments(env: Env) -> dict[str, Any]:
+    """What the environment is made with, but for how it is shown."""
+    plain = (bool, int, float, str, NoneType)
+    arguments = ((str(name), value) for name, value in env.arguments.items() if name != "render_mode")
+    return {name: value if isinstance(value, plain) else _described(value) for name, value in arguments}
 
 
 def _described(value: object) -> str:

@@ -16,6 +16,8 @@ from marlflow.runtime.spec import Inference, Placement, Reservation
 _SMALLEST_GPU = 10_000
 """Ray counts GPUs in parts of so many."""
 _MOST_MACHINES = 10_000
+_OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
+_OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
 
 
 def placements(run: RunPlacement, policies: Mapping[str, Policy]) -> dict[str, Placement]:
@@ -137,6 +139,8 @@ def described_machines(entries: object, setting: str) -> Machines:
             continue
         amounts = {str(name): value for name, value in entry.items() if name not in ("count", "node")}
         for name, value in amounts.items():
+            if name not in _OF_RAY and (meant := _OF_RAY_LIKE.get(name.upper().removesuffix("S"))):
+                problems.append(f"{setting}[{number}] has no {name!r}; did you mean {meant!r}?")
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 problems.append(f"{setting}[{number}].{name} must be a number, at least 0, not {value!r}")
         if "node" in entry:

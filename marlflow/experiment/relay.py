@@ -78,7 +78,7 @@ class Relay:
         if news.is_over:
             self._running.pop(news.worker, None)
             if news.running_s >= SAYS_AFTER_S:
-                log.warning("rollout worker %s: %s returned after %.0f s", news.worker, news.where, news.running_s)
+                log.warning("rollout worker %s: %s is over after %.0f s", news.worker, news.where, news.running_s)
             return
         self._running[news.worker] = (news.where, perf_counter() - news.running_s)
         if news.running_s >= SAYS_AFTER_S:

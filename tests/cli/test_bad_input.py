@@ -261,6 +261,10 @@ CASES = {
     ),
     "no machines": (["plan", "--machines", "[]"], "--machines has no machine; write what each has, such as "),
     "machines that cannot be read": (["plan", "--machines", "[{CPU"], "--machines cannot be read ("),
+    "a misspelt resource": (
+        ["plan", "--machines", "[{CPU: 16, GPUs: 2}]"],
+        "--machines[0] has no 'GPUs'; did you mean 'GPU'?",
+    ),
     "an amount that is none": (
         ["plan", "--machines", "{CPU: lots}"],
         "--machines[0].CPU must be a number, at least 0, not 'lots'",

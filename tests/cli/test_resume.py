@@ -165,6 +165,11 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
             "policies.cart.model was ",
         ],
     ),
+    "another argument of the environment": (
+        nothing,
+        ["run", "env.max_cycles=50"],
+        ["env.max_cycles was ", " when it was kept, and is 50 now"],
+    ),
     "other agents": (nothing, ["run", "env.num_agents=2"], ["env.agents was ['cart_0', 'cart_1', 'cart_2', 'cart_3']"]),
     "what no run could have": (nothing, ["run", "env.copies=0"], ["env.copies must be at least 1, not 0"]),
 }

@@ -156,6 +156,13 @@ def test_the_tutorials_experiment_learns(folder: Path) -> None:
     assert float(return_mean) > 10
 
 
+def test_the_tutorials_environment_keeps_pettingzoos_rules(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    assert main(["check-env", "tug.Tug"]) == 0, capsys.readouterr().out
+
+
 def test_the_tutorials_plan_is_a_word_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shell = "".join(blocks(TUTORIAL))
     (line,) = re.findall(r"^PYTHONPATH=\. marlflow (plan .*)$", shell, re.M)

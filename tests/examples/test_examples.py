@@ -1,5 +1,6 @@
 """Every example runs as a reader would run it, and what it prints is true."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pettingzoo.test import parallel_api_test
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NUMBER = r"([-+]?\d+(?:\.\d+)?)"
@@ -32,6 +34,19 @@ def numbers(pattern: str, text: str) -> list[float]:
     """The numbers in the one line that matches `pattern`."""
     (found,) = re.findall(pattern, text)
     return [float(number) for number in ([found] if isinstance(found, str) else found)]
+
+
+ENVIRONMENTS = {
+    "01_ppo_and_dqn": "Deliveries",
+    "02_a_policy_of_your_own": "RockPaperScissors",
+    "03_a_plan_of_your_own": "Safes",
+}
+
+
+@pytest.mark.parametrize("example", ENVIRONMENTS)
+def test_their_environments_keep_pettingzoos_rules(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    parallel_api_test(getattr(importlib.import_module(example), ENVIRONMENTS[example])())
 
 
 @pytest.mark.parametrize("words", [(), ("--ray",)], ids=["inline", "ray"])

@@ -72,7 +72,7 @@ def test_where_an_environment_hangs_is_said_with_what_bounds_it(
     assert said.startswith(f"rollout worker 1: {WHERE} has been running for 32 s; {ends}")
     assert [text.partition(" has been running")[0] for text in shown.relay.running()] == [f"rollout worker 1: {WHERE}"]
     shown.relay(StepRunning(1, WHERE, 45.0, is_over=True))
-    assert caplog.messages[-1] == f"rollout worker 1: {WHERE} returned after 45 s"
+    assert caplog.messages[-1] == f"rollout worker 1: {WHERE} is over after 45 s"
     assert shown.relay.running() == []
 
 
