@@ -221,14 +221,14 @@ class Tally:
             self.policies[name].episodes += 1
 
     def evaluated(self, results: Evaluated, context: EvaluationContext) -> None:
-        """Evaluation episodes were played; what policies that played in none of them had before stays."""
+        """Evaluation episodes were played; figures of which there is nothing new, since none was played, stay."""
         self.faulted(results.faults)
         for name, evaluation in policies_evaluated(results.episodes, context).items():
             self.policies[name].evaluation = evaluation
             self.policies[name].evaluation_is_new = True
-        together = () if context.pairings else results.episodes
-        wholes = [whole for episode in together if (whole := part_of_all(episode)) is not None]
-        self.eval_team_return_mean = mean([whole.team_return for whole in wholes])
+        wholes = [whole for episode in results.episodes if (whole := part_of_all(episode)) is not None]
+        if wholes:
+            self.eval_team_return_mean = None if context.pairings else mean([whole.team_return for whole in wholes])
 
     def record(
         self,

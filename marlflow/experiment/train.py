@@ -187,11 +187,16 @@ def _go_alone(
                 raise
             if interrupt.asked or run.failure is not None:
                 shown.notice(_how_to_go_on(run.kept_at, where))
+    return _result(run, made, where)
+
+
+def _result(run: Run, made: Ready, where: Path) -> Result:
+    """The result of a run that has ended; raises what made it fail."""
     run.reporting.finish()
     log.info("stopped by %s; %s", run.stopped_by, run.reporting.overlaps(made.spec.learning))
     if run.failure is not None:
         raise run.failure
-    objective = experiment.objective
+    objective = made.experiment.objective
     return Result(where, run.last, run.stopped_by, None if objective is None else figure(run.last, objective))
 
 

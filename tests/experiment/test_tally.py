@@ -146,6 +146,8 @@ def test_spread_team_return_and_length_of_episodes() -> None:
     record = tally.record(1.0, 1.0, {}, {})
     assert (record["episode_env_steps_mean"], record["team_return_mean"]) == (6.0, 18.0)
     assert record["eval_team_return_mean"] == 18.0
+    tally.evaluated(Evaluated(()), EvaluationContext("greedy", 20, {}))  # a deadline cut it
+    assert tally.record(9.0, 8.0, {}, {})["eval_team_return_mean"] == 18.0
     pack, prey = record["policies"]["pack"], record["policies"]["prey"]
     assert (pack["return_mean"], pack["return_std"]) == (4.0, 2.0)
     assert (pack["team_return_mean"], pack["episode_env_steps_mean"]) == (8.0, 6.0)
