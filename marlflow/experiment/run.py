@@ -9,7 +9,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, MarlflowError
+from marlflow.base.errors import (
+    ActorLost,
+    CheckpointFailed,
+    CheckpointUnusable,
+    EnvironmentFailed,
+    MarlflowError,
+    StageFailed,
+)
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.evaluating import Evaluator
@@ -331,6 +338,13 @@ class Run:
         if self._tally.env_steps >= self._due_log:
             self._due_log += self._experiment.log.every_env_steps
             self.report()
+
+    def report_failure(self, ended: StageFailed) -> None:
+        """Reports the run as a stage that failed has left it, with the faults of the round that did not come to be."""
+        if isinstance(cause := ended.__cause__, EnvironmentFailed):
+            for kind, count in cause.unreported.items():
+                self._tally.faults[kind] += count
+        self.report()
 
     def report(self) -> None:
         """Tells the files and the console how the run stands; `last` has what earlier reports said of evaluations."""
