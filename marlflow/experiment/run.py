@@ -9,14 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from marlflow.base.errors import (
-    ActorLost,
-    CheckpointFailed,
-    CheckpointUnusable,
-    EnvironmentFailed,
-    MarlflowError,
-    StageFailed,
-)
+from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, MarlflowError
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.evaluating import Evaluator
@@ -339,11 +332,9 @@ class Run:
             self._due_log += self._experiment.log.every_env_steps
             self.report()
 
-    def report_failure(self, ended: StageFailed) -> None:
-        """Reports the run as a stage that failed has left it, with the faults of the round that did not come to be."""
-        if isinstance(cause := ended.__cause__, EnvironmentFailed):
-            for kind, count in cause.unreported.items():
-                self._tally.faults[kind] += count
+    def report_failure(self, cause: BaseException | None) -> None:
+        """Reports the run as a stage has left it that failed by `cause`."""
+        self._tally.failed_by(cause)
         self.report()
 
     def report(self) -> None:

@@ -183,7 +183,7 @@ def _go_alone(
             except (StageFailed, KeyboardInterrupt) as ended:
                 if _loss(interrupt, ended) is None:
                     if run is not None and isinstance(ended, StageFailed):
-                        run.report_failure(ended)
+                        run.report_failure(ended.__cause__)
                     last_notices.append(_how_to_go_on(kept_at(where) if run is None else run.kept_at, where))
                 raise
             if interrupt.asked or run.failure is not None:
