@@ -20,7 +20,7 @@ MarlflowError
 └── BudgetExceeded          more faults of one kind than `faults.*` allows
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from marlflow.base.near import meant
 
@@ -108,11 +108,22 @@ class UserCodeFailed(MarlflowError):
 
 
 class EnvironmentFailed(UserCodeFailed):
-    """An environment raised, or broke PettingZoo's contract."""
+    """An environment raised, or broke PettingZoo's contract.
+
+    `unreported` counts faults by kind that are in no receipt: this one, and those of its worker in the same round.
+    """
+
+    kind = "env_errors"
+
+    def __init__(self, where: str, reason: str, user_traceback: str = "") -> None:
+        super().__init__(where, reason, user_traceback)
+        self.unreported: Mapping[str, int] = {self.kind: 1}
 
 
 class EnvironmentHung(EnvironmentFailed):
     """A step or reset of an environment took longer than `env.step_timeout_s`."""
+
+    kind = "env_hangs"
 
 
 class MatchmakerFailed(UserCodeFailed):

@@ -85,7 +85,9 @@ class FaultBudget:
         allows = ", ".join(f"{kind} {count}" for kind, count in allowed.items())
         before = f"{_episodes(sum(self.spent[kind] for kind in _OF_ENVIRONMENTS))} given up in earlier rounds"
         reason = f"{failure.reason}; that is beyond faults ({allows}), and {before}"
-        return EnvironmentFailed(failure.where, reason, failure.user_traceback)
+        straw = EnvironmentFailed(failure.where, reason, failure.user_traceback)
+        straw.unreported = failure.unreported
+        return straw
 
 
 class BudgetedWorkers:

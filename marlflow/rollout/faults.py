@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from marlflow.base.errors import EnvironmentFailed, EnvironmentHung
+from collections import Counter
+
+from marlflow.base.errors import EnvironmentFailed
 from marlflow.rollout.fragment import Fault
 
 
@@ -21,17 +23,19 @@ class FaultLog:
         self._tolerated = tolerated
         self.seen = 0
         self._new: list[Fault] = []
+        self._unreported: Counter[str] = Counter()
 
     def tolerate(self, failure: EnvironmentFailed) -> None:
-        """Raises `failure` if the budget is used up."""
+        """Raises `failure` if the budget is used up, with the count of those that no `take` has given."""
         self.seen += 1
+        self._unreported[failure.kind] += 1
         if self.seen > self._tolerated:
+            failure.unreported = dict(self._unreported)
             raise failure
 
     def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
         """An episode was given up; `reason` is that of `failure`, or says more."""
-        kind = "env_hangs" if isinstance(failure, EnvironmentHung) else "env_errors"
-        self._new.append(Fault(kind, failure.where, reason, failure.user_traceback, rows_lost))
+        self._new.append(Fault(failure.kind, failure.where, reason, failure.user_traceback, rows_lost))
 
     def report(self, fault: Fault) -> None:
         """Adds a fault that costs no episode."""
@@ -41,4 +45,5 @@ class FaultLog:
         """Those since the last call."""
         taken = tuple(self._new)
         self._new.clear()
+        self._unreported.clear()
         return taken

@@ -25,7 +25,7 @@ def line(text: str, label: str) -> str:
 def test_a_good_environment_is_ready_and_the_next_command_is_named(marlflow: Marlflow) -> None:
     said = marlflow("check-env", "cartpole_team", "env.num_agents=2", "seed=4", *FEW)
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("marlflow.env.cartpole_team.parallel_env  Parallel, 2 cart, seed 4\n")
+    assert said.out.startswith("marlflow.env.cartpole_team.parallel_env  Parallel, 2 x cart, seed 4\n")
     assert line(said.out, "parallel_api_test") == "passed"
     assert line(said.out, "parallel_seed_test") == "passed"
     assert line(said.out, "rewards") == "conserved, not zero-sum"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experim
 from marlflow.experiment.keeping import newest
 from marlflow.experiment.ready import problems_of
 from marlflow.experiment.train import Result, resume, train
+from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.fragment import Fault
 from tests.experiment import breaking_environments, kept_runs
 from tests.experiment.breaking_environments import (
@@ -158,6 +160,7 @@ def test_many_in_one_round_end_it_within_the_round_and_what_was_kept_before_stan
     cause = raised_within_a_round(experiment, tmp_path)
     assert cause.reason == "step() raised ValueError: the pole snapped"
     assert not (tmp_path / "checkpoints").exists(), "it was the first round"
+    assert reports(tmp_path)[-1]["faults"]["env_errors"] == 2, "the second in a round is one too many"
 
 
 # -- within a budget ------------------------------------------------------------------------------------------------
@@ -177,6 +180,19 @@ def test_within_the_budget_the_episode_is_given_up_and_counted_and_the_run_learn
     check_rows(result, faults)
     if kind is not Hangs:
         assert all(result.metrics["policies"][name]["updates"] > 0 for name in ("hunters", "prey"))
+
+
+def test_a_failure_that_crosses_processes_keeps_its_counts() -> None:
+    log = FaultLog(tolerated=1)
+    log.tolerate(EnvironmentHung("copy 0", "step() hung"))
+    with pytest.raises(EnvironmentFailed) as caught:
+        log.tolerate(EnvironmentFailed("copy 1", "step() raised"))
+    there = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  our own, a moment ago
+    assert there.unreported == {"env_hangs": 1, "env_errors": 1}
+    log.take()
+    with pytest.raises(EnvironmentFailed) as caught:
+        log.tolerate(EnvironmentFailed("copy 1", "step() raised"))
+    assert caught.value.unreported == {"env_errors": 1}, "receipts have the others"
 
 
 @pytest.mark.parametrize("kind", [Raises, Hangs], ids=lambda kind: kind.__name__)
@@ -268,6 +284,7 @@ class NeverAgain(Breaks):
 def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NeverAgain, "alive", True)
     cause = raised_within_a_round(run_of(NeverAgain, Faults(env_errors=7)), tmp_path)
+    assert reports(tmp_path)[-1]["faults"]["env_errors"] == 9
     assert cause.reason == (
         "reset() raised OSError: the server is gone; that is beyond faults (env_errors 7, env_hangs 0), "
         "and no episodes were given up in earlier rounds"
