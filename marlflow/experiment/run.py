@@ -94,6 +94,11 @@ class Run:
         return self.budget.failure or self._not_kept
 
     @property
+    def has_played(self) -> bool:
+        """Whether a round was received, so that there is something to report."""
+        return self._tally.env_steps > 0
+
+    @property
     def kept_at(self) -> int | None:
         """Env steps of the checkpoint that `marlflow resume` would go on from; None if there is none."""
         return self._keeper.kept_at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from marlflow.base.errors import EnvironmentFailed, EnvironmentHung
 from marlflow.rollout.fragment import Fault
 
@@ -23,15 +25,15 @@ class FaultLog:
         self._new: list[Fault] = []
 
     def tolerate(self, failure: EnvironmentFailed) -> None:
-        """Raises `failure` if the budget is used up."""
+        """Raises `failure` if the budget is used up, with the earlier failures that no receipt has reported."""
         self.seen += 1
         if self.seen > self._tolerated:
+            failure.earlier = tuple(_failure(fault) for fault in self._new if fault.kind.startswith("env_"))
             raise failure
 
     def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
         """An episode was given up; `reason` is that of `failure`, or says more."""
-        kind = "env_hangs" if isinstance(failure, EnvironmentHung) else "env_errors"
-        self._new.append(Fault(kind, failure.where, reason, failure.user_traceback, rows_lost))
+        self._new.append(replace(fault_of(failure), reason=reason, rows_lost=rows_lost))
 
     def report(self, fault: Fault) -> None:
         """Adds a fault that costs no episode."""
@@ -42,3 +44,14 @@ class FaultLog:
         taken = tuple(self._new)
         self._new.clear()
         return taken
+
+
+def fault_of(failure: EnvironmentFailed) -> Fault:
+    """The fault that an episode's end by `failure` is; how many rows it cost is not known here."""
+    kind = "env_hangs" if isinstance(failure, EnvironmentHung) else "env_errors"
+    return Fault(kind, failure.where, failure.reason, failure.user_traceback, 0)
+
+
+def _failure(fault: Fault) -> EnvironmentFailed:
+    kind = EnvironmentHung if fault.kind == "env_hangs" else EnvironmentFailed
+    return kind(fault.where, fault.reason, fault.user_traceback)

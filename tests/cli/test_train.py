@@ -82,7 +82,7 @@ def test_a_failing_environment_ends_the_run_with_its_own_traceback_on_top(marlfl
     assert lines[0] == "Traceback (most recent call last):"
     assert "broken_environments.py" in lines[1]
     assert lines[-1].startswith("error: environment cartpole_team_v0, copy ")
-    assert lines[-1].endswith("env step 5: step() raised RuntimeError: the wheel came off")
+    assert lines[-1].endswith("env step 6: step() raised RuntimeError: the wheel came off")
     assert len([line for line in lines if line.startswith("  File ")]) == 1
 
 
