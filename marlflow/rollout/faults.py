@@ -23,13 +23,15 @@ class FaultLog:
         self._tolerated = tolerated
         self.seen = 0
         self._new: list[Fault] = []
+        self._broke: list[EnvironmentFailed] = []  # since the last `take`
 
     def tolerate(self, failure: EnvironmentFailed) -> None:
         """Raises `failure` if the budget is used up, with the earlier failures that no receipt has reported."""
         self.seen += 1
         if self.seen > self._tolerated:
-            failure.earlier = tuple(_failure(fault) for fault in self._new if fault.kind.startswith("env_"))
+            failure.earlier = tuple(self._broke)
             raise failure
+        self._broke.append(failure)
 
     def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
         """An episode was given up; `reason` is that of `failure`, or says more."""
@@ -43,6 +45,7 @@ class FaultLog:
         """Those since the last call."""
         taken = tuple(self._new)
         self._new.clear()
+        self._broke.clear()
         return taken
 
 
@@ -50,8 +53,3 @@ def fault_of(failure: EnvironmentFailed) -> Fault:
     """The fault that an episode's end by `failure` is; how many rows it cost is not known here."""
     kind = "env_hangs" if isinstance(failure, EnvironmentHung) else "env_errors"
     return Fault(kind, failure.where, failure.reason, failure.user_traceback, 0)
-
-
-def _failure(fault: Fault) -> EnvironmentFailed:
-    kind = EnvironmentHung if fault.kind == "env_hangs" else EnvironmentFailed
-    return kind(fault.where, fault.reason, fault.user_traceback)
