@@ -92,7 +92,11 @@ class Stuck(CartPoleTeam):
 
 
 class Talks(CartPoleTeam):
-    """Keeps all rules, and says something at each step."""
+    """Keeps all rules, and says something when it is made and at each step."""
+
+    def __init__(self):
+        super().__init__()
+        print("on my way\n" * 30, end="")  # noqa: T201
 
     def step(self, actions):
         print("on my way")  # noqa: T201
