@@ -121,7 +121,7 @@ BY_HAND = (
     "workers_lost 1, and faults.workers_lost allows 100 `` | its round and its episodes | `faults.workers_lost: "
     "100` |",
     "| The same with `runtime=inline` | nothing, with or without `env.step_timeout_s`: no other code in Python "
-    "can run in that process, Ctrl-C included; `kill -9` ends it, and `py-spy dump` says where it is | what came "
+    "can run in that process, Ctrl-C included; `kill -9` ends it | what came "
     "after the last checkpoint | `runtime=ray` |",
 )
 
