@@ -20,9 +20,12 @@ MarlflowError
 └── BudgetExceeded          more faults of one kind than `faults.*` allows
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from marlflow.base.near import meant
+
+DEBUGGER_QUIT = "the debugger was quit"
+"""What KeyboardInterrupt says where it stands for leaving a debugger in code of the user's."""
 
 
 class MarlflowError(Exception):
@@ -110,14 +113,11 @@ class UserCodeFailed(MarlflowError):
 class EnvironmentFailed(UserCodeFailed):
     """An environment raised, or broke PettingZoo's contract.
 
-    `unreported` counts faults by kind that are in no receipt: this one, and those of its worker in the same round.
+    `earlier` are the failures that its worker tolerated before this one in the same round, which nobody else reports.
     """
 
     kind = "env_errors"
-
-    def __init__(self, where: str, reason: str, user_traceback: str = "") -> None:
-        super().__init__(where, reason, user_traceback)
-        self.unreported: Mapping[str, int] = {self.kind: 1}
+    earlier: "tuple[EnvironmentFailed, ...]" = ()
 
 
 class EnvironmentHung(EnvironmentFailed):

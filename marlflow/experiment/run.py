@@ -14,7 +14,7 @@ from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.evaluating import Evaluator
 from marlflow.experiment.experiment import Policy
-from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
+from marlflow.experiment.faults import OF_ENVIRONMENTS, BudgetedWorkers, FaultBudget
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper, not_resumed, usable
 from marlflow.experiment.never_updated import why_never_updated
@@ -93,6 +93,11 @@ class Run:
     def failure(self) -> MarlflowError | None:
         """What is to be raised when the run has ended: a fault too many, or that its end could not be kept."""
         return self.budget.failure or self._not_kept
+
+    @property
+    def has_played(self) -> bool:
+        """Whether a round was received, so that there is something to report."""
+        return self._tally.env_steps > 0
 
     @property
     def kept_at(self) -> int | None:
@@ -332,9 +337,9 @@ class Run:
             self._due_log += self._experiment.log.every_env_steps
             self.report()
 
-    def report_failure(self, cause: BaseException | None) -> None:
-        """Reports the run as a stage has left it that failed by `cause`."""
-        self._tally.failed_by(cause)
+    def report_failure(self) -> None:
+        """Reports the run as a stage that failed has left it, with the faults of a round that has no receipts."""
+        self._tally.faults |= {kind: self.budget.spent[kind] for kind in OF_ENVIRONMENTS}
         self.report()
 
     def report(self) -> None:

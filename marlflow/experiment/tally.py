@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree
 from marlflow.experiment.episode_figures import (
@@ -210,12 +209,6 @@ class Tally:
         for fault in faults:
             self.faults[fault.kind] += 1
             self.faults["rows_lost"] += fault.rows_lost
-
-    def failed_by(self, cause: BaseException | None) -> None:
-        """What ended the run within a round: no receipt has the faults that it counts."""
-        if isinstance(cause, EnvironmentFailed):
-            for kind, count in cause.unreported.items():
-                self.faults[kind] += count
 
     def _finished(self, episode: EpisodeResult) -> None:
         self.episodes += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.rollout.fragment import Fault
@@ -23,19 +23,19 @@ class FaultLog:
         self._tolerated = tolerated
         self.seen = 0
         self._new: list[Fault] = []
-        self._unreported: Counter[str] = Counter()
+        self._broke: list[EnvironmentFailed] = []  # since the last `take`
 
     def tolerate(self, failure: EnvironmentFailed) -> None:
-        """Raises `failure` if the budget is used up, with the count of those that no `take` has given."""
+        """Raises `failure` if the budget is used up, with the earlier failures that no receipt has reported."""
         self.seen += 1
-        self._unreported[failure.kind] += 1
         if self.seen > self._tolerated:
-            failure.unreported = dict(self._unreported)
+            failure.earlier = tuple(self._broke)
             raise failure
+        self._broke.append(failure)
 
     def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
         """An episode was given up; `reason` is that of `failure`, or says more."""
-        self._new.append(Fault(failure.kind, failure.where, reason, failure.user_traceback, rows_lost))
+        self._new.append(replace(fault_of(failure), reason=reason, rows_lost=rows_lost))
 
     def report(self, fault: Fault) -> None:
         """Adds a fault that costs no episode."""
@@ -45,5 +45,10 @@ class FaultLog:
         """Those since the last call."""
         taken = tuple(self._new)
         self._new.clear()
-        self._unreported.clear()
+        self._broke.clear()
         return taken
+
+
+def fault_of(failure: EnvironmentFailed) -> Fault:
+    """The fault that an episode's end by `failure` is; how many rows it cost is not known here."""
+    return Fault(failure.kind, failure.where, failure.reason, failure.user_traceback, 0)

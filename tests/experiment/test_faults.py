@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bdb
 import logging
-import pickle
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +23,6 @@ from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experim
 from marlflow.experiment.keeping import newest
 from marlflow.experiment.ready import problems_of
 from marlflow.experiment.train import Result, resume, train
-from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.fragment import Fault
 from tests.experiment import breaking_environments, kept_runs
 from tests.experiment.breaking_environments import (
@@ -128,9 +127,7 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     assert int(seed) in begun(4)[int(copy)]
     assert breaks(int(seed))
     assert named == agent
-    # A step that did not come to its end is not counted.
-    not_counted = kind in (Raises, Hangs)
-    assert int(step) == (0 if kind is RaisesInReset else AT_STEP - not_counted)
+    assert int(step) == (0 if kind is RaisesInReset else AT_STEP)
     assert isinstance(cause, EnvironmentHung) == (kind is Hangs)
     if kind in (Raises, RaisesInReset, Hangs):
         assert breaking_environments.__file__ in cause.user_traceback
@@ -180,19 +177,6 @@ def test_within_the_budget_the_episode_is_given_up_and_counted_and_the_run_learn
     check_rows(result, faults)
     if kind is not Hangs:
         assert all(result.metrics["policies"][name]["updates"] > 0 for name in ("hunters", "prey"))
-
-
-def test_a_failure_that_crosses_processes_keeps_its_counts() -> None:
-    log = FaultLog(tolerated=1)
-    log.tolerate(EnvironmentHung("copy 0", "step() hung"))
-    with pytest.raises(EnvironmentFailed) as caught:
-        log.tolerate(EnvironmentFailed("copy 1", "step() raised"))
-    there = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  our own, a moment ago
-    assert there.unreported == {"env_hangs": 1, "env_errors": 1}
-    log.take()
-    with pytest.raises(EnvironmentFailed) as caught:
-        log.tolerate(EnvironmentFailed("copy 1", "step() raised"))
-    assert caught.value.unreported == {"env_errors": 1}, "receipts have the others"
 
 
 @pytest.mark.parametrize("kind", [Raises, Hangs], ids=lambda kind: kind.__name__)
@@ -286,9 +270,33 @@ def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, mo
     cause = raised_within_a_round(run_of(NeverAgain, Faults(env_errors=7)), tmp_path)
     assert reports(tmp_path)[-1]["faults"]["env_errors"] == 9
     assert cause.reason == (
-        "reset() raised OSError: the server is gone; that is beyond faults (env_errors 7, env_hangs 0), "
-        "and no episodes were given up in earlier rounds"
+        "reset() raised OSError: the server is gone; "
+        "7 episodes were given up before, and faults.env_errors allows no more"
     )
+
+
+def test_of_several_failures_in_one_round_the_first_beyond_its_budget_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = run_of(Hangs, rollouts=Rollouts(1, fragment_env_steps=80), log=Log(400, "plain", tensorboard=False))
+    cause = raised_within_a_round(experiment, tmp_path)
+    assert isinstance(cause, EnvironmentHung)
+    assert cause.reason == KINDS[Hangs][0]
+    told = capsys.readouterr().out.splitlines()
+    (named,) = [line for line in told if "faults.env_hangs allows 0" in line]
+    assert named.startswith(f"{cause.where}: its episode was given up; env_hangs 1")
+    assert not [line for line in told if "0 env steps" in line and "updates" in line]  # nothing was made to report of
+
+
+class Debugged(CartPoleTeam):
+    def step(self, actions: dict[str, int]) -> Any:
+        raise bdb.BdbQuit
+
+
+def test_quitting_a_debugger_ends_the_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match="the debugger was quit"):
+        train(run_of(Debugged, Faults(env_errors=7)), tmp_path)
+    assert reports(tmp_path) == []
 
 
 # -- what is said ---------------------------------------------------------------------------------------------------
