@@ -36,11 +36,15 @@ _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
 
 @dataclass(frozen=True)
 class Prepared:
-    """`overrides` for Hydra, the `config` of the first job of them, and what is wrong with keys that were left out."""
+    """`overrides` for Hydra, the `config` of the first job of them, and what is wrong with keys that were left out.
+
+    `fixed` are the keys of overrides that have one value, so that it is the same in each job.
+    """
 
     overrides: list[str]
     config: DictConfig
     problems: list[str]
+    fixed: list[str]
 
 
 @dataclass
@@ -119,7 +123,8 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     kept = [word for word in words if word.prefix is not None]
     first = [line for word in kept if not word.read.is_hydra_override() for line in word.lines(word.first())]
     whole = [line for word in kept for line in word.lines(word.whole())]
-    return Prepared(whole, compose([*before, *first]), problems)
+    fixed = [word.key for word in kept if not word.read.is_sweep_override()]
+    return Prepared(whole, compose([*before, *first]), problems, fixed)
 
 
 def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
