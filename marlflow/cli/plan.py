@@ -9,8 +9,8 @@ import yaml
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import prepared
-from marlflow.cli.placement import drawn_placement
 from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.placement_table import drawn_placement
 from marlflow.experiment.placing import described_machines
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready
