@@ -187,7 +187,7 @@ def _of_stage(broken: Broken, rows: int) -> str:
         what = "" if taken is Any else f" as a {type_name(taken)}"
         return (
             f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{what}; "
-            f"put it where its learner is, with .then(..., at=learner): {reason}"
+            f"give it one with .then(..., at=learner): {reason}"
         )
     return f"{where} breaks on {rows} rows of this policy's spaces: {reason}"
 

@@ -158,7 +158,8 @@ def call_problem(call: StageCall) -> str | None:
     if not callable(call.operator):
         return f"has the operator {call.operator!r}, which is not callable; give it a function"
     if call.at is not None and not isinstance(call.at, Located):
-        return f"is to run at {call.at!r}, which has no name and place; give it a learner or a replay"
+        lacks = " and no ".join(f"`{name}`" for name in ("name", "place") if not hasattr(call.at, name))
+        return f"is to run at {call.at!r}, which has no {lacks}; give it a learner or a replay"
     parameters, items = _Parameters.of(call.operator), 0 if call.is_source else 1
     forms = "nothing or what it runs at" if call.is_source else "an item, or an item and what it runs at"
     if parameters.by_name or parameters.most < items or len(parameters.required) > items + 1:

@@ -142,7 +142,7 @@ def test_an_operator_without_a_place_that_wants_rows_is_told_to_have_one() -> No
     (problem,) = _problems(mf.Policy(With(stage=Signs())))
     first, _, lines = problem.partition("\n")
     assert first.startswith("policy 'cart' (with): stage 'Signs' of its plan has no place, so it runs on the driver")
-    assert "it wants them as a Batch; give it a property `place` that returns learner.place: " in first
+    assert "it wants them as a Batch; give it one with .then(..., at=learner): " in first
     assert lines.count("File ") == 1
     assert 'reward=np.sign(batch["reward"])' in lines
 

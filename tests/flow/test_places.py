@@ -179,8 +179,8 @@ def test_traits_are_those_of_the_class_or_those_given_to_the_stage() -> None:
         ),
         (
             source(Count(1)).then(alone, at="learner", name="Text"),
-            "stage 'Text' of plan 'p' is to run at 'learner', which has no name and place; give it a learner or a "
-            "replay",
+            "stage 'Text' of plan 'p' is to run at 'learner', which has no `name` and no `place`; give it a learner or "
+            "a replay",
         ),
         (
             source(Count(1)).then(5, name="Five"),
