@@ -9,7 +9,7 @@ from typing import Any
 from marlflow.flow.check_pace import pace_problems, paces_of, regions
 from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.item_types import bridge, fits, type_name
-from marlflow.flow.operators import call_problem
+from marlflow.flow.operators import Located, call_problem
 from marlflow.flow.pace import InTurn
 from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, owners, plans_of, producers
 
@@ -114,7 +114,7 @@ def _branch_uses(stage: Flow[Any], branches: list[Flow[Any]], owner: dict[int, s
 def _learners(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
     updating: dict[Any, list[str]] = {}
     for stage in stages:
-        if stage.traits.updates and stage.at is not None:
+        if stage.traits.updates and isinstance(stage.at, Located):
             updating.setdefault(stage.at.name, []).append(f"{stage.name!r} of {_where(stage, owner)}")
     for learner, where in updating.items():
         if len(where) > 1:

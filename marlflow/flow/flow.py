@@ -61,7 +61,7 @@ class Flow(Generic[T]):
 
     @property
     def operator(self) -> Any:
-        """What the stage does with its items; None if it has no operator."""
+        """The operator; None of a fork, a branch, a queue and a merge."""
         return None if self.call is None else self.call.operator
 
     @property
@@ -72,12 +72,11 @@ class Flow(Generic[T]):
     @property
     def place(self) -> Place | None:
         """Where the stage runs; None is the driver."""
-        located: Located | None = self.at
-        return None if located is None else located.place
+        return self.at.place if isinstance(self.at, Located) else None
 
     @property
     def traits(self) -> Traits:
-        """Those of its operator, with the types of its items."""
+        """The traits of its operator, with the types of its items; the defaults if it has none."""
         return NO_TRAITS if self.call is None else self.call.traits
 
     @overload

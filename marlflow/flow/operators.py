@@ -150,7 +150,8 @@ class OperatorRaised(Exception):
 def stage_call(operator: Any, at: Any = None, traits: Traits | None = None, is_source: bool = False) -> StageCall:
     """The call of a `then` or of a source; `call_problem` says whether it can be made."""
     passes_at = len(_Parameters.of(operator).required) == (1 if is_source else 2)
-    return StageCall(operator, at, traits_of(operator, at, "__call__", traits), passes_at, is_source)
+    located = at if isinstance(at, Located) else None
+    return StageCall(operator, at, traits_of(operator, located, "__call__", traits), passes_at, is_source)
 
 
 def call_problem(call: StageCall) -> str | None:

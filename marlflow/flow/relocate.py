@@ -85,7 +85,7 @@ def _reason(stage: Flow[Any], where: Where, experience: Flow[Any], wishes: Mappi
     traits = stage.traits
     if where == "learner" or (where == "driver" and stage.place is None):
         return None
-    if traits.updates and stage.at is not None:
+    if traits.updates and isinstance(stage.at, Located):
         return f"it updates learner {stage.at.name!r}"
     if traits.publishes:
         return "it hands out its learner's weights"

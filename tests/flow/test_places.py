@@ -183,6 +183,13 @@ def test_traits_are_those_of_the_class_or_those_given_to_the_stage() -> None:
             "a replay",
         ),
         (
+            source(Count(1)).then(
+                alone, at=5, name="Learn", traits=Traits(updates=True, accepts=lambda learner: learner.trains_on)
+            ),
+            "stage 'Learn' of plan 'p' is to run at 5, which has no `name` and no `place`; give it a learner or a "
+            "replay",
+        ),
+        (
             source(Count(1)).then(5, name="Five"),
             "stage 'Five' of plan 'p' has the operator 5, which is not callable; give it a function",
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -120,6 +120,28 @@ def test_a_state_goes_on_where_the_stages_are_placed_otherwise(ppo: Ran) -> None
     assert moved.published.version == ppo.kept["learner.hunters"]["version"]
     beside.load_state(moved.state())
     np.testing.assert_array_equal(beside.published.flat, ppo.kept["learner.hunters"]["published"])
+
+
+@dataclass(frozen=True)
+class CountedPPO(PPO):
+    """PPO that counts how often its plan is built."""
+
+    built: ClassVar[list[str]] = []
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        self.built.append(learner.name)
+        return super().plan(experience, learner, replays)
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_the_driver_builds_a_plan_once_and_a_worker_only_if_stages_run_there(where: Where) -> None:
+    experiment = placed(CountedPPO(), {"Advantages": where})
+    spec = ready(experiment).spec
+    CountedPPO.built.clear()
+    drawn_plan(experiment, spec)
+    assert CountedPPO.built == ["hunters"]
+    assert (spec.policies["hunters"].moves.on_worker() is not None) == (where == "worker")
+    assert len(CountedPPO.built) == (2 if where == "worker" else 1)
 
 
 def problems(algorithm: Any, stages: Mapping[str, Any]) -> tuple[str, ...]:
