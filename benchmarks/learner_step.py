@@ -64,14 +64,14 @@ def composed(step: Any, learner: TorchLearner, minibatch: dict[str, torch.Tensor
 
 def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
     """Microseconds of the loss with its gradient, of the same by autograd, and of the optimiser."""
-    step: Any = learner.parts[0].loss
+    step: Any = learner.groups[0].loss
 
     def autograd() -> None:
         composed(step, learner, minibatch).total.backward()
 
     def optimise() -> None:
         learner.flat.gradient.zero_()
-        learner.parts[0].optimiser.step()
+        learner.groups[0].optimizer.step()
 
     def gradient() -> None:
         step(learner.module, learner.target_module, minibatch)

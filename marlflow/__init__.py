@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from marlflow.base.items import Fragment, Gradients, Update
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import Cosine, Linear, Setting, Step, at_start
+    from marlflow.base.train_batch import TrainBatch
     from marlflow.experiment.experiment import (
         Checkpoints,
         Env,
@@ -92,10 +93,10 @@ if TYPE_CHECKING:
         source,
     )
     from marlflow.learn.gradients import ApplyGradients, ComputeGradients
+    from marlflow.learn.groups import LossGroup
     from marlflow.learn.learner import TorchLearner
-    from marlflow.learn.loss import LossTerms
-    from marlflow.learn.optimiser import Adam, Optimiser, TorchOptimiser
-    from marlflow.learn.parts import Part
+    from marlflow.learn.loss import LossFunction, LossTerms
+    from marlflow.learn.optimizer import Adam, Optimizer, TorchOptimizer
     from marlflow.learn.priorities import InitialPriorities
     from marlflow.learn.protocol import Learner
     from marlflow.learn.sequences import CutSequences
@@ -129,16 +130,16 @@ __all__ = [
     "CutSequences", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
     "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn",
     "Inference", "InitialPriorities", "Insert", "InvalidInput", "KeptMatchmaker", "Learn", "Learner",
-    "LearningAlgorithm", "Linear", "Log", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed",
-    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalise", "OperatorRaised", "Optimiser", "Part", "Place",
-    "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "Prioritized", "Publish",
-    "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
-    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts",
-    "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting",
-    "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay",
-    "SyncTarget", "TorchLearner", "TorchOptimiser", "TorsoConfig", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "WeightsMismatch", "at_start", "check_environment", "merge", "plan", "resume", "source",
-    "train",
+    "LearningAlgorithm", "Linear", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker",
+    "MatchmakerFailed", "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalise", "OperatorRaised", "Optimizer",
+    "Place", "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "Prioritized",
+    "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO",
+    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result",
+    "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted",
+    "Setting", "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay",
+    "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Transitions", "Trial", "Uniform",
+    "Update", "UserCodeFailed", "WeightsMismatch", "at_start", "check_environment", "merge", "plan", "resume",
+    "source", "train",
 ]
 # fmt: on
 
@@ -171,6 +172,7 @@ _GIVEN = {
     "marlflow.base.items": "Fragment Gradients Update",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "Cosine Linear Setting Step at_start",
+    "marlflow.base.train_batch": "TrainBatch",
     "marlflow.experiment.experiment": (
         "Checkpoints Env Evaluation Experiment Faults Log Policy PolicyPlacement PolicyStop Record Recorded "
         "Rollouts RunPlacement RuntimeChoice Stop"
@@ -180,9 +182,9 @@ _GIVEN = {
     "marlflow.flow": "AgentSteps AtMost EndOfFlow Flow Freely InTurn OperatorRaised Place Plan Rotation merge source",
     "marlflow.learn.gradients": "ApplyGradients ComputeGradients",
     "marlflow.learn.learner": "TorchLearner",
-    "marlflow.learn.loss": "LossTerms",
-    "marlflow.learn.optimiser": "Adam Optimiser TorchOptimiser",
-    "marlflow.learn.parts": "Part",
+    "marlflow.learn.loss": "LossFunction LossTerms",
+    "marlflow.learn.optimizer": "Adam Optimizer TorchOptimizer",
+    "marlflow.learn.groups": "LossGroup",
     "marlflow.learn.priorities": "InitialPriorities",
     "marlflow.learn.protocol": "Learner",
     "marlflow.learn.sequences": "CutSequences",

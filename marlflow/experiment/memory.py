@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from marlflow.base.spaces import Spaces
 from marlflow.experiment.experiment import Experiment
-from marlflow.learn.optimiser import Adam
+from marlflow.learn.optimizer import Adam
 from marlflow.runtime.resources import asked_by
 from marlflow.runtime.spec import PolicySpec, RunSpec
 

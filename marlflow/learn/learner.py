@@ -16,16 +16,17 @@ from marlflow.base.batch import Array, Transitions
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Gradients, Update, Weights
 from marlflow.base.kept import Tree
+from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learn.chunks import value_chunks
 from marlflow.learn.collective import Collective
 from marlflow.learn.compute import ON_CPU, Compute, tensors_on
 from marlflow.learn.flat import FlatParameters
+from marlflow.learn.groups import LossGroup, OptimizerGroup, frozen_copy, loss_groups, noise_width, norm_of_all
 from marlflow.learn.loss import LossFunction, LossTerms
-from marlflow.learn.optimiser import Adam, Optimiser
-from marlflow.learn.parts import LearningPart, Part, frozen_copy, noise_width, norm_of_all, parts_of
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.priorities import chunked_priorities
-from marlflow.learn.reports import Trained, applied, columns_for_losses, count_of, gradients_of, report
+from marlflow.learn.reports import applied, gradients_of, report
 from marlflow.learn.shares import priorities_of_all, share_sizes, shares, steps_of_all
 from marlflow.learn.state import as_mapping, check_state, publishing
 from marlflow.learn.steps import Learned, StepLog, Work, means, minibatches
@@ -54,12 +55,12 @@ class TorchLearner:
         self,
         name: str,
         module: Any,
-        loss: LossFunction | Sequence[Part],
+        loss: LossFunction | Sequence[LossGroup],
         *,
         trains_on: type,
         learning_rate: float,
         max_grad_norm: float = float("inf"),
-        optimiser: Optimiser = Adam(),
+        optimizer: Optimizer = Adam(),
         seed: int = 0,
         compute: Compute = ON_CPU,
         target: bool = False,
@@ -72,14 +73,16 @@ class TorchLearner:
         self.device, self._autocast = torch.device(compute.device), compute.autocast()
         self._tensor = tensors_on(self.device)
         self.module: Any = compute.prepared(module)
-        parts = parts_of(loss)
-        self.flat = FlatParameters(module, module.actor, [list(part.parameters(module)) for part in parts])
-        self.parts = [LearningPart(part, module, self.flat, optimiser, learning_rate, max_grad_norm) for part in parts]
-        self._noise_per_row, self._observers = noise_width(parts), observers(module)
+        groups = loss_groups(loss)
+        self.flat = FlatParameters(module, module.actor, [list(group.parameters(module)) for group in groups])
+        self.groups = [
+            OptimizerGroup(group, module, self.flat, optimizer, learning_rate, max_grad_norm) for group in groups
+        ]
+        self._noise_per_row, self._observers = noise_width(groups), observers(module)
         self.target_module: Any = None
         self._target_flat: FlatParameters | None = None
         if target:
-            self.target_module, self._target_flat = frozen_copy(self.module, parts)
+            self.target_module, self._target_flat = frozen_copy(self.module, groups)
         self._generator = torch.Generator().manual_seed(seed)
         self._group: Collective | None = None
         self.published = Weights(0, self.flat.publish())
@@ -93,7 +96,7 @@ class TorchLearner:
 
     def priorities(self, rows: Transitions) -> Array:
         """What the loss says of each of `rows` with the network as its own target, float32 [N]."""
-        return chunked_priorities(self.parts[0].loss, self.module, columns_for_losses(rows), self._tensor)
+        return chunked_priorities(self.groups[0].loss, self.module, rows.columns_for_losses(), self._tensor)
 
     def _values(self, chunk: Sequence[Array]) -> Tensor:
         seen = [self._tensor(column) for column in chunk]
@@ -104,7 +107,7 @@ class TorchLearner:
             found = self.module.critic(*seen)
         return found.float()
 
-    def update(self, batch: Trained, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
+    def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
         """Learns from each row of `batch` once per epoch, in minibatches of at least `minibatch_agent_steps` rows.
 
         There are floor(rows / minibatch_agent_steps) minibatches of nearly equal size, and always at least one;
@@ -112,11 +115,9 @@ class TorchLearner:
         result has the means of the loss's terms and of `grad_norm` over the steps taken; a step whose gradient is not
         finite is skipped and counted. Raises ActorLost if a process of the learner's group has ended.
         """
-        columns = columns_for_losses(batch)
-        parts = (
-            1 if minibatch_agent_steps is None else max(1, min(count_of(batch), batch.rows // minibatch_agent_steps))
-        )
-        work = Work(columns, count_of(batch), epochs if batch.rows else 0, parts)
+        columns = batch.columns_for_losses()
+        parts = 1 if minibatch_agent_steps is None else max(1, min(batch.count, batch.rows // minibatch_agent_steps))
+        work = Work(columns, batch.count, epochs if batch.rows else 0, parts)
         learned = self._learn(work) if self._group is None else self._learn_in_group(self._group, work)
         return self._reported(report(batch, epochs, means(learned.names, learned.steps), learned.priorities_by_row()))
 
@@ -129,30 +130,30 @@ class TorchLearner:
         known = staleness if math.isfinite(staleness) else 0.0
         return replace(update, policy=self.name, version=self.version, stale_rows_dropped=dropped, staleness_mean=known)
 
-    def gradients(self, batch: Trained) -> Gradients:
+    def gradients(self, batch: TrainBatch) -> Gradients:
         """The gradient of the loss by all parameters, float32 [P], for another to `apply`; nothing changes here.
 
         All rows at once. Raises TypeError for a learner of several parts, of which each needs those before it changed.
         """
-        if len(self.parts) > 1:
+        if len(self.groups) > 1:
             raise TypeError(f"the learner of policy {self.name!r} has several losses, and no gradient of all at once")
         self.flat.gradient.zero_()
         log = StepLog()
         if batch.rows:
-            tensors = {name: self._tensor(column) for name, column in columns_for_losses(batch).items()}
-            found = self._gradient(tensors | self._noise(count_of(batch)), self.parts[0])
+            tensors = {name: self._tensor(column) for name, column in batch.columns_for_losses().items()}
+            found = self._gradient(tensors | self._noise(batch.count), self.groups[0])
             log.add(found.terms, 0.0)
         terms = dict(zip(log.names, log.steps()[0], strict=True)) if batch.rows else {}
         return gradients_of(batch, self.flat.gradient.cpu().numpy().copy(), terms)
 
     def apply(self, gradients: Gradients) -> Update:
         """One optimiser step by gradients that were found elsewhere; none if they are of no rows, or not finite."""
-        part = self.parts[0]
+        part = self.groups[0]
         if not gradients.rows:
             return self._reported(applied(gradients, None))
         self._tell({"do": "apply", "flat": gradients.flat, "rows": gradients.rows})
         self.flat.gradient.copy_(self._tensor(gradients.flat))
-        norm = float(part.optimiser.step())
+        norm = float(part.optimizer.step())
         self.turns += 1
         return self._reported(applied(gradients, norm))
 
@@ -222,7 +223,7 @@ class TorchLearner:
         """Takes learning rates and `max_grad_norm`; the rest is for the losses, and for stages that look here."""
         self._tell({"do": "set_schedule", "values": dict(values)})
         self.scheduled = {**self.scheduled, **values}
-        for part in self.parts:
+        for part in self.groups:
             part.set_schedule(values)
 
     def state(self) -> Tree:
@@ -230,7 +231,7 @@ class TorchLearner:
 
         Learning rates and the losses' coefficients are the configuration's, and are not among them.
         """
-        optimisers = {name: tensor for part in self.parts for name, tensor in part.state().items()}
+        optimisers = {name: tensor for part in self.groups for name, tensor in part.state().items()}
         tensors = {name: tensor.cpu().numpy().copy() for name, tensor in (self._tensors() | optimisers).items()}
         tensors["generator"] = self._generator.get_state().numpy().copy()
         tensors["published"] = self.published.flat  # not what is learned since: versions name one thing only
@@ -240,12 +241,12 @@ class TorchLearner:
         """Goes on from `state`, bit for bit; of another learner it raises CheckpointUnusable, and changes nothing."""
         state, tensors = publishing(state, len(self.published.flat)), self._tensors()
         others = {"generator": self._generator.get_state(), "published": as_tensor(self.published.flat)}
-        optimisers = {name: tensor for part in self.parts for name, tensor in part.like(as_mapping(state)).items()}
+        optimisers = {name: tensor for part in self.groups for name, tensor in part.like(as_mapping(state)).items()}
         check_state(self.name, state, {**tensors, **optimisers, **others}, _COUNTS)
         self._tell({"do": "load_state", "state": state})
         for name, tensor in tensors.items():
             tensor.copy_(as_tensor(state[name]))
-        for part in self.parts:
+        for part in self.groups:
             part.load_state(state)
         self._generator.set_state(as_tensor(state["generator"]))
         for name in _COUNTS:
@@ -313,13 +314,13 @@ class TorchLearner:
         terms: dict[str, Any] | None = None  # none where this process of a group has no rows
         norms: list[Tensor | float] = []
         priorities, skipped = None, False
-        for part in self.parts:
+        for part in self.groups:
             if (self.turns + 1) % part.every:
                 continue
             part.gradient.zero_()
             find = self._gradient if self._group is None else self._gradient_of_group
             found = find(minibatch, part)
-            norms.append(part.optimiser.step())
+            norms.append(part.optimizer.step())
             skipped = isinstance(norms[-1], float) and not math.isfinite(norms[-1])
             if found is not None:
                 terms = {**(terms or {}), **found.terms}
@@ -331,13 +332,13 @@ class TorchLearner:
             log.add(terms, norm_of_all(norms))
         return priorities
 
-    def _gradient(self, minibatch: Mapping[str, Tensor], part: LearningPart) -> LossTerms:
+    def _gradient(self, minibatch: Mapping[str, Tensor], part: OptimizerGroup) -> LossTerms:
         if self._autocast is None:
-            return part.find(self.module, self.target_module, minibatch)
+            return part.add_gradient(self.module, self.target_module, minibatch)
         with self._autocast:
-            return part.find(self.module, self.target_module, minibatch)
+            return part.add_gradient(self.module, self.target_module, minibatch)
 
-    def _gradient_of_group(self, minibatch: Mapping[str, Tensor], part: LearningPart) -> LossTerms | None:
+    def _gradient_of_group(self, minibatch: Mapping[str, Tensor], part: OptimizerGroup) -> LossTerms | None:
         """The gradient of all rows; what the loss found for this process's share of them, None if that is empty."""
         group, found = cast(Collective, self._group), None
         rows = len(next(iter(minibatch.values())))

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.items import Gradients, Update, Weights
+from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
-from marlflow.learn.reports import Trained
 
 
 class Learner(Protocol):
@@ -24,7 +24,7 @@ class Learner(Protocol):
     """The type of item its loss is for."""
     version: int
     updates: int
-    """Optimiser steps so far; and what it was when the learner last published, and last renewed its target."""
+    """Optimizer steps so far; and what it was when the learner last published, and last renewed its target."""
     updates_when_published: int
     updates_when_synced: int
     stale_rows_dropped: int
@@ -41,11 +41,11 @@ class Learner(Protocol):
         """What the loss says of each of `rows` with the network as its own target, float32 [N]."""
         ...
 
-    def update(self, batch: Trained, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
+    def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
         """Learns from each row of `batch` once per epoch."""
         ...
 
-    def gradients(self, batch: Trained) -> Gradients:
+    def gradients(self, batch: TrainBatch) -> Gradients:
         """The gradient of the loss over all rows, for the learner itself to `apply`."""
         ...
 

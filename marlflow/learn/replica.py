@@ -16,11 +16,11 @@ from torch import Tensor
 
 from marlflow.base.items import Update
 from marlflow.base.kept import Tree
+from marlflow.base.train_batch import TrainBatch
 from marlflow.learn.collective import Collective
+from marlflow.learn.groups import OptimizerGroup
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.parts import LearningPart
-from marlflow.learn.reports import Trained, columns_for_losses, mean_version, rows_carried
 from marlflow.learn.shards import Division, ShardedBatch
 from marlflow.learn.shares import steps_of_all
 from marlflow.learn.steps import StepLog, means
@@ -50,7 +50,7 @@ class ReplicatedLearner(TorchLearner):
     _share = 1.0
     """How much of the present minibatch is here."""
 
-    def update(self, batch: Trained, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
+    def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
         """As TorchLearner's; there are floor(rows of all shards / minibatch_agent_steps) minibatches, at least one."""
         group = self._group
         if group is None:
@@ -78,22 +78,22 @@ class ReplicatedLearner(TorchLearner):
     def _tell(self, command: Tree) -> None:
         """Nobody has to be told: all are asked the same."""
 
-    def _seen_here(self, batch: Trained) -> _Seen:
+    def _seen_here(self, batch: TrainBatch) -> _Seen:
         rows = batch.shards if isinstance(batch, ShardedBatch) else (batch.rows,)
-        return _Seen(rows, mean_version(batch), rows_carried(batch), self.stale_rows_dropped)
+        return _Seen(rows, batch.mean_version(), batch.rows_carried(), self.stale_rows_dropped)
 
-    def _seen_by_all(self, group: Collective, batch: Trained) -> _Seen:
+    def _seen_by_all(self, group: Collective, batch: TrainBatch) -> _Seen:
         figures = torch.zeros(group.world_size + 3, dtype=torch.float64)
         figures[group.rank] = batch.rows
         if batch.rows:
-            figures[-3] = mean_version(batch) * batch.rows
-        figures[-2], figures[-1] = rows_carried(batch), self.stale_rows_dropped
+            figures[-3] = batch.mean_version() * batch.rows
+        figures[-2], figures[-1] = batch.rows_carried(), self.stale_rows_dropped
         group.add_up(figures)
         *rows, versions, carried, dropped = figures.tolist()
         mean = versions / sum(rows) if any(rows) else math.nan
         return _Seen(tuple(map(int, rows)), mean, int(carried), int(dropped))
 
-    def _learned(self, seen: _Seen, batch: Trained, epochs: int, minibatch: int | None) -> Update:
+    def _learned(self, seen: _Seen, batch: TrainBatch, epochs: int, minibatch: int | None) -> Update:
         rows, group = sum(seen.rows), self._group
         own = range(len(seen.rows)) if group is None else range(group.rank, group.rank + 1)
         division = Division(seen.rows, own, 1 if minibatch is None else max(1, rows // minibatch))
@@ -113,9 +113,9 @@ class ReplicatedLearner(TorchLearner):
             rows_carried=seen.carried,
         )
 
-    def _stepped(self, batch: Trained, division: Division, epochs: int) -> StepLog:
+    def _stepped(self, batch: TrainBatch, division: Division, epochs: int) -> StepLog:
         """Every step of all epochs; what the losses found for the rows that are here."""
-        tensors = {name: self._tensor(column) for name, column in columns_for_losses(batch).items()}
+        tensors = {name: self._tensor(column) for name, column in batch.columns_for_losses().items()}
         sizes, log = division.sizes(), StepLog()
         here = [sum(part[shard] for shard in division.own) for part in sizes]
         for seed in [self._seed() for _ in range(epochs)]:
@@ -146,7 +146,7 @@ class ReplicatedLearner(TorchLearner):
         group.send({"loss": loss, "taken": taken, "skipped": skipped})
         return loss, taken, skipped
 
-    def _gradient_of_group(self, minibatch: Mapping[str, Tensor], part: LearningPart) -> LossTerms | None:
+    def _gradient_of_group(self, minibatch: Mapping[str, Tensor], part: OptimizerGroup) -> LossTerms | None:
         """The gradient of all rows; what the loss found for those that are here, None if there are none."""
         assert self._group is not None
         found = None

@@ -12,10 +12,10 @@ from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment, Update
 from marlflow.base.joint import JointBatch, join
+from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learn.estimators import advantages, normalised
 from marlflow.learn.protocol import Learner
-from marlflow.learn.reports import Trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Learn:
         """The learner whose parameters this stage changes."""
         return self.learner.name
 
-    def __call__(self, batch: Trained) -> Update:
+    def __call__(self, batch: TrainBatch) -> Update:
         """What came of it."""
         return self.learner.update(batch, self.epochs, self.minibatch)
 

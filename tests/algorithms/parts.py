@@ -60,7 +60,7 @@ def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tu
     """The terms, the gradient by all parameters, and the priorities, of one minibatch as `Learn` would take it."""
     learner.flat.gradient.zero_()
     minibatch = {name: torch.from_numpy(column) for name, column in columns.items()}
-    total, terms, priorities = learner.parts[0].loss(learner.module, learner.target_module, minibatch)
+    total, terms, priorities = learner.groups[0].loss(learner.module, learner.target_module, minibatch)
     if total is not None:
         total.backward()
     return {name: float(term) for name, term in terms.items()}, learner.flat.gradient.numpy().copy(), priorities

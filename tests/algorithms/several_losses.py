@@ -52,15 +52,15 @@ def apart(learner: TorchLearner) -> TorchLearner:
 
 
 def found(learner: TorchLearner, drawn: Transitions, noise: Array) -> dict[str, float]:
-    """The terms of all parts, none of which has learned."""
+    """The terms of all loss groups, none of which has learned."""
     names = ("obs", "action", "reward", "discount", "next_obs", "weight", "action_mask", "next_mask")
     columns = {name: column for name in names if (column := getattr(drawn, name)) is not None}
     minibatch = {name: torch.from_numpy(column) for name, column in {**columns, "noise": noise}.items()}
     terms: dict[str, float] = {}
-    for part in learner.parts:
+    for group in learner.groups:
         terms |= {
             name: float(term)
-            for name, term in part.find(learner.module, learner.target_module, minibatch).terms.items()
+            for name, term in group.add_gradient(learner.module, learner.target_module, minibatch).terms.items()
         }
     return terms
 

@@ -18,7 +18,7 @@ from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
 from marlflow.learn.gradients import mean_gradients
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import TorchOptimiser
+from marlflow.learn.optimizer import TorchOptimizer
 from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import (
     CONTINUOUS,
@@ -153,7 +153,7 @@ def learner_of(config: A2C) -> TorchLearner:
 
 
 def test_the_mean_gradient_of_microbatches_is_that_of_all_rows_at_once() -> None:
-    config = A2C(optimiser=TorchOptimiser(torch.optim.SGD), learning_rate=0.1)
+    config = A2C(optimiser=TorchOptimizer(torch.optim.SGD), learning_rate=0.1)
     apart, at_once = learner_of(config), learner_of(config)
     batches = [batch_of(rows, seed) for seed, rows in enumerate((7, 20, 3))]
     found = apart.apply(mean_gradients([apart.gradients(batch) for batch in batches]))

@@ -56,11 +56,11 @@ def test_losses_are_those_of_plain_loops() -> None:
 def test_actor_and_critic_have_learning_rates_of_their_own() -> None:
     config = DDPG(learning_rate=0.02, actor_learning_rate=Step([0.001, 0.0], [10]))
     learner = make_learner(config, CONTINUOUS)
-    assert [part.optimiser.learning_rate for part in learner.parts] == [0.02, 0.001]
+    assert [part.optimizer.learning_rate for part in learner.groups] == [0.02, 0.001]
     learner.set_schedule({"learning_rate": 0.5})
-    assert [part.optimiser.learning_rate for part in learner.parts] == [0.5, 0.001]
+    assert [part.optimizer.learning_rate for part in learner.groups] == [0.5, 0.001]
     learner.set_schedule(config.schedules(10))
-    assert [part.optimiser.learning_rate for part in learner.parts] == [0.5, 0.0]
+    assert [part.optimizer.learning_rate for part in learner.groups] == [0.5, 0.0]
     before = learner.module.actor.flat()
     learner.update(transitions(CONTINUOUS))
     np.testing.assert_array_equal(learner.module.actor.flat(), before)

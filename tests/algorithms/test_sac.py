@@ -151,7 +151,7 @@ def test_no_target_and_no_policy_uses_an_illegal_action() -> None:
             for head in (*learner.module.critics.heads, *learner.target_module.critics.heads):
                 head.bias[2] += bonus
         terms = found(learner, drawn, np.zeros((ROWS, 0), np.float32))
-        outcomes.append((terms["critics"], terms["actor"], learner.parts[1].gradient.numpy().copy()))
+        outcomes.append((terms["critics"], terms["actor"], learner.groups[1].gradient.numpy().copy()))
     assert outcomes[0][:2] == pytest.approx(outcomes[1][:2])
     np.testing.assert_allclose(outcomes[0][2], outcomes[1][2], atol=1e-6)
 
@@ -159,7 +159,7 @@ def test_no_target_and_no_policy_uses_an_illegal_action() -> None:
 @pytest.mark.parametrize("spaces", SPACES, ids=IDS)
 def test_a_fixed_temperature_stays_and_follows_its_schedule(spaces: Spaces) -> None:
     learner, drawn = make_learner(SAC(temperature=0.3), spaces), transitions(spaces)
-    assert [part.name for part in learner.parts] == ["critics", "actor"]
+    assert [part.name for part in learner.groups] == ["critics", "actor"]
     noise = np.zeros((ROWS, 4), np.float32)
     first = found(learner, drawn, noise)
     learner.set_schedule({"temperature": 0.0})

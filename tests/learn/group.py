@@ -26,7 +26,7 @@ from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import Adam
+from marlflow.learn.optimizer import Adam
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 from tests.learn.experience import ACTIONS, FEATURES, estimated, transitions

@@ -18,7 +18,7 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.learn.shares import priorities_of_all, share_sizes, shares, steps_of_all
 from tests.learn.group import KINDS, Process, processes
 
-ADAM = tuple(f"optimiser/all/{name}" for name in ("moment_1", "moment_2", "steps"))
+ADAM = tuple(f"optimizer/all/{name}" for name in ("moment_1", "moment_2", "steps"))
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_process_that_dies_is_an_error_to_all_others() -> None:
         follower = KINDS["dqn"].learner(0)
         with pytest.raises(ActorLost, match="policy 'prey'"):
             follower.follow(second.answer(), 1, 2)
-        assert follower.parts[0].optimiser.steps == 1
+        assert follower.groups[0].optimizer.steps == 1
 
 
 def test_a_leader_that_fails_leaves_nobody_waiting(others: Sequence[Process]) -> None:
@@ -149,7 +149,7 @@ def test_a_leader_that_fails_leaves_nobody_waiting(others: Sequence[Process]) ->
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    learner.parts[0].loss = broken
+    learner.groups[0].loss = broken
     with pytest.raises(ZeroDivisionError):
         learner.update(batch, 1, 4)
     for rank, other in enumerate(others, 1):

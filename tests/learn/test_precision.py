@@ -93,7 +93,7 @@ def test_what_is_learned_and_kept_stays_float32(algorithm: PPO | DQN, of: Spaces
     for name, tensor in {**cast._tensors(), "gradient": cast.flat.gradient}.items():
         assert tensor.dtype == torch.float32, name
     assert not rounded(cast.flat.vector)
-    assert not rounded(cast.parts[0].optimiser.moment_1)
+    assert not rounded(cast.groups[0].optimizer.moment_1)
     assert cast.publish().flat.dtype == np.float32
 
 

@@ -16,7 +16,7 @@ from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimiser import Adam
+from marlflow.learn.optimizer import Adam
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import MLP
@@ -51,7 +51,7 @@ def ppo_learner(seed: int = 0, shared: bool = False) -> TorchLearner:
         trains_on=EstimatedBatch,
         learning_rate=1e-2,
         max_grad_norm=0.5,
-        optimiser=Adam(eps=1e-5),
+        optimizer=Adam(eps=1e-5),
         seed=seed,
     )
 
@@ -109,7 +109,7 @@ def test_updates_equal_plain_torch(shared: bool, masked: bool) -> None:
     for _ in range(5):
         update = learner.update(batch)
         adam.zero_grad()
-        terms = reference.parts[0].loss.composed(module, minibatch)
+        terms = reference.groups[0].loss.composed(module, minibatch)
         terms.total.backward()
         norm = nn.utils.clip_grad_norm_(module.parameters(), 0.5)
         adam.step()
@@ -125,7 +125,7 @@ def test_closed_form_and_composed_q_learning_agree() -> None:
     names = ("obs", "action", "reward", "discount", "next_obs", "weight")
     minibatch = {name: torch.from_numpy(getattr(draw, name)) for name in names}
     update = learner.update(draw)
-    terms = reference.parts[0].loss.composed(reference.module, reference.target_module, minibatch)
+    terms = reference.groups[0].loss.composed(reference.module, reference.target_module, minibatch)
     terms.total.backward()
     torch.testing.assert_close(learner.flat.gradient, reference.flat.gradient, atol=1e-7, rtol=1e-5)
     np.testing.assert_allclose(update.priorities, terms.priorities.numpy(), rtol=1e-5)
@@ -189,7 +189,7 @@ def test_values_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> 
 def test_schedules_reach_the_optimiser_and_the_loss() -> None:
     learner, loss = recording_learner()
     learner.set_schedule({"learning_rate": 0.5, "entropy_coefficient": 0.1})
-    assert learner.parts[0].optimiser.learning_rate == 0.5
+    assert learner.groups[0].optimizer.learning_rate == 0.5
     assert loss.values["entropy_coefficient"] == 0.1
 
 
@@ -236,9 +236,9 @@ def test_what_is_kept_does_not_change_later() -> None:
 
 def test_the_learning_rate_is_the_present_configurations() -> None:
     learner, successor = ppo_learner(), ppo_learner()
-    successor.parts[0].optimiser.learning_rate = 0.125
+    successor.groups[0].optimizer.learning_rate = 0.125
     successor.load_state(learner.state())
-    assert successor.parts[0].optimiser.learning_rate == 0.125
+    assert successor.groups[0].optimizer.learning_rate == 0.125
 
 
 @pytest.mark.parametrize(("version", "expected"), [(0, 2), (1, 2), (2, 3), (9, 10)])
@@ -265,7 +265,7 @@ def damaged(**changes: Any) -> dict[str, Any]:
         ({}, r"vector: expected float32 \[\d+\], got nothing"),
         (damaged(vector=np.zeros(3, np.float32)), r"vector: expected float32 \[\d+\], got float32 \[3\]"),
         (
-            damaged(**{"optimiser/all/steps": np.zeros((), np.float64)}),
+            damaged(**{"optimizer/all/steps": np.zeros((), np.float64)}),
             r"steps: expected float32 \[\], got float64 \[\]",
         ),
         (damaged(target=[1.0]), r"target: expected float32 \[\d+\], got list \[1.0\]"),

@@ -75,7 +75,7 @@ class SlowDQN(DQN):
 
     def learner(self, *arguments: Any, **options: Any) -> TorchLearner:
         learner = super().learner(*arguments, **options)
-        learner.parts[0].loss = SlowLoss()
+        learner.groups[0].loss = SlowLoss()
         return learner
 
 
