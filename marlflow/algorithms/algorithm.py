@@ -17,11 +17,10 @@ from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learn.compute import Compute
 from marlflow.learn.groups import LossGroup
-from marlflow.learn.learner import TorchLearner
+from marlflow.learn.learner import LearnsOn, TorchLearner
 from marlflow.learn.loss import LossFunction
 from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
-from marlflow.learn.replica import ReplicatedLearner
 from marlflow.policy.actor import Actor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
@@ -40,7 +39,7 @@ class Capabilities:
     for; NoneType: it does not learn. `replay`: it has one. `state`: its rows have the column `state`, the environment's
     global state. `tasks`: it needs an environment that is a family of tasks. `memory` says whether it takes recurrent
     models: then it takes no others. `learns_on`: in a process of the learner's own, or in each of the rollout workers,
-    which have a replica each (see learn.replica).
+    which have a replica each (see learn.replicas).
     """
 
     actions: tuple[str, ...]
@@ -50,7 +49,7 @@ class Capabilities:
     state: bool = False
     tasks: bool = False
     memory: Literal["refused", "needed"] = "refused"
-    learns_on: Literal["learner", "workers"] = "learner"
+    learns_on: LearnsOn = "learner"
 
     @property
     def learns(self) -> bool:
@@ -160,8 +159,7 @@ class LearningAlgorithm:
 
     def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
         """A new learner of the network by the losses."""
-        kind = ReplicatedLearner if self.capabilities.learns_on == "workers" else TorchLearner
-        return kind(
+        return TorchLearner(
             name,
             self.network(spaces, model, seed),
             self.losses(spaces),
@@ -172,6 +170,7 @@ class LearningAlgorithm:
             seed=seed,
             compute=compute,
             target=self.has_target,
+            learns_on=self.capabilities.learns_on,
         )
 
     def replay(self, name: str, seed: int) -> StoredReplay[Any]:

@@ -158,7 +158,7 @@ def test_the_mean_gradient_of_microbatches_is_that_of_all_rows_at_once() -> None
     batches = [batch_of(rows, seed) for seed, rows in enumerate((7, 20, 3))]
     found = apart.apply(mean_gradients([apart.gradients(batch) for batch in batches]))
     expected = at_once.update(together(*batches))
-    np.testing.assert_allclose(apart.flat.vector.numpy(), at_once.flat.vector.numpy(), atol=1e-6)
+    np.testing.assert_allclose(apart.parameters.flat.vector.numpy(), at_once.parameters.flat.vector.numpy(), atol=1e-6)
     assert (found.rows, found.updates, found.version) == (expected.rows, expected.updates, expected.version)
     assert found.loss == pytest.approx(dict(expected.loss), rel=1e-4)
 

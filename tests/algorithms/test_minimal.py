@@ -85,16 +85,16 @@ def test_a_learner_is_made_of_network_losses_and_fields() -> None:
     reference = Imitating(DISCRETE, SMALL, 3)
     for ours, theirs in zip(learner.module.parameters(), reference.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    (group,) = learner.groups
+    (group,) = learner.parameters.groups
     assert (group.name, group.optimizer.learning_rate, group.optimizer.max_norm) == ("all", 0.1, float("inf"))
-    assert (learner.trains_on, learner.target_module) == (Batch, None)
+    assert (learner.trains_on, learner.parameters.target_module) == (Batch, None)
 
 
 def test_an_algorithm_with_a_replay_has_a_target_a_replay_and_acts_uniformly_first() -> None:
     algorithm = Replaying()
     learner = make_learner(algorithm, SEEN)
-    assert learner.target_module is not None
-    assert [group.optimizer.learning_rate for group in learner.groups] == [0.5]
+    assert learner.parameters.target_module is not None
+    assert [group.optimizer.learning_rate for group in learner.parameters.groups] == [0.5]
     assert isinstance(algorithm.actor(DISCRETE, SMALL, 0), UniformFirst)
     assert algorithm.replay("hunter", 0).name == "hunter"
     update = learner.update(transitions(8))

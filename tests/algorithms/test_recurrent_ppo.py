@@ -245,13 +245,13 @@ def test_gradients_of_shares_of_the_sequences_add_up() -> None:
 
 def test_an_update_uses_each_row_once_per_epoch_in_whole_sequences() -> None:
     learner, seen = learner_of(spaces=MASKED), []
-    loss = learner.groups[0].loss
+    loss = learner.parameters.groups[0].loss
 
     def watching(module: Any, target: Any, minibatch: Any) -> Any:
         seen.append(minibatch["present"].sum(1).tolist())
         return loss(module, target, minibatch)
 
-    learner.groups[0].loss = watching  # type: ignore[assignment]
+    learner.parameters.groups[0].loss = watching  # type: ignore[assignment]
     cut = sequences(lengths=(7, 4, 1, 6))
     update = learner.update(cut, epochs=3, minibatch_agent_steps=5)
     assert (update.rows, update.updates) == (3 * 18, 9)

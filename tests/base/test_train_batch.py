@@ -79,7 +79,7 @@ def test_a_batch_of_a_users_own_is_learned_from_and_saved_without_being_register
         learning_rate=0.1,
         optimizer=TorchOptimizer(torch.optim.SGD),
     )
-    learner.version = 5
+    learner.parameters.version = 5
     update = learner.update(preferences(), epochs=2, minibatch_agent_steps=4)
     assert (update.rows, update.updates, update.loss["pairs"]) == (24, 6, 2.0)
     assert (update.staleness_mean, update.rows_carried, update.row_ids) == (2.5, 0, None)

@@ -96,12 +96,12 @@ def test_a_part_may_learn_at_every_other_minibatch_over_updates_too() -> None:
 
 def test_learning_rates_of_parts_and_their_schedules() -> None:
     one = learner(parts(critic_rate=0.5))
-    assert [part.optimizer.learning_rate for part in one.groups] == [0.5, 0.01]
+    assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.5, 0.01]
     one.set_schedule({"learning_rate": 0.1, "max_grad_norm": 7.0})
-    assert [part.optimizer.learning_rate for part in one.groups] == [0.5, 0.1]
-    assert [part.optimizer.max_norm for part in one.groups] == [7.0, 7.0]
+    assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.5, 0.1]
+    assert [part.optimizer.max_norm for part in one.parameters.groups] == [7.0, 7.0]
     one.set_schedule({"critic_learning_rate": 0.2})
-    assert [part.optimizer.learning_rate for part in one.groups] == [0.2, 0.1]
+    assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.2, 0.1]
     assert one.scheduled == {"learning_rate": 0.1, "max_grad_norm": 7.0, "critic_learning_rate": 0.2}
 
 
@@ -201,15 +201,15 @@ def test_soft_targets() -> None:
     one.update(batch())
     actor, _ = weights(one)
     one.sync_target(0.25)
-    assert float(one.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (actor - 2.0))
+    assert float(one.parameters.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (actor - 2.0))
     one.sync_target()
-    assert float(one.target_module.actor.weight) == actor
+    assert float(one.parameters.target_module.actor.weight) == actor
 
 
 def test_gradients_found_by_one_are_applied_by_another() -> None:
     alone, finder, applier = (learner(Product("both"), Adam()) for _ in range(3))
     for _ in range(3):
-        finder.flat.load(applier.flat.vector)
+        finder.parameters.flat.load(applier.parameters.flat.vector)
         expected = alone.update(batch())
         found = applier.apply(finder.gradients(batch()))
         assert weights(applier) == weights(alone)
@@ -246,7 +246,7 @@ def test_a_step_that_is_not_finite_is_skipped_by_all_parts_and_counts_for_none()
         found = [one.update(batch()) for _ in range(6)]
     assert [update.updates for update in found] == [1, 0, 0, 1, 1, 1]
     assert [update.updates_skipped for update in found] == [0, 1, 1, 0, 0, 0]
-    assert (one.updates, one.turns) == (4, 4)
+    assert one.updates == 4
     assert len(actor.seen) == 2  # at every other step that was taken
 
 
@@ -256,5 +256,5 @@ def test_what_does_not_learn_reaches_a_soft_target_at_once() -> None:
     with torch.no_grad():
         one.module.mean.fill_(9.0)
     one.sync_target(0.25)
-    assert float(one.target_module.mean) == 9.0
-    assert float(one.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (weights(one)[0] - 2.0))
+    assert float(one.parameters.target_module.mean) == 9.0
+    assert float(one.parameters.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (weights(one)[0] - 2.0))

@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
     assert update.updates_skipped == 3
     assert update.updates == 3
     assert np.isfinite(update.loss["grad_norm"])
-    assert bool(torch.isfinite(learner.flat.vector).all())
+    assert bool(torch.isfinite(learner.parameters.flat.vector).all())
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -109,7 +109,7 @@ def test_updates_equal_plain_torch(shared: bool, masked: bool) -> None:
     for _ in range(5):
         update = learner.update(batch)
         adam.zero_grad()
-        terms = reference.groups[0].loss.composed(module, minibatch)
+        terms = reference.parameters.groups[0].loss.composed(module, minibatch)
         terms.total.backward()
         norm = nn.utils.clip_grad_norm_(module.parameters(), 0.5)
         adam.step()
@@ -125,9 +125,13 @@ def test_closed_form_and_composed_q_learning_agree() -> None:
     names = ("obs", "action", "reward", "discount", "next_obs", "weight")
     minibatch = {name: torch.from_numpy(getattr(draw, name)) for name in names}
     update = learner.update(draw)
-    terms = reference.groups[0].loss.composed(reference.module, reference.target_module, minibatch)
+    terms = reference.parameters.groups[0].loss.composed(
+        reference.module, reference.parameters.target_module, minibatch
+    )
     terms.total.backward()
-    torch.testing.assert_close(learner.flat.gradient, reference.flat.gradient, atol=1e-7, rtol=1e-5)
+    torch.testing.assert_close(
+        learner.parameters.flat.gradient, reference.parameters.flat.gradient, atol=1e-7, rtol=1e-5
+    )
     np.testing.assert_allclose(update.priorities, terms.priorities.numpy(), rtol=1e-5)
     assert update.loss["td"] == pytest.approx(terms.total.item(), rel=1e-5)
     assert update.row_ids is draw.row_id
@@ -140,9 +144,9 @@ def test_the_target_stays_until_it_is_synced(dueling: bool) -> None:
     before = learner.module(obs).detach().clone()
     learner.update(transitions(30))
     assert not torch.equal(learner.module(obs), before)
-    assert torch.equal(learner.target_module(obs), before)
+    assert torch.equal(learner.parameters.target_module(obs), before)
     learner.sync_target()
-    assert torch.equal(learner.target_module(obs), learner.module(obs))
+    assert torch.equal(learner.parameters.target_module(obs), learner.module(obs))
     assert learner.updates_when_synced == learner.updates == 1
     with pytest.raises(TypeError, match="without a target"):
         ppo_learner().sync_target()
@@ -154,7 +158,7 @@ def test_the_seed_decides_the_order_and_nothing_else_does() -> None:
         learner = ppo_learner(seed)
         torch.rand(seed)
         learner.update(estimated(64), 3, 8)
-        vectors.append(learner.flat.vector.clone())
+        vectors.append(learner.parameters.flat.vector.clone())
     assert torch.equal(vectors[0], vectors[1])
     assert not torch.equal(vectors[0], vectors[2])
 
@@ -189,7 +193,7 @@ def test_values_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> 
 def test_schedules_reach_the_optimiser_and_the_loss() -> None:
     learner, loss = recording_learner()
     learner.set_schedule({"learning_rate": 0.5, "entropy_coefficient": 0.1})
-    assert learner.groups[0].optimizer.learning_rate == 0.5
+    assert learner.parameters.groups[0].optimizer.learning_rate == 0.5
     assert loss.values["entropy_coefficient"] == 0.1
 
 
@@ -198,10 +202,10 @@ def test_schedules_reach_the_optimiser_and_the_loss() -> None:
 
 def part_of_a_run(learner: TorchLearner) -> None:
     """Updates of one size and another, versions and targets between them, and rows dropped as too old."""
-    batch = estimated(40) if learner.target_module is None else transitions(40)
+    batch = estimated(40) if learner.parameters.target_module is None else transitions(40)
     learner.update(batch, 2, 8)
     learner.publish()
-    if learner.target_module is not None:
+    if learner.parameters.target_module is not None:
         learner.sync_target()
     learner.update(batch, 1, 8)  # what is learned since the last version is not what that version names
     learner.stale_rows_dropped += 3
@@ -236,9 +240,9 @@ def test_what_is_kept_does_not_change_later() -> None:
 
 def test_the_learning_rate_is_the_present_configurations() -> None:
     learner, successor = ppo_learner(), ppo_learner()
-    successor.groups[0].optimizer.learning_rate = 0.125
+    successor.parameters.groups[0].optimizer.learning_rate = 0.125
     successor.load_state(learner.state())
-    assert successor.groups[0].optimizer.learning_rate == 0.125
+    assert successor.parameters.groups[0].optimizer.learning_rate == 0.125
 
 
 @pytest.mark.parametrize(("version", "expected"), [(0, 2), (1, 2), (2, 3), (9, 10)])
@@ -249,7 +253,7 @@ def test_a_lost_learners_successor_publishes_above_all_that_was_handed_out(versi
     weights = successor.resume_above(version)
     assert (weights.version, successor.version) == (expected, expected)
     assert successor.published is weights
-    np.testing.assert_array_equal(weights.flat, learner.flat.vector.numpy())
+    np.testing.assert_array_equal(weights.flat, learner.parameters.flat.vector.numpy())
     assert successor.updates_when_published == successor.updates
     assert successor.publish().version == expected + 1
 
