@@ -15,8 +15,7 @@ import torch
 from gymnasium import spaces
 
 from marlflow.algorithms.dqn import DQNLoss
-from marlflow.algorithms.ppo import PPOLoss
-from marlflow.algorithms.ppo_gradient import Coefficients
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.learn.learner import TorchLearner

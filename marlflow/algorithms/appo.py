@@ -15,8 +15,7 @@ from torch import Tensor
 
 from marlflow.algorithms.a2c import ActorCriticSettings
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.ppo_gradient import Coefficients
-from marlflow.algorithms.ppo_loss import PPOLoss
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
-from marlflow.algorithms.ppo_gradient import Coefficients
-from marlflow.algorithms.ppo_loss import PPOLoss
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start

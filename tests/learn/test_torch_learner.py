@@ -8,8 +8,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from marlflow.algorithms.dqn import DQNLoss
-from marlflow.algorithms.ppo import PPOLoss
-from marlflow.algorithms.ppo_gradient import Coefficients
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes, to_bytes
