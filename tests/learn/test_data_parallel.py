@@ -19,8 +19,6 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.learn.update_job import priorities_of_all, steps_of_all
 from tests.learn.group import KINDS, Process, processes
 
-ADAM = tuple(f"optimizer/all/{name}" for name in ("moment_1", "moment_2", "steps"))
-
 
 @pytest.fixture(scope="module")
 def others() -> Iterator[Sequence[Process]]:
@@ -76,7 +74,9 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
                 each.sync_target()
     learner.disband()
     states = [learner.state(), *(other.answer() for other in present)]
-    for name in (*ADAM, "vector", "generator", *(["target"] if "dqn" in kind else [])):
+    parts = {name for name in states[0] if name in ("vector", "target", "generator") or name.startswith("optimizer/")}
+    assert len(parts) >= 5
+    for name in parts:
         for state in states[1:]:
             np.testing.assert_array_equal(state[name], states[0][name])
     learner.update(KINDS[kind].batch(5, 0))  # alone again
