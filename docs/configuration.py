@@ -120,7 +120,7 @@ class and its settings, `conf/model/<name>.yaml`, chosen by `model@policies.<id>
 """
 SPOKEN = {
     "Schedule": "a schedule",
-    "Optimiser": "an optimiser",
+    "Optimizer": "an optimizer",
     "Matchmaker": "a matchmaker",
     "Callable": "an import path",
     "sequence": "a list [...]",
