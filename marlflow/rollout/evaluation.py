@@ -18,6 +18,7 @@ from marlflow.rollout.lanes import Lanes, PolicyOf
 from marlflow.rollout.lockstep import Lockstep
 from marlflow.rollout.player import Player
 from marlflow.rollout.protocol import Matchup
+from marlflow.rollout.table import Table
 
 _MOST_COPIES = 16
 
@@ -25,17 +26,17 @@ _MOST_COPIES = 16
 class EvaluationCopies:
     """The copies in which a worker evaluates, opened when the first episodes are played.
 
-    `make_players` makes the players of that many copies, each of which has `stride` lanes.
+    `make_table` makes the table of weights for that many copies, each of which has `stride` lanes.
     """
 
     def __init__(
         self,
         make_copies: Callable[[Sequence[int]], Copies],
-        make_players: Callable[[int], list[Player]],
+        make_table: Callable[[int], Table],
         stride: int,
         policy_of: PolicyOf,
     ) -> None:
-        self._make_copies, self._make_players = make_copies, make_players
+        self._make_copies, self._make_table = make_copies, make_table
         self._stride, self._policy_of = stride, policy_of
         self._copies: Copies | None = None
 
@@ -62,10 +63,11 @@ class EvaluationCopies:
         """
         copies = self._copies
         assert copies is not None, "widen opens them"
-        players = self._make_players(len(copies.numbers))
-        lanes = Lanes(self._stride, len(copies.numbers), players, self._policy_of)
+        table = self._make_table(len(copies.numbers))
+        lanes = Lanes(self._stride, len(copies.numbers), table, self._policy_of)
         prints = _Fingerprints(lanes, len(copies.numbers))
-        lockstep = Lockstep(copies, players, lanes, EvaluationEpisodes(seed, episodes, matchups), mode, None, prints)
+        dealt = EvaluationEpisodes(seed, episodes, matchups)
+        lockstep = Lockstep(copies, table.players, lanes, dealt, mode, None, prints)
         lockstep.begin()
         while not (lockstep.idle or is_late()):
             lockstep.tick()

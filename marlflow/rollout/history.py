@@ -97,6 +97,13 @@ class History:
             while taken and taken[0].tick <= oldest:
                 taken.popleft()
 
+    def drop(self, entries: Collection[str]) -> None:
+        """Drops all that is known of entries that no running episode seats."""
+        for entry in entries:
+            self._taken.pop(entry, None)
+            self._narrow.pop(entry, None)
+        self._words = {key: words for key, words in self._words.items() if key[0] not in entries}
+
     def whole(self, running: Mapping[int, int]) -> list[int]:
         """The copies of `running` whose every action is kept."""
         return [index for index, env_steps in running.items() if env_steps <= self.most_env_steps]

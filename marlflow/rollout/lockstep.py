@@ -114,9 +114,7 @@ class Lockstep:
             self._history.saw(deciding, self._players)
         random = RowRandom(lanes.keys[deciding], t_agent, self._numbers)
         actions: list[Any] = [None] * len(deciding)
-        for player in self._players:
-            if not player.positions:
-                continue
+        for player in self._acting:
             where, seen, memory = player.where, player.seen, player.memory
             generator = random if len(where) == len(deciding) else random.only(where)
             recalled = None if memory is None else memory.recall(player.lanes)
@@ -316,10 +314,10 @@ class Lockstep:
                 masks += turn.masks
         if not steady:
             self._deal()
-        for player in self._players:
+        for player in self._acting:
             seen = [observations[position] for position in player.positions]
             state = None
-            if player.sees_state and seen:
+            if player.sees_state:
                 state = np.stack([self._copies.states[i] for i in self.lanes.copy_of[player.lanes]])
             try:
                 player.show(seen, [masks[position] for position in player.positions] if self._masked else [], state)
@@ -335,12 +333,18 @@ class Lockstep:
         self._deciding_copy = self.lanes.copy_of[self._deciding]
         self._numbers = np.array(self._copies.numbers, np.int64)[self._deciding_copy]
         player_of = self.lanes.player_of[self._deciding]
+        counts = np.bincount(player_of, minlength=len(self._players)).tolist()
+        self._acting = []
         for number, player in enumerate(self._players):
+            if not (counts[number] or len(player.lanes) or player.positions):
+                continue  # a table may have many entries that nobody seats now
             where = np.flatnonzero(player_of == number)
             player.lanes = self._deciding[where]
             player.rows = self.lanes.row_of[player.lanes]
             player.where = where
             player.positions = where.tolist()
+            if player.positions:
+                self._acting.append(player)
 
 
 # What a copy without an episode has to say, and one whose episode cannot go on.

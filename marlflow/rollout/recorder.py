@@ -41,6 +41,10 @@ class Recorder:
         self._flat: tuple[Array, ...] = ()
         self._ended: dict[str, list[_Ended]] = {}
 
+    def renumber(self, players: int) -> None:
+        """There are `players` players now, and `player_of` has their new numbers. Call right after a cut."""
+        self._unattributed = np.zeros(players + 1, np.float64)
+
     def widen(self, capacity: int) -> None:
         """Makes room for `capacity` rows of every lane."""
         missing = capacity - self._reward.shape[1]

@@ -180,9 +180,9 @@ class _Grouped:
 
 def _played(replay: Replay, index: int, running: Mapping[str, Any], tables: Mapping[str, _Grouped], copy: int) -> Turn:
     actions = {
-        name.removeprefix(_ACTIONS): table.of([copy])["action"]
+        name.removeprefix(_ACTIONS): taken
         for name, table in tables.items()
-        if name.startswith(_ACTIONS)
+        if name.startswith(_ACTIONS) and len(taken := table.of([copy])["action"])
     }
     return replay.play(index, running, actions, tables["lanes"].of([copy]))
 

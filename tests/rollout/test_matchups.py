@@ -15,10 +15,10 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker
 from marlflow.rollout.fragment import EpisodeResult, Receipt
 from marlflow.rollout.matchups import Dealer, DealtWorkers, EpisodeId, RandomSeats, Seats, deal_one
 from marlflow.rollout.protocol import Request, Round
+from tests.rollout.workers import rollout_worker
 
 AGENTS = ("left", "right")
 SEATS = Seats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",)})
@@ -292,7 +292,7 @@ def test_reward_after_an_agents_end_is_counted_for_who_played_it_in_that_episode
 
     actors = {name: RandomActor(Discrete(2)) for name in ("x", "y")}
     space = CartPoleTeam(2).observation_space("cart_0")
-    worker = RolloutWorker(
+    worker = rollout_worker(
         lambda: Tip(2, max_cycles=2),
         [0],
         None,

@@ -16,13 +16,14 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.rollout.episodes import BEGUN_ANEW
 from marlflow.rollout.kept import TakenUp, merged, share
 from tests.rollout.built_environments import BuiltAEC, BuiltParallel
 from tests.rollout.row_comparison import built_seats, built_spaces, collects, worker_of
 from tests.rollout.scripts import Course, Kind, Script, scripts
 from tests.rollout.test_broken_environments import Counter
+from tests.rollout.workers import rollout_worker
 
 COPIES = (0, 1, 2, 5)
 EVER = 10**6
@@ -192,7 +193,7 @@ def script_of_turns():
 
 def turning(environment=Turns, copies=(0, 1), **arguments):
     actors = {"all": RandomActor(spaces.Discrete(3))}
-    return RolloutWorker(
+    return rollout_worker(
         lambda: environment(script_of_turns()), copies, [Rule("*", "all")], actors, seed=4, **arguments
     )
 
@@ -237,7 +238,7 @@ def test_masks_and_global_states_count_too(what):
         script = Script((Kind("vector", "three", "alone"),), (0, 0), (Course((True, True), 10),))
         actors = {"all": First()}
         rules = [Rule("*", "all")]
-        return RolloutWorker(lambda: environment(script), [0], rules, actors, seed=4, with_state=["all"])
+        return rollout_worker(lambda: environment(script), [0], rules, actors, seed=4, with_state=["all"])
 
     one = worker(0)
     one.collect(1)
@@ -315,7 +316,7 @@ def test_an_episode_with_a_reward_that_changed_is_abandoned():
 
     def worker(pay):
         environment = type("Paid", (Paid,), {"pay": pay, "length": 9})
-        return RolloutWorker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
+        return rollout_worker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
 
     one = worker(1.0)
     one.collect(4)
@@ -336,7 +337,7 @@ def test_mirrored_observations_are_told_apart(flipped):
 
     def worker(signs):
         environment = type("Mirrored", (Mirrored,), {"signs": signs, "length": 9})
-        return RolloutWorker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
+        return rollout_worker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
 
     signs = np.ones(4, np.float32)
     signs[list(flipped)] = -1

@@ -7,9 +7,9 @@ version, so the same actions are chosen as if each worker acted for itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,17 +78,23 @@ def started(spec: RunSpec, actors: Actors) -> Any:
     return actors.start(InferenceActor, "inference", spec, actors.threads("inference"))
 
 
-def asking_actors(spec: RunSpec, inference: Any) -> dict[str, Actor]:
-    """For a worker: an actor that asks the actor `inference` for each policy that has parameters, and others' own."""
-    return {name: _asking(name, actor, inference) for name, actor in spec.actors().items()}
+def asking_actors(spec: RunSpec, inference: Any) -> dict[str, Callable[[], Actor]]:
+    """For a worker: what makes an actor that asks the actor `inference`, or one of the policy's own without parameters.
+
+    Policies that play in evaluation only learn nothing, so they act where they are.
+    """
+    return {
+        name: _asking(name, make, inference) if name in spec.policies else make for name, make in spec.actors.items()
+    }
 
 
-def _asking(policy: str, actor: Actor, inference: Any) -> Actor:
+def _asking(policy: str, make: Callable[[], Actor], inference: Any) -> Callable[[], Actor]:
+    actor = make()
     if not isinstance(actor, WeightedActor):
-        return actor  # there is nothing to compute that is worth a call
+        return make  # there is nothing to compute that is worth a call
     if isinstance(actor, RememberingActor):
-        return RememberingAskingActor(policy, inference, actor.memory_shape)
-    return AskingActor(policy, inference)
+        return partial(RememberingAskingActor, policy, inference, actor.memory_shape)
+    return partial(AskingActor, policy, inference)
 
 
 class AskingActor:
@@ -172,7 +178,8 @@ class InferenceActor:
     def _hosted(self) -> dict[str, _Hosted]:
         assert self._spec.inference is not None
         device, hosted = self._spec.inference.torch_device, {}
-        for name, actor in self._spec.actors().items():
+        for name, policy in self._spec.policies.items():
+            actor = policy.actor()
             if isinstance(actor, WeightedActor):
                 if isinstance(actor, MovableActor):
                     actor.move_to(device)

@@ -223,11 +223,13 @@ def test_weights_that_are_not_at_hand_are_asked_for() -> None:
 
 
 def test_only_what_has_parameters_is_asked_for() -> None:
-    actors = asking_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
+    makers = asking_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
+    actors = {name: make() for name, make in makers.items()}
     assert type(actors["hunters"]) is AskingActor
     assert isinstance(actors["hunters"], WeightedActor)
     assert not isinstance(actors["hunters"], RememberingActor)
     assert not isinstance(actors["prey"], AskingActor)
-    (remembering,) = asking_actors(Two(), None).values()  # type: ignore[arg-type]
+    (make,) = asking_actors(Two(), None).values()  # type: ignore[arg-type]
+    remembering = make()
     assert isinstance(remembering, RememberingActor)
     assert remembering.memory_shape == (1,)
