@@ -15,7 +15,7 @@ from marlflow.base.items import Weights
 from marlflow.experiment.experiment import Faults
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import Evaluated, Fault
-from marlflow.rollout.protocol import Matchup, Request, Round, Workers
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 
 log = logging.getLogger("marlflow")
 
@@ -125,10 +125,11 @@ class BudgetedWorkers:
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated | Awaitable[Evaluated]:
         """Evaluation episodes."""
         try:
-            made = self._workers.evaluate(episodes, weights, matchups, mode)
+            made = self._workers.evaluate(episodes, weights, matchups, mode, frozen)
         except EnvironmentFailed as failure:
             raise self._budget.last_straw(failure) from failure.__cause__
         return self._awaited(made) if isinstance(made, Awaitable) else made

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.evaluating import Evaluator
 from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
+from marlflow.experiment.frozen import frozen_bytes, frozen_entries, frozen_file
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper, not_resumed, usable
 from marlflow.experiment.notes import notes_of
@@ -33,7 +35,7 @@ from marlflow.observe.console import RunConsole
 from marlflow.observe.record import MetricsRecord
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.matchups import DealtWorkers
-from marlflow.rollout.protocol import Request, Round
+from marlflow.rollout.protocol import FrozenPolicy, Request, Round
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Resumed, Runtime
 from marlflow.runtime.spec import policy_of_replay
@@ -139,7 +141,11 @@ class Run:
             return None
         self._rounds += 1
         self._time_limit.limit_training(self._began_s)
-        return Request(self._rounds - 1, self._published(), self._scheduler.now(self._tally.agent_steps_sampled))
+        sampled = self._tally.agent_steps_sampled
+        request = Request(self._rounds - 1, self._published(), self._scheduler.now(sampled))
+        if self._dealer is not None:
+            self._dealer.renew(request.weights, request.schedules, sampled)
+        return request
 
     def _published(self) -> dict[str, Weights]:
         return {name: learner.published for name, learner in self._parts.learners.items()}
@@ -253,7 +259,9 @@ class Run:
 
     def _kept(self) -> Path:
         self.reporting.sync()
-        return self._keeper.keep(self._tally.env_steps, self._state, self.reporting.lines, self._figure())
+        entries = {} if self._dealer is None else self._dealer.entries
+        frozen = {frozen_file(n): partial(frozen_bytes, kept, self._parts.driver) for n, kept in entries.items()}
+        return self._keeper.keep(self._tally.env_steps, self._state, frozen, self.reporting.lines, self._figure())
 
     def _figure(self) -> float | None:
         best = self._experiment.checkpoint.best
@@ -275,14 +283,16 @@ class Run:
         }
 
     def _go_on_from(self, checkpoint: Checkpoint) -> None:
-        state, waiting, resumed = self._keeper.restore(checkpoint)
+        with usable(checkpoint):
+            frozen = {} if self._dealer is None else frozen_entries(checkpoint, self._parts.driver)
+        state, waiting, resumed = self._keeper.restore(checkpoint, frozen)
         with usable(checkpoint):
             if wrong := list(differences_of_shape(self._state(Waiting()), state)):
                 raise CheckpointUnusable([f"what the driver knew is not of the shape that it has: {wrong[0]}"])
-            self._load(state, waiting)
+            self._load(state, waiting, frozen)
         self._resumed(checkpoint, resumed)
 
-    def _load(self, state: Tree, waiting: Waiting) -> None:
+    def _load(self, state: Tree, waiting: Waiting, frozen: Mapping[str, FrozenPolicy]) -> None:
         """Goes on from what `_state` gave."""
         self._tally.load_state(state["tally"])
         self._executor.load_state(state["flow"], waiting.give_back)
@@ -295,7 +305,7 @@ class Run:
         if (every := self._experiment.checkpoint.every_env_steps) is not None:
             self._due_checkpoint = self._tally.env_steps + every
         if self._dealer is not None:
-            self._dealer.load_state(state["dealer"])
+            self._dealer.load_state(state["dealer"], frozen)
         for name, stop in state["ended"].items():
             if stop == asdict(self._policy(name).stop) or self._is_done(name):
                 self._end(name)

@@ -143,9 +143,11 @@ class Workers(Protocol):
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated | Awaitable[Evaluated]:
         """Evaluation episodes by number, each with its own seed; returns no rows and changes no state of training.
 
-        `matchups` has one for each of `episodes`; None: the workers' own mapping.
+        `matchups` has one for each of `episodes`; None: the workers' own mapping. `frozen` has the frozen entries that
+        they seat.
         """
         ...

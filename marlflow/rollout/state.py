@@ -87,10 +87,13 @@ class Parts:
                 found[f"rows.{player.policy}"] = self.recorder.seen_in_open_rows(number, player.columns)
             if player.memory is not None:
                 mine = known[lanes.player_of[known] == number]
+                if not len(mine):
+                    continue
                 found[f"memory.{player.policy}"] = {"lane": mine, **player.memory.state(mine)}
         tables: dict[str, Table] = {n: by_copy(table, self.copies.numbers, lanes.stride) for n, table in found.items()}
         for policy, (index, action) in self.history.actions(whole).items():
-            tables[f"actions.{policy}"] = {"copy": numbers[index], "action": action}
+            if len(index):
+                tables[f"actions.{policy}"] = {"copy": numbers[index], "action": action}
         return tables
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:

@@ -12,7 +12,7 @@ from marlflow.replay.protocol import Replay
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.news import News
-from marlflow.rollout.protocol import Workers
+from marlflow.rollout.protocol import FrozenPolicy, Workers
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import RunSpec, policy_of_replay
@@ -105,10 +105,17 @@ class Runtime(Protocol):
         """
         ...
 
-    def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
+    def restore(
+        self,
+        read: Callable[[str], Any],
+        names: Sequence[str],
+        replay_max_env_steps: int,
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> Resumed:
         """Goes on from what `keep` gave: `read(name)` gives the bytes of each of `names`, called once parts are there.
 
-        Running episodes are played again, those of more than `replay_max_env_steps` from their start. A replay of
+        Running episodes are played again, those of more than `replay_max_env_steps` from their start; `frozen` has the
+        frozen entries of the table of weights that they may seat. A replay of
         which nothing was kept stays empty. Raises CheckpointUnusable if it is of other parts.
         """
         ...

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree, from_bytes, to_bytes
@@ -18,11 +19,12 @@ from marlflow.policy.actor import EvaluationMode
 from marlflow.replay.buffer import StoredReplay
 from marlflow.rollout import closing
 from marlflow.rollout.deadline import Deadline
-from marlflow.rollout.fragment import Evaluated, Fault
+from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.hangs import HangMonitor
 from marlflow.rollout.kept import files_recorded, merged, share
 from marlflow.rollout.news import News
-from marlflow.rollout.protocol import Matchup, Request, Round, Worker
+from marlflow.rollout.population import seated_in
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Worker
 from marlflow.rollout.watchdog import Watchdog
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
 from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
@@ -52,8 +54,7 @@ class InlineWorkers:
 
     def collect(self, request: Request) -> Round:
         """One round."""
-        given = (self._ticks, request.weights, request.schedules, request.matchups)
-        made = [worker.collect(*given) for worker in self._workers]
+        made = [self._collected(worker, request) for worker in self._workers]
         return make_round(request.round, [receipt for receipt, _ in made], [batches for _, batches in made])
 
     def collect_next(self, request: Request | None) -> Round:
@@ -61,8 +62,13 @@ class InlineWorkers:
         if request is None:
             raise RuntimeError("nothing is under way: each worker is done when it is asked")
         worker = self._workers[request.round % len(self._workers)]
-        receipt, batches = worker.collect(self._ticks, request.weights, request.schedules, request.matchups)
+        receipt, batches = self._collected(worker, request)
         return make_round(request.round, [receipt], [batches])
+
+    def _collected(self, worker: Worker, request: Request) -> tuple[Receipt, dict[str, Batch]]:
+        return worker.collect(
+            self._ticks, request.weights, request.schedules, request.matchups, request.frozen, request.forget
+        )
 
     under_way = 0
 
@@ -72,9 +78,10 @@ class InlineWorkers:
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         """Evaluation episodes, all on the first worker."""
-        return self._workers[0].evaluate(episodes, weights, matchups, mode)
+        return self._workers[0].evaluate(episodes, weights, matchups, mode, frozen)
 
     def end_by(self, deadline: Deadline) -> None:
         """What is asked from here on ends with the env step in which the deadline passes."""
@@ -85,11 +92,12 @@ class InlineWorkers:
         """What each worker carries from one round to the next."""
         return [worker.state() for worker in self._workers]
 
-    def restore(self, kept: Any, replay_max_env_steps: int) -> Resumed:
+    def restore(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Resumed:
         """Each copy goes on from what was kept of it."""
         tree, counts = from_bytes(kept), []
         for number, worker in enumerate(self._workers):
-            counts.append(worker.load_state(share(tree, self._spec.copies_of(number)), replay_max_env_steps))
+            own = share(tree, self._spec.copies_of(number))
+            counts.append(worker.load_state(own, replay_max_env_steps, seated_in(own, frozen)))
         return Resumed(*(sum(column) for column in zip(*counts, strict=True)))
 
     def close(self) -> tuple[Fault, ...]:
@@ -154,7 +162,13 @@ class InlineRuntime:
         files[WORKERS] = to_bytes(merged(states))
         return Kept(files, held, files_recorded(states))
 
-    def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
+    def restore(
+        self,
+        read: Callable[[str], Any],
+        names: Sequence[str],
+        replay_max_env_steps: int,
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> Resumed:
         """Goes on from what `keep` gave; see Runtime."""
         check_names(tuple(self._learners), names)
         for name, learner in self._learners.items():
@@ -162,7 +176,7 @@ class InlineRuntime:
         for name, replay in self._replays.items():
             if (found := replay_bytes(name, read, names)) is not None:
                 load_replay(replay, *found)
-        return self._playing.restore(read(WORKERS), replay_max_env_steps)
+        return self._playing.restore(read(WORKERS), replay_max_env_steps, frozen or {})
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
         """Each batch as bytes."""

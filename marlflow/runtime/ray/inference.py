@@ -29,7 +29,7 @@ WAIT_S = 0.001
 """How long what one worker asks waits for what the others ask."""
 ANSWER_TIMEOUT_S = 60.0
 KEPT_VERSIONS = 8
-"""Weights of a policy that are held at once; others are sent again when they are asked for."""
+"""Versions of a live policy that are held at once, beside its frozen ones; others are sent again when asked for."""
 
 
 class Acting(NamedTuple):
@@ -148,11 +148,13 @@ class RememberingAskingActor(AskingActor):
 class _Hosted:
     """A policy's actor, which weights are loaded in it, and those that are at hand, by version.
 
-    `with_critic`: they have the critic's parameters after those that act.
+    `with_critic`: they have the critic's parameters after those that act. `frozen` is how many frozen versions of the
+    policy are seated at once.
     """
 
     actor: WeightedActor
     with_critic: bool
+    frozen: int = 0
     loaded: int = -1
     flats: dict[int, Array] = field(default_factory=dict)
 
@@ -187,18 +189,25 @@ class InferenceActor:
         return hosted
 
     async def load(self, policy: str, weights: ByReference) -> Raised | None:
-        """Fetches weights that are to be acted with; those that came first make room."""
+        """Fetches weights that are to be acted with; others make room."""
         flats = self._hosted[policy].flats
         (flat,) = weights.flat
         flats[weights.version] = await flat if isinstance(flat, ray.ObjectRef) else flat
-        if len(flats) > KEPT_VERSIONS:
+        if len(flats) > KEPT_VERSIONS + self._hosted[policy].frozen:
             del flats[next(iter(flats))]
         return None
 
+    async def seat(self, frozen: Mapping[str, int]) -> None:
+        """Makes room for so many frozen versions of each policy, and keeps it."""
+        for policy, count in frozen.items():
+            self._hosted[policy].frozen = max(count, self._hosted[policy].frozen)
+
     async def act(self, acting: Acting, seen: Seen) -> Acted | Raised | None:
         """Actions for the rows of a worker; None: these weights are not at hand, and to be loaded first."""
-        if acting.version not in self._hosted[acting.policy].flats:
+        flats = self._hosted[acting.policy].flats
+        if acting.version not in flats:
             return None
+        flats[acting.version] = flats.pop(acting.version)  # the one that was asked for longest ago makes room first
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
         self._waiting.append((acting, seen, answer))
