@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from marlflow.base.awaiting import begun
 from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, MarlflowError
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
@@ -81,7 +82,8 @@ class Run:
         )
         self._time_limit = TimeLimit(made.experiment.stop, self._evaluator, runtime)
         self._scheduler = Scheduler(made.spec, self._parts)
-        plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
+        desk = Desk(self._next_request, lambda round: begun(self._round_made(round)))
+        plan = build_plan(made.experiment, made.spec, self._parts, desk)
         self.reporting = Reporting(made.experiment, run_dir, shown, self._faulted)
         self._executor = Executor(plan, self._reported, (self.reporting,), self._between_rounds)
         self._began_s = time.perf_counter()
@@ -150,19 +152,13 @@ class Run:
     def _published(self) -> dict[str, Weights]:
         return {name: learner.published for name, learner in self._parts.learners.items()}
 
-    def _round_made(self, round: Round) -> Round | Awaitable[Round]:
+    async def _round_made(self, round: Round) -> Round:
         self._training_s = time.perf_counter() - self._began_s - self._evaluator.spent_s
         self._tally.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._end_policies()
         self._left.handed(round.receipts)
-        if (evaluating := self._evaluator.after_round(round.receipts)) is not None:
-            return self._after_evaluation(round, evaluating)
-        self._report_if_due()
-        return round
-
-    async def _after_evaluation(self, round: Round, evaluating: Awaitable[None]) -> Round:
-        await evaluating
+        await self._evaluator.after_round(round.receipts)
         self._report_if_due()
         return round
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -301,33 +301,27 @@ class DealtWorkers:
     def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
         self._workers, self._dealer, self._ticks = workers, dealer, ticks
 
-    def collect(self, request: Request) -> Round | Awaitable[Round]:
+    async def collect(self, request: Request) -> Round:
         """One round. The dealer knows what came of it before anybody asks for the next."""
-        made = self._workers.collect(self._dealer.asked(request, self._ticks))
-        return self._awaited(made) if isinstance(made, Awaitable) else self._returned(made)
+        made = await self._workers.collect(self._dealer.asked(request, self._ticks))
+        self._dealer.returned(made.receipts)
+        return made
 
-    def collect_next(self, request: Request | None) -> Round | Awaitable[Round]:
+    async def collect_next(self, request: Request | None) -> Round:
         """Matchups are dealt to all copies at once, in rounds; a run that asks for this does not start."""
         raise TypeError("matchups are dealt in rounds of all workers")
 
     under_way = 0
 
-    async def _awaited(self, made: Awaitable[Round]) -> Round:
-        return self._returned(await made)
-
-    def _returned(self, round: Round) -> Round:
-        self._dealer.returned(round.receipts)
-        return round
-
-    def evaluate(
+    async def evaluate(
         self,
         episodes: range,
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated | Awaitable[Evaluated]:
-        """Evaluation episodes, with matchups of their own."""
+    ) -> Evaluated:
+        """Evaluation episodes, with matchups of their own and the frozen entries that those seat."""
         if matchups is None:
             matchups = self._dealer.deal_evaluation(episodes)
-        return self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.seated(matchups))
+        return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.seated(matchups))

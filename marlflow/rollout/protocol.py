@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -119,13 +119,15 @@ class Workers(Protocol):
 
     round = await workers.collect(Request(round=0, weights={...}, schedules={...}))
     evaluated = await workers.evaluate(range(10), weights)
+
+    Workers in the same process are done when they return: they never wait, so `begun` needs no event loop for them.
     """
 
-    def collect(self, request: Request) -> Round | Awaitable[Round]:
+    async def collect(self, request: Request) -> Round:
         """One round."""
         ...
 
-    def collect_next(self, request: Request | None) -> Round | Awaitable[Round]:
+    async def collect_next(self, request: Request | None) -> Round:
         """The part of one worker, whichever is done next, as a round of its own; each goes on at once.
 
         Those that have nothing to do begin with `request`; None: nobody begins anything, and `under_way` is above 0.
@@ -137,14 +139,14 @@ class Workers(Protocol):
         """How many workers have begun what `collect_next` has not returned yet."""
         ...
 
-    def evaluate(
+    async def evaluate(
         self,
         episodes: range,
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated | Awaitable[Evaluated]:
+    ) -> Evaluated:
         """Evaluation episodes by number, each with its own seed; returns no rows and changes no state of training.
 
         `matchups` has one for each of `episodes`; None: the workers' own mapping. `frozen` has the frozen entries that

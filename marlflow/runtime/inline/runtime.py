@@ -38,7 +38,7 @@ log = logging.getLogger("marlflow")
 
 
 class InlineWorkers:
-    """All workers, one after the other."""
+    """All workers, one after the other, in the caller's thread; nothing here ever waits."""
 
     def __init__(self, spec: RunSpec, on_news: Callable[[News], None]) -> None:
         self._spec, self._ticks = spec, spec.ticks
@@ -52,12 +52,12 @@ class InlineWorkers:
             self._monitor.close()
             raise
 
-    def collect(self, request: Request) -> Round:
+    async def collect(self, request: Request) -> Round:
         """One round."""
         made = [self._collected(worker, request) for worker in self._workers]
         return make_round(request.round, [receipt for receipt, _ in made], [batches for _, batches in made])
 
-    def collect_next(self, request: Request | None) -> Round:
+    async def collect_next(self, request: Request | None) -> Round:
         """What the next worker makes, each in its turn."""
         if request is None:
             raise RuntimeError("nothing is under way: each worker is done when it is asked")
@@ -72,7 +72,7 @@ class InlineWorkers:
 
     under_way = 0
 
-    def evaluate(
+    async def evaluate(
         self,
         episodes: range,
         weights: Mapping[str, Weights],

@@ -42,10 +42,6 @@ ONE_FOR_ALL = RunPlacement(inference=Inference(num_cpus=0.5))
 # -- among workers ----------------------------------------------------------------------------------------------------
 
 
-async def _come(value: Any) -> Any:
-    return await value if hasattr(value, "__await__") else value
-
-
 class Play:
     """Rounds with given weights, which are others in each round."""
 
@@ -58,12 +54,12 @@ class Play:
 
     def round(self, number: int) -> Round:
         request = Request(number, self._weights(number, 1 + number / 10), {"prey": {"epsilon": 0.5 - number / 10}})
-        made: Round = asyncio.run(_come(self.workers.collect(request)))
+        made: Round = asyncio.run(self.workers.collect(request))
         return made
 
     def evaluate(self, version: int, mode: EvaluationMode) -> Mapping[int, tuple[int, Mapping[str, float]]]:
         """Env steps and returns of each evaluation episode."""
-        made: Evaluated = asyncio.run(_come(self.workers.evaluate(range(3), self._weights(version, -1.0), mode=mode)))
+        made: Evaluated = asyncio.run(self.workers.evaluate(range(3), self._weights(version, -1.0), mode=mode))
         return {one.episode: (one.env_steps, one.returns) for one in made.episodes}
 
 

@@ -87,16 +87,12 @@ class Play:
         matchups = {copy: [{"cart_0": "main", "cart_1": seat}] * 20 for copy, seat in enumerate(seats)}
         weights, frozen = {"main": self._weights(number)}, self.entries(list(dict.fromkeys(seats)))
         made: Any = self.workers.collect(Request(number, weights, {}, matchups, frozen, forget))
-        return asyncio.run(_come(made))
+        return asyncio.run(made)
 
     def evaluate(self, entry: str) -> Any:
         seats = [{"cart_0": entry, "cart_1": "main"}, {"cart_0": "main", "cart_1": entry}]
         made = self.workers.evaluate(range(2), {"main": self._weights(0)}, seats, "greedy", self.entries([entry]))
-        return [(one.returns, one.matchup) for one in asyncio.run(_come(made)).episodes]
-
-
-async def _come(value: Any) -> Any:
-    return await value if hasattr(value, "__await__") else value
+        return [(one.returns, one.matchup) for one in asyncio.run(made).episodes]
 
 
 def opened(made: Round) -> dict[int, Any]:
