@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
     from marlflow.rollout.mapping import Rule
     from marlflow.rollout.matchups import EpisodeId, KeptMatchmaker, Matchmaker, RandomSeats
+    from marlflow.rollout.population import PopulationChange, PopulationMatchmaker
     from marlflow.rollout.shards import Shards
     from marlflow.rollout.stages import Concat
     from marlflow.runtime.spec import Inference, Placement, Reservation
@@ -131,7 +132,8 @@ __all__ = [
     "Inference", "InitialPriorities", "Insert", "InvalidInput", "KeptMatchmaker", "Learn", "Learner",
     "LearningAlgorithm", "Linear", "Log", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed",
     "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalise", "OperatorRaised", "Optimiser", "Part", "Place",
-    "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "Prioritized", "Publish",
+    "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Publish",
     "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
     "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts",
     "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting",
@@ -201,6 +203,7 @@ _GIVEN = {
     "marlflow.replay.stages": "Draw Insert NStep Reprioritize",
     "marlflow.rollout.mapping": "Rule",
     "marlflow.rollout.matchups": "EpisodeId KeptMatchmaker Matchmaker RandomSeats",
+    "marlflow.rollout.population": "PopulationChange PopulationMatchmaker",
     "marlflow.rollout.shards": "Shards",
     "marlflow.rollout.stages": "Concat",
     "marlflow.runtime.spec": "Inference Placement Reservation",

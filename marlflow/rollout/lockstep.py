@@ -334,17 +334,10 @@ class Lockstep:
         self._numbers = np.array(self._copies.numbers, np.int64)[self._deciding_copy]
         player_of = self.lanes.player_of[self._deciding]
         counts = np.bincount(player_of, minlength=len(self._players)).tolist()
-        self._acting = []
         for number, player in enumerate(self._players):
-            if not (counts[number] or len(player.lanes) or player.positions):
-                continue  # a table may have many entries that nobody seats now
-            where = np.flatnonzero(player_of == number)
-            player.lanes = self._deciding[where]
-            player.rows = self.lanes.row_of[player.lanes]
-            player.where = where
-            player.positions = where.tolist()
-            if player.positions:
-                self._acting.append(player)
+            if counts[number] or len(player.lanes) or player.positions:  # a table may have many that nobody seats
+                player.decides(np.flatnonzero(player_of == number), self._deciding, self.lanes.row_of)
+        self._acting = [player for player in self._players if player.positions]
 
 
 # What a copy without an episode has to say, and one whose episode cannot go on.

@@ -65,6 +65,13 @@ class Player:
         """A player of the same entry with the same actor, for `lanes` other lanes, whose rows nobody wants."""
         return Player(self.policy, self.actor, self.spaces, lanes, False, self._state)
 
+    def decides(self, where: Array, deciding: Array, row_of: Array) -> None:
+        """Its pending lanes are those at `where` in `deciding` [N]; `row_of` [lanes] has each lane's row."""
+        self.where = where
+        self.positions = where.tolist()
+        self.lanes = deciding[where]
+        self.rows = row_of[self.lanes]
+
     def show(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
         """Takes what the pending lanes see; copies it, since an environment may reuse its arrays.
 
