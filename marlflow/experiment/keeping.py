@@ -20,10 +20,11 @@ from marlflow.experiment.frozen import frozen_file
 from marlflow.experiment.notes import Notes, notes_of
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.waiting import Waiting
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.protocol import FrozenPolicy
 from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
 from marlflow.runtime.keeping import RowsFile, rows_file
-from marlflow.runtime.protocol import Resumed, Runtime
+from marlflow.runtime.protocol import Runtime
 
 log = logging.getLogger("marlflow")
 
@@ -147,7 +148,7 @@ class Keeper:
         now = {policy: {**before.get(policy, {}), **new.get(policy, {})} for policy in {**before, **new}}
         return {**self._recorded, recording.record: now}
 
-    def restore(self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]) -> tuple[Tree, Waiting, Resumed]:
+    def restore(self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]) -> tuple[Tree, Waiting, ResumeReport]:
         """The driver's state, the rows that waited, and what could not be taken up again.
 
         `frozen` has the frozen entries that running episodes may seat.
@@ -157,7 +158,9 @@ class Keeper:
         with usable(checkpoint):
             return self._restore(checkpoint, frozen)
 
-    def _restore(self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]) -> tuple[Tree, Waiting, Resumed]:
+    def _restore(
+        self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]
+    ) -> tuple[Tree, Waiting, ResumeReport]:
         longest = self._settings.replay_max_env_steps
         resumed = self._runtime.restore(checkpoint.read, checkpoint.names, longest, frozen)
         self._entries = frozenset(map(frozen_file, frozen))
@@ -174,7 +177,7 @@ class Keeper:
         return tree, Waiting(self._runtime.unpack(packed)), resumed
 
 
-def not_resumed(resumed: Resumed) -> Iterator[str]:
+def not_resumed(resumed: ResumeReport) -> Iterator[str]:
     """Which running episodes could not be gone on with, in words."""
     if resumed.episodes_abandoned:
         yield f"{resumed.episodes_abandoned} running episodes did not come out the same and were given up"

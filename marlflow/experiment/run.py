@@ -35,10 +35,11 @@ from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
 from marlflow.observe.record import MetricsRecord
 from marlflow.rollout.fragment import Fault
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.matchups import DealtWorkers
 from marlflow.rollout.protocol import FrozenPolicy, Request, Round
 from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.protocol import Resumed, Runtime
+from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import policy_of_replay
 
 log = logging.getLogger("marlflow")
@@ -308,7 +309,7 @@ class Run:
             else:
                 self._executor.rejoin(name)
 
-    def _resumed(self, checkpoint: Checkpoint, resumed: Resumed) -> None:
+    def _resumed(self, checkpoint: Checkpoint, resumed: ResumeReport) -> None:
         """Counts and says what could not be taken up again."""
         self._tally.faults["episodes_abandoned"] += resumed.episodes_abandoned
         self._tally.faults["episodes_restarted"] += resumed.episodes_restarted

@@ -11,7 +11,7 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import key
 from marlflow.env import Window
 from marlflow.rollout.episodes import Episodes
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import Matchup
 from marlflow.rollout.table import Table
 
@@ -104,7 +104,7 @@ class Lanes:
                 self.row_of[lane] = player.columns.row(lane)
         self.known[index] = len(agents)
 
-    def _player_for(self, index: int, window: Window, agent: str) -> Player:
+    def _player_for(self, index: int, window: Window, agent: str) -> PolicySlots:
         policy = self.matchups[index].get(agent) or self._policy_of(agent)
         number = self._table.number(policy)
         if number is None:

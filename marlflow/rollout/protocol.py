@@ -11,7 +11,7 @@ from marlflow.base.items import Fragment, Weights
 from marlflow.base.kept import Tree
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
-from marlflow.rollout.kept import TakenUp
+from marlflow.rollout.kept import ResumeReport
 
 Matchup: TypeAlias = Mapping[str, str]
 """Who plays whom in one episode: agent to an entry of the table of weights, a policy or a frozen version of one."""
@@ -102,7 +102,7 @@ class Worker(Protocol):
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
-    ) -> TakenUp:
+    ) -> ResumeReport:
         """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new.
 
         `frozen` has the frozen entries that running episodes seat.

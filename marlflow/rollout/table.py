@@ -13,7 +13,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.policy.actor import Actor
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import FrozenPolicy
 
 
@@ -25,7 +25,7 @@ class Table:
 
     def __init__(
         self,
-        live: Sequence[Player],
+        live: Sequence[PolicySlots],
         make_actors: Mapping[str, Callable[[], Actor]],
         publishing_critics: Collection[str],
     ) -> None:
@@ -41,7 +41,7 @@ class Table:
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
 
-    def live(self, policy: str) -> Player | None:
+    def live(self, policy: str) -> PolicySlots | None:
         """The player of a live policy; None if it does not play here."""
         return self._live.get(policy)
 
@@ -63,7 +63,7 @@ class Table:
                 raise ConfigInvalid([problem])
             actor = self._make_actors[kept.policy]()
             actor.set_schedule(kept.scheduled)
-            player = Player(entry, actor, policy.spaces, lanes, recorded=False)
+            player = PolicySlots(entry, actor, policy.spaces, lanes, recorded=False)
             player.load(kept.weights, kept.policy in self._publishing_critics)
             self._numbers[entry] = len(self.players)
             self.players.append(player)

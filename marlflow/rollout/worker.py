@@ -20,24 +20,24 @@ from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.rollout import closing
 from marlflow.rollout.config import SamplerConfig
-from marlflow.rollout.copies import Copies
+from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import TrainingEpisodes
 from marlflow.rollout.evaluation import EvaluationCopies
 from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.rollout.history import History
-from marlflow.rollout.kept import TakenUp
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.lanes import Lanes, lanes_per_copy
-from marlflow.rollout.lockstep import Lockstep
 from marlflow.rollout.phases import adapting, joined, phase_ticks
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.policy_spaces import policy_spaces
 from marlflow.rollout.protocol import FrozenPolicy, Matchup
-from marlflow.rollout.recorder import Recorder
 from marlflow.rollout.records.writing import RecordWriter
+from marlflow.rollout.segment_builder import SegmentBuilder
 from marlflow.rollout.state import Parts
 from marlflow.rollout.table import Table
+from marlflow.rollout.vector_runner import SyncVectorRunner
 from marlflow.rollout.watchdog import Watchdog
 
 
@@ -77,12 +77,12 @@ class RolloutWorker:
         self._adapting = adapting(self._actors.values())
         table = self._table = Table(self._make_players(spaces), actors, config.publishing_critics)
         lanes = Lanes(self._stride, count, table, self._policy_of)
-        self._recorder = Recorder(lanes.player_of, len(table.players))
+        self._recorder = SegmentBuilder(lanes.player_of, len(table.players))
         self._episodes = TrainingEpisodes(config.seed, config.copies, dealt=config.mapping is None)
         self._episodes.go_on(config.next_episodes)
         history = self._history = History(count, self._stride, config.history_env_steps)
         recorder, episodes = self._recorder, self._episodes
-        self._lockstep = Lockstep(self._copies, table.players, lanes, episodes, "explore", recorder, history)
+        self._runner = SyncVectorRunner(self._copies, table.players, lanes, episodes, "explore", recorder, history)
         self._evaluation = EvaluationCopies(self._make_copies, self._evaluation_table, self._stride, self._policy_of)
 
     @property
@@ -90,16 +90,16 @@ class RolloutWorker:
         """The entries of the table of weights: the policies that play, then frozen versions of them."""
         return tuple(self._table)
 
-    def _make_copies(self, numbers: Sequence[int]) -> Copies:
+    def _make_copies(self, numbers: Sequence[int]) -> EnvPool:
         config = self._config
-        return Copies(numbers, config.make_env, self._watchdog, self._faults, bool(config.with_state))
+        return EnvPool(numbers, config.make_env, self._watchdog, self._faults, bool(config.with_state))
 
-    def _make_players(self, spaces: Mapping[str, Spaces]) -> list[Player]:
+    def _make_players(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
         state = self._copies.windows[0].state_space() if with_state else None
         recorded = {*self._handed_over, *(self._writer.policies if self._writer else ())}
         return [
-            Player(
+            PolicySlots(
                 policy,
                 self._actors[policy],
                 of_policy,
@@ -142,10 +142,10 @@ class RolloutWorker:
             self._actors[policy].set_schedule(values)
         if matchups is not None:
             self._episodes.deal(matchups)
-        lockstep = self._lockstep
+        runner = self._runner
         self._widen(ticks + 1)
         vanished = self._copies.vanished
-        lockstep.clear()
+        runner.clear()
         made = self._play_phases(ticks) if self._adapting else self._play(ticks, self._finishing)
         receipts = {policy: cut for policy, (cut, _) in made.items()}
         receipt = self._receipt(receipts, self._copies.vanished - vanished, began)
@@ -154,13 +154,13 @@ class RolloutWorker:
     def _seat(self, frozen: Mapping[str, FrozenPolicy]) -> None:
         """Adds the frozen entries that the table does not have."""
         if frozen:
-            self._table.add(frozen, len(self._lockstep.lanes.player_of))
+            self._table.add(frozen, len(self._runner.lanes.player_of))
             self._recorder.renumber(len(self._table.players))
 
     def _forget(self, entries: Collection[str]) -> None:
         """Removes the frozen `entries` that no running episode seats."""
-        lanes = self._lockstep.lanes
-        seated = {entry for index in self._lockstep.running for entry in lanes.matchups[index].values()}
+        lanes = self._runner.lanes
+        seated = {entry for index in self._runner.running for entry in lanes.matchups[index].values()}
         leaving = [entry for entry in entries if entry in self._table and entry not in seated]
         if leaving:
             lanes.drop(leaving)
@@ -180,21 +180,21 @@ class RolloutWorker:
         return Fault("records_failed", where, self._not_recorded(error), "", 0)
 
     def _play(self, ticks: int, finished: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
-        lockstep = self._lockstep
-        before = lockstep.env_steps
+        runner = self._runner
+        before = runner.env_steps
         with self._watchdog.on_guard():
-            lockstep.begin()
+            runner.begin()
             for _ in range(ticks):
-                if lockstep.idle:
+                if runner.idle:
                     break
-                lockstep.tick()
+                runner.tick()
                 if not self._adapting and self._watchdog.is_late:  # who adapts needs all of its phases
                     break
-        cuts = self._recorder.cut(self._table.players, lockstep.lanes.episode)
-        self._history.forget(lockstep.running)
+        cuts = self._recorder.cut(self._table.players, runner.lanes.episode)
+        self._history.forget(runner.running)
         made = {policy: (cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
         if self._writer is not None:
-            self._writer.write({policy: batch for policy, (_, batch) in made.items()}, lockstep.env_steps - before)
+            self._writer.write({policy: batch for policy, (_, batch) in made.items()}, runner.env_steps - before)
         handed_over = {policy: cut for policy, cut in made.items() if policy in self._handed_over}
         return {name: self._finished(name, *cut) if name in finished else cut for name, cut in handed_over.items()}
 
@@ -214,12 +214,12 @@ class RolloutWorker:
 
     def _leave_episodes(self) -> None:
         """Behind a cut: whatever is open is dropped, and every copy will begin another."""
-        lanes = self._lockstep.lanes
-        for index in self._lockstep.running:
+        lanes = self._runner.lanes
+        for index in self._runner.running:
             of_copy = lanes.of(index)
             self._recorder.give_up(of_copy, int(lanes.episode[of_copy.start]), self._table.players)
             lanes.abandon(index)
-        self._lockstep.halt()
+        self._runner.halt()
 
     def _finished(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
         batch, times = self._finishing[policy](batch)
@@ -250,7 +250,7 @@ class RolloutWorker:
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
-    ) -> TakenUp:
+    ) -> ResumeReport:
         """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new.
 
         `frozen` has the frozen entries that running episodes seat. Running episodes are played again, with the next
@@ -264,20 +264,20 @@ class RolloutWorker:
 
     def _parts(self) -> Parts:
         self._widen(1)
-        return Parts(self._copies, self._table.players, self._recorder, self._episodes, self._lockstep, self._history)
+        return Parts(self._copies, self._table.players, self._recorder, self._episodes, self._runner, self._history)
 
     def _receipt(self, policies: Mapping[str, PolicyReceipt], agents_vanished: int, began_s: float) -> Receipt:
-        lockstep = self._lockstep
+        runner = self._runner
         return Receipt(
             worker=self._config.worker,
-            env_steps=lockstep.env_steps,
-            agent_steps=lockstep.agent_steps,
-            episodes=tuple(lockstep.results),
+            env_steps=runner.env_steps,
+            agent_steps=runner.agent_steps,
+            episodes=tuple(runner.results),
             policies=policies,
             agents_vanished=agents_vanished,
-            env_s=lockstep.env_s,
-            policy_s=lockstep.policy_s,
-            bookkeeping_s=perf_counter() - began_s - lockstep.env_s - lockstep.policy_s,
+            env_s=runner.env_s,
+            policy_s=runner.policy_s,
+            bookkeeping_s=perf_counter() - began_s - runner.env_s - runner.policy_s,
             next_episodes=self._episodes.not_begun,
             faults=self._faults.take(),
         )

@@ -11,6 +11,7 @@ from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.news import News
 from marlflow.rollout.protocol import FrozenPolicy, Workers
 from marlflow.runtime.moved import DriverPlace
@@ -47,18 +48,6 @@ class Kept:
     files: Mapping[str, bytes]
     replays: Mapping[str, tuple[int, int]]
     recorded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What could not be taken up again: running episodes that did not come out the same, and those begun anew.
-
-    `rows_lost` agent steps of them were not yet delivered, and are lost.
-    """
-
-    episodes_abandoned: int = 0
-    episodes_restarted: int = 0
-    rows_lost: int = 0
 
 
 class Runtime(Protocol):
@@ -111,7 +100,7 @@ class Runtime(Protocol):
         names: Sequence[str],
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Resumed:
+    ) -> ResumeReport:
         """Goes on from what `keep` gave: `read(name)` gives the bytes of each of `names`, called once parts are there.
 
         Running episodes are played again, those of more than `replay_max_env_steps` from their start; `frozen` has the

@@ -101,12 +101,12 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forced parameters: what was frozen pushes every cart one way, the policy itself the other."""
-    from marlflow.rollout.player import Player
+    from marlflow.rollout.policy_slots import PolicySlots
 
     loaded: dict[str, set[int]] = {}
-    load = Player.load
+    load = PolicySlots.load
 
-    def forced(player: Player, weights: Any, with_critic: bool) -> None:
+    def forced(player: PolicySlots, weights: Any, with_critic: bool) -> None:
         load(player, weights, with_critic)
         loaded.setdefault(player.policy, set()).add(weights.version)
         flat = player.actor.flat()  # type: ignore[attr-defined]
@@ -114,15 +114,15 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
         flat[-2:] = (50, -50) if "@" in player.policy else (-50, 50)
         player.actor.load_flat(flat)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(Player, "load", forced)
+    monkeypatch.setattr(PolicySlots, "load", forced)
     pushed: dict[str, set[int]] = {}
-    choices = Player.choices
+    choices = PolicySlots.choices
 
-    def watched(player: Player, action: Any) -> Any:
+    def watched(player: PolicySlots, action: Any) -> Any:
         pushed.setdefault(player.policy, set()).update(action.tolist())
         return choices(player, action)
 
-    monkeypatch.setattr(Player, "choices", watched)
+    monkeypatch.setattr(PolicySlots, "choices", watched)
     train(against_past_selves(MAIN, HALF), tmp_path)
     frozen = {entry: actions for entry, actions in pushed.items() if "@" in entry}
     assert len(frozen) > 4

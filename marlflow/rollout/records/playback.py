@@ -20,7 +20,7 @@ from marlflow.base.kept import Tree
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.rollout.kept import TakenUp
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.protocol import FrozenPolicy, Matchup, Worker
 from marlflow.rollout.records.reading import Records
 
@@ -174,7 +174,7 @@ class PlaybackWorker:
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
-    ) -> TakenUp:
+    ) -> ResumeReport:
         """Goes on from what `state` gave; raises CheckpointUnusable if the records are not as many as they were."""
         for one in tree["copies"]:
             for policy, kept in one.get(_POSITIONS, {}).items():
@@ -241,10 +241,10 @@ class OfflineWorker:
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
-    ) -> TakenUp:
+    ) -> ResumeReport:
         """There is nothing to take up."""
         del tree, replay_max_env_steps, frozen
-        return TakenUp()
+        return ResumeReport()
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         """Closes the environments of evaluations; returns what went wrong."""

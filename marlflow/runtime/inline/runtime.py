@@ -21,7 +21,7 @@ from marlflow.rollout import closing
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.hangs import HangMonitor
-from marlflow.rollout.kept import files_recorded, merged, share
+from marlflow.rollout.kept import ResumeReport, files_recorded, merged, share
 from marlflow.rollout.news import News
 from marlflow.rollout.population import seated_in
 from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Worker
@@ -29,7 +29,7 @@ from marlflow.rollout.watchdog import Watchdog
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
 from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.protocol import Kept, Parts, Resumed
+from marlflow.runtime.protocol import Kept, Parts
 from marlflow.runtime.resources import without_cuda
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
@@ -92,13 +92,13 @@ class InlineWorkers:
         """What each worker carries from one round to the next."""
         return [worker.state() for worker in self._workers]
 
-    def restore(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Resumed:
+    def restore(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> ResumeReport:
         """Each copy goes on from what was kept of it."""
         tree, counts = from_bytes(kept), []
         for number, worker in enumerate(self._workers):
             own = share(tree, self._spec.copies_of(number))
             counts.append(worker.load_state(own, replay_max_env_steps, seated_in(own, frozen)))
-        return Resumed(*(sum(column) for column in zip(*counts, strict=True)))
+        return ResumeReport(*(sum(column) for column in zip(*counts, strict=True)))
 
     def close(self) -> tuple[Fault, ...]:
         """Closes all environments; returns what went wrong."""
@@ -168,7 +168,7 @@ class InlineRuntime:
         names: Sequence[str],
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Resumed:
+    ) -> ResumeReport:
         """Goes on from what `keep` gave; see Runtime."""
         check_names(tuple(self._learners), names)
         for name, learner in self._learners.items():

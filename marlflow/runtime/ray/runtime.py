@@ -19,10 +19,11 @@ from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import first_row_of
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.news import News
 from marlflow.rollout.protocol import FrozenPolicy
 from marlflow.runtime.moved import DriverPlace
-from marlflow.runtime.protocol import Kept, Parts, Resumed
+from marlflow.runtime.protocol import Kept, Parts
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.handles import RayPlace
 from marlflow.runtime.ray.host import Raised, as_exception
@@ -176,7 +177,7 @@ class RayRuntime:
         names: Sequence[str],
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Resumed:
+    ) -> ResumeReport:
         """Goes on from what `keep` gave; see Runtime."""
         return self._kept.restore(read, names, replay_max_env_steps, frozen or {})
 

@@ -14,11 +14,11 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Actor, RememberingActor, WeightedActor
-from marlflow.rollout.columns import Columns
 from marlflow.rollout.memory import Memory
+from marlflow.rollout.step_buffer import StepBuffer
 
 
-class Player:
+class PolicySlots:
     """One entry of the table of weights, `policy` or a frozen version of one, and its lanes in one worker.
 
     `actor` plays the pending `lanes`, of which `seen` has what they see: `obs`, `action_mask`, `state`. `columns` is
@@ -59,11 +59,11 @@ class Player:
         if isinstance(actor, RememberingActor):
             self.memory = Memory(lanes_of_worker, actor.memory_shape)
             columns |= Memory.columns(actor.memory_shape)
-        self.columns = Columns(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
+        self.columns = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
-    def unrecorded(self, lanes: int) -> Player:
+    def unrecorded(self, lanes: int) -> PolicySlots:
         """A player of the same entry with the same actor, for `lanes` other lanes, whose rows nobody wants."""
-        return Player(self.policy, self.actor, self.spaces, lanes, False, self._state)
+        return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state)
 
     def decides(self, where: Array, deciding: Array, row_of: Array) -> None:
         """Its pending lanes are those at `where` in `deciding` [N]; `row_of` [lanes] has each lane's row."""

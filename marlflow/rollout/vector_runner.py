@@ -18,28 +18,28 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
 from marlflow.env import Ending, Turn
 from marlflow.policy.actor import Mode
-from marlflow.rollout.copies import Copies
+from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import Episodes
 from marlflow.rollout.faults import Broken
 from marlflow.rollout.fragment import EpisodeResult
 from marlflow.rollout.history import History
 from marlflow.rollout.lanes import NO_EPISODE, Lanes
-from marlflow.rollout.player import Player
-from marlflow.rollout.recorder import Recorder
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.rewards import WrongReward, amounts
+from marlflow.rollout.segment_builder import SegmentBuilder
 
 
-class Lockstep:
+class SyncVectorRunner:
     """`copies` played by the players of `lanes`; `recorder` is None if nobody wants any rows."""
 
     def __init__(
         self,
-        copies: Copies,
-        players: Sequence[Player],
+        copies: EnvPool,
+        players: Sequence[PolicySlots],
         lanes: Lanes,
         episodes: Episodes,
         mode: Mode,
-        recorder: Recorder | None,
+        recorder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
         self._copies, self._windows, self._players, self.lanes = copies, copies.windows, players, lanes
