@@ -115,13 +115,13 @@ class Keeping:
     def _restore_workers(
         self, tree: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
     ) -> ResumeReport:
-        workers = self._workers.all
+        workers, entries = self._workers.all, self._workers.as_sent(frozen)
         following = {one["copy"]: one["next_episode"] for one in tree["copies"]}
         asked = []
         for worker in workers:
             own = share(tree, worker.copies)
             worker.forget()
-            asked.append(worker.load(_array(to_bytes(own)), replay_max_env_steps, seated_in(own, frozen)))
+            asked.append(worker.load(_array(to_bytes(own)), replay_max_env_steps, seated_in(own, entries)))
             worker.next_episodes = {copy: following.get(copy, 0) for copy in worker.copies}
             worker.next_fragments = next_fragments(tree, worker.copies)
         counts = [_unless_raised(answer) for answer in ray.get(asked)]

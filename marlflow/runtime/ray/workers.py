@@ -100,13 +100,13 @@ class RayWorkers:
         """The request as workers get it: where another actor acts for them, with weights that they do not open."""
         if self._inference is None:
             return request
-        frozen = self._for_inference(request.frozen)
-        return replace(request, weights=by_reference(request.weights), frozen=frozen)
+        return replace(request, weights=by_reference(request.weights), frozen=self.as_sent(request.frozen))
 
-    def _for_inference(self, frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenPolicy]:
-        """Frozen entries as workers get them, once the inference actor knows how many there are of each policy."""
-        if frozen:
-            self._inference.seat.remote(Counter(kept.policy for kept in frozen.values()))
+    def as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> Mapping[str, FrozenPolicy]:
+        """Frozen entries as workers get them; where another actor acts for them, it makes room for that many."""
+        if self._inference is None or not frozen:
+            return frozen
+        self._inference.seat.remote(Counter(kept.policy for kept in frozen.values()))
         weights = by_reference({name: kept.weights for name, kept in frozen.items()})
         return {name: replace(kept, weights=weights[name]) for name, kept in frozen.items()}
 
@@ -143,9 +143,7 @@ class RayWorkers:
         left, parts, in_vain = list(range(len(episodes))), [], 0
         while left:
             present = await self._present()
-            acting, others = weights, frozen or {}
-            if self._inference is not None:
-                acting, others = by_reference(weights), self._for_inference(others)
+            acting, others = weights if self._inference is None else by_reference(weights), self.as_sent(frozen or {})
             shares = [left[first :: len(present)] for first in range(len(present))]
             asked = [(worker, share) for worker, share in zip(present, shares, strict=True) if share]
             calls = []

@@ -148,6 +148,15 @@ def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeyp
         same.close()
 
 
+def test_a_run_whose_actions_one_actor_chooses_goes_on_against_its_frozen_selves(tmp_path: Path) -> None:
+    placement = RunPlacement(inference=Inference(num_cpus=0.5))
+    train(against_past_selves(MAIN, 200, "ray", placement=placement), tmp_path)
+    running = [copy["running"]["matchup"] for copy in kept(tmp_path)["workers"]["copies"] if copy["running"]]
+    assert any("@" in entry for matchup in running for entry in matchup.values())
+    result = resume(against_past_selves(MAIN, 320, "ray", placement=placement), tmp_path)
+    assert result.metrics["faults"]["episodes_abandoned"] == 0
+
+
 def test_one_actor_acts_for_more_entries_than_it_would_keep_versions() -> None:
     placement = RunPlacement(inference=Inference(num_cpus=0.5))
     inline, over_ray = InlineRuntime(), RayRuntime()
