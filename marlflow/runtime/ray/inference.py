@@ -180,8 +180,8 @@ class InferenceActor:
     def _hosted(self) -> dict[str, _Hosted]:
         assert self._spec.inference is not None
         device, hosted = self._spec.inference.torch_device, {}
-        for name, policy in self._spec.policies.items():
-            actor = policy.actor()
+        for name in self._spec.policies:
+            actor = self._spec.actors[name]()
             if isinstance(actor, WeightedActor):
                 if isinstance(actor, MovableActor):
                     actor.move_to(device)

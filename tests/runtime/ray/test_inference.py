@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,9 +143,11 @@ class Two:
     num_workers: int = 2
     inference: Inference = field(default_factory=Inference)
     publishing_critics: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ("all",)
 
-    def actors(self) -> dict[str, Adder]:
-        return {"all": self.actor}
+    @property
+    def actors(self) -> dict[str, Callable[[], Adder]]:
+        return {"all": lambda: self.actor}
 
 
 def _seen(rows: int, first: int) -> Seen:
