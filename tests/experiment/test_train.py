@@ -259,8 +259,7 @@ def test_ppo_trains_on_each_row_once_per_epoch_or_still_holds_it(
         algorithm = replace(algorithm, minibatch_agent_steps=1, epochs=1)
     result = train(small_run(env_steps=600, policies=policies(hunters=algorithm, prey=Random())), tmp_path)
     hunters = result.metrics["policies"]["hunters"]
-    gather = gathers[-1]
-    held = sum(fragment.rows for fragment in gather.held)
+    held = sum(fragment.rows for gather in gathers for fragment in gather.held)
     assert hunters["agent_steps_sampled"] == hunters["agent_steps_trained"] / algorithm.epochs + held
     assert held < batch
     batches = [update.rows // algorithm.epochs for update in seen.of("hunters")]
