@@ -1,4 +1,4 @@
-"""Where in which episode something went wrong, and the environment's own part of the traceback."""
+"""Where in an episode an environment failed, and its own part of the traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WINDOW_FILES = {str(Path(__file__).with_name(name)) for name in _OWN}
 
 
 class Place:
-    """One copy of an environment, the seed of its episode and how far that has come."""
+    """One environment, its current episode's seed, and the env steps so far."""
 
     __slots__ = ("copy", "env_steps", "name", "seed")
 
@@ -24,20 +24,21 @@ class Place:
         self.env_steps = 0
 
     def begin(self, seed: int) -> None:
-        """A new episode begins."""
+        """Start a new episode."""
         self.seed, self.env_steps = seed, 0
 
     def words(self, agent: str | None = None) -> str:
-        """This moment, as the head of an error message."""
+        """Return this location as the start of an error message."""
         text = f"environment {self.name}, copy {self.copy}, episode seed {self.seed}, env step {self.env_steps}"
         return text if agent is None else f"{text}, agent {agent!r}"
 
     def broken(self, reason: str, agent: str | None = None) -> EnvironmentFailed:
-        """The environment broke PettingZoo's contract."""
+        """Make the error for a violation of PettingZoo's contract."""
         return EnvironmentFailed(self.words(agent), reason)
 
     def raised(self, error: Exception, doing: str, agent: str | None = None) -> EnvironmentFailed:
-        """The environment raised `error` while `doing`, for example `step()`."""
+        """Make the error for an exception that the environment raised while `doing`, e.g. `step()`."""
+        # An inner call has located it already.
         if isinstance(error, EnvironmentFailed):
             return error
         reason = f"{doing} raised {type(error).__name__}: {error}"
@@ -45,14 +46,15 @@ class Place:
 
 
 def own_traceback(error: Exception) -> str:
-    """The traceback of `error` as text, from the first frame that belongs to the environment."""
+    """Format the traceback of `error` from the environment's first frame on."""
     frame: TracebackType | None = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename in _WINDOW_FILES:
         frame = frame.tb_next
+    # An environment's error needs no chain: its own frames say where it was raised.
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))
 
 
 def environment_name(env: Any) -> str:
-    """What the environment calls itself: its metadata's name, else its class's."""
+    """Return the name in the environment's metadata, or else its class's."""
     metadata = getattr(env, "metadata", None) or {}
     return str(metadata.get("name") or type(getattr(env, "unwrapped", env)).__name__)
