@@ -1,4 +1,4 @@
-"""The console of a run whose output is piped: one line per policy and report, as a log file wants it."""
+"""The console for piped output: one line per policy and report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from marlflow.observe import wording
 from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
 
-_EVALUATION_COLUMNS = 34  # at least, so that reports with and without evaluations stand in line
+# A minimum width, so that reports with and without evaluations align.
+_EVALUATION_COLUMNS = 34
 
 
 class PlainConsole:
-    """Writes lines without colour or cursor movement: what the run is, each report, and how it ended."""
+    """Writes lines without colors or cursor movement: the run's setup, each report, and a summary."""
 
     def __init__(self, info: RunInfo, file: TextIO | None = None) -> None:
         self._file = file or sys.stdout
@@ -23,7 +24,7 @@ class PlainConsole:
         self._write(_opening(info))
 
     def report(self, record: MetricsRecord) -> None:
-        """Write one line for each policy, and one for faults if there are new ones."""
+        """Write one line per policy, and one for new faults."""
         rates = updates_per_s(self._last, record)
         ids = wording.padded(record["policies"])
         evaluated = {policy: _evaluated(metrics) for policy, metrics in record["policies"].items()}
@@ -31,6 +32,7 @@ class PlainConsole:
         for policy, metrics in record["policies"].items():
             standing = _standing(metrics, rates[policy], aligned[evaluated[policy]])
             self._write(f"{_clock(record)}  {ids[policy]}  {standing}")
+        # Fault counts are totals, so only a change is news.
         if record["faults"] != (self._last["faults"] if self._last else {}):
             faults = wording.faults_phrase(record["faults"])
             if faults:
@@ -38,7 +40,6 @@ class PlainConsole:
         self._last = with_last_evaluations(self._last, record)
 
     def notice(self, text: str) -> None:
-        """Write a message of its own line."""
         self._write(text)
 
     def close(self) -> None:
@@ -49,6 +50,7 @@ class PlainConsole:
 
     def _write(self, line: str) -> None:
         self._file.write(line + "\n")
+        # A pipe is block-buffered; its reader should see each line at once.
         self._file.flush()
 
 
@@ -76,7 +78,7 @@ def _standing(metrics: PolicyMetrics, rate: float | None, evaluated: str) -> str
 
 
 def _evaluated(metrics: PolicyMetrics) -> str:
-    """An evaluation that is new, with its env steps."""
+    """Format a new evaluation with its env steps."""
     env_steps = metrics["eval_env_steps"]
     if env_steps is None:
         return wording.UNKNOWN
