@@ -1,7 +1,7 @@
 """Encodes N agents' observations as N rows of the `obs` column, leaf by leaf.
 
-A leaf costs one list comprehension and a few vector operations for any number of agents. After a failure rows are
-encoded one at a time to find the first bad observation and the reason.
+Each leaf takes a few vector operations for all agents. After a failure rows are encoded one at a time, to find the
+first bad observation.
 """
 
 from __future__ import annotations
@@ -141,7 +141,6 @@ def _node(space: spaces.Space[Any], path: Path, leaves: Mapping[Path, Leaf], pac
 
 
 def _bounded(leaf: Leaf) -> Bounded:
-    """Return the bounds of a leaf's values."""
     space, name = leaf.space, named(leaf.path)
     if isinstance(space, spaces.Box):
         return Bounded(name, space.shape, row_dtype(space), space.low, space.high)

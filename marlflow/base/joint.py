@@ -26,8 +26,8 @@ class JointBatch:
 
     `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where the agent was absent (action masks
     too). `segment_ends[policy]`, [N, K_policy, ...] each: `ends` (bool: a segment ends with this row), and there
-    `terminated`, `truncated`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere. Until it `ends`, an
-    agent's trajectory continues, though in an AEC environment not always in the next joint row.
+    `terminated`, `truncated`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere. An agent's next row
+    need not be the next joint row.
 
     `next_row` (int [N]) is the next joint row of the same copy and episode in this batch, or -1.
     """
@@ -105,7 +105,6 @@ def _seats(slots: Mapping[str, Array]) -> dict[str, slice]:
 
 
 def _seat(policy: str, agent: Array, slots: Array) -> Array:
-    """Return each row's seat within the policy."""
     if strangers := sorted(set(agent.tolist()) - set(slots.tolist())):
         raise ValueError(f"policy {policy!r} has seats for agent slots {slots.tolist()}, but {strangers} decided too")
     return np.searchsorted(slots, agent)

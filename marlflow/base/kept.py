@@ -2,11 +2,11 @@
 
 A *tree* is None, a bool, an int of any size, a float (NaN and infinities too), a str, a list of trees, a dict of trees
 by str, or a numpy array (any shape; bool, integers and floats), nested at most 64 deep. Reading one never executes
-code. Any safetensors reader (https://github.com/huggingface/safetensors#format) can open the result; an array's name
-there is its place in the tree, as a JSON pointer (RFC 6901).
+code. An array's name in the file (https://github.com/huggingface/safetensors#format) is its place in the tree, as a
+JSON pointer (RFC 6901).
 
-In the JSON a dict is {"dict": {...}}, and what JSON lacks is an object of one key too: {"array": name}, {"int":
-hexadecimal} beyond 64 bits, {"float": "nan"}.
+In the JSON a dict is {"dict": {...}}; {"array": name}, {"int": hexadecimal} beyond 64 bits and {"float": "nan"} are
+values that JSON lacks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Counter-based random streams that belong to an agent and episode, not to a worker.
 
-A number is a pure function of (seed, copy, episode, agent, decision, draw): a counter-based generator (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", SC 2011) with SplitMix64 (Steele et al., OOPSLA 2014) as mixing function.
-So results do not depend on how environments are distributed over workers, a few vector operations serve all rows, and
-checkpoints need no generator state.
+A number is a pure function of (seed, copy, episode, agent, decision, draw) (Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", SC 2011), mixed by SplitMix64 (Steele et al., OOPSLA 2014). So results do not depend on how
+environments are distributed over workers, and checkpoints need no generator state.
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ class Sequences:
     def weight(self) -> Array:
         """Weight of each row, float32 [S, T]: count / rows of the whole batch, also for minibatches of it.
 
-        A minibatch's loss is then a mean over sequences, and losses of several shares add up, however long sequences
-        are.
+        Losses of minibatches are then means over sequences, and losses of several shares add up.
         """
         return self.present * np.float32(self.count / max(1, self.rows))
 

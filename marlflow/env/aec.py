@@ -127,7 +127,6 @@ class AECWindow(Opened):
         return split(slot, observation, self._said.infos.get(agent))
 
     def _end(self, agent: str, terminated: bool) -> None:
-        """Take the dead step of `agent`."""
         slot = self._roster.slots[agent]
         # Copied because later dead steps may change observations in place, as SuperSuit's frame_stack does.
         observation, mask = map(_copied, self._observe(slot, agent, final=True))

@@ -139,7 +139,6 @@ def comes_with_an_extra(module: str) -> bool:
 
 
 def _hush(target: str) -> None:
-    """Ignore the known harmless warnings of the environment at `target`."""
     for module, noise in _NOISE.items():
         if target.startswith(f"{module}."):
             for message, category in noise:

@@ -266,7 +266,6 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         self._accumulate_rewards()
 
     def _leave(self, action: int | None) -> None:
-        """Take the dead step of the first remaining agent."""
         if action is not None:
             raise ValueError(f"{self.metadata['name']}: the game is over, so step(None) was expected, not {action!r}")
         agent = self.agents.pop(0)

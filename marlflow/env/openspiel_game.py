@@ -160,5 +160,4 @@ def _near(name: str, known: Sequence[str]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return OpenSpiel's message without the location in its sources."""
     return re.sub(r"^/\S+:\d+ ", "", "; ".join(str(error).split("\n")))

@@ -138,7 +138,6 @@ class ParallelWindow(Opened):
         return joined
 
     def _split(self, infos: Mapping[str, Any]) -> None:
-        """Separate the masks from observations or `infos`."""
         split, turn = self._roster.split, self._turn
         shown = zip(turn.deciding, turn.observations, self._live, strict=True)
         seen = [split(slot, observation, infos.get(agent)) for slot, observation, agent in shown]

@@ -38,8 +38,6 @@ def resize(env: _Env, x_size: int = 84, y_size: int = 84, linear_interp: bool = 
 
 
 def _image_changed(env: _Env, transform: Any, parameter: Any) -> Any:
-    """Apply one of SuperSuit's image transformations."""
-
     def space_of(agent: str) -> Any:
         space = env.observation_space(agent)
         if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
@@ -164,7 +162,6 @@ def _padded(verb: str, agents: Sequence[str], space_of: Callable[[str], _Space])
 
 
 def _short(space: _Space) -> str:
-    """Format a space without the bounds of each entry."""
     if isinstance(space, spaces.Dict):
         return f"Dict({', '.join(f'{key}: {_short(one)}' for key, one in space.items())})"
     return f"Box{space.shape}" if isinstance(space, spaces.Box) else str(space)

@@ -73,8 +73,6 @@ class _SeenParallel(_Seen, BaseParallelWrapper):
 
 
 class _Acting:
-    """One action space for all agents."""
-
     def __init__(self, env: Any, change: Change, space: _Space) -> None:
         super().__init__(env)  # type: ignore[call-arg]
         self._change, self._space = change, space

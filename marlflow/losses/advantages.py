@@ -12,16 +12,16 @@ def generalized_advantage_estimation(
     """Compute GAE, [T, ...], by A_tm1 = r_t + discount_t v_t - v_tm1 + discount_t lambda_t A_t.
 
     Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016,
-    https://arxiv.org/abs/1506.02438, equation 16. All arguments are time-major, [T, ...], of one shape; the advantage
-    after the last step is 0. Mark a trajectory's last step with discount 0 (termination), or with lambda 0 and `v_t`
-    the bootstrap value (truncation). Neither lets anything flow back, so trajectories may be concatenated along time.
+    https://arxiv.org/abs/1506.02438, equation 16. All arguments are time-major, [T, ...], of one shape. Mark a
+    trajectory's last step with discount 0 (termination), or with lambda 0 and `v_t` the bootstrap value (truncation);
+    trajectories may then be concatenated along time.
 
     Args:
         r_t: rewards after each step.
         discount_t: discounts after each step.
-        lambda_t: weight of later advantages (1) against values (0) at each step.
-        v_tm1: values of the observations before each step.
-        v_t: values of the observations after each step.
+        lambda_t: weight of later advantages (1) against values (0).
+        v_tm1: values before each step.
+        v_t: values after each step.
     """
     return reverse_linear_recurrence(r_t + discount_t * v_t - v_tm1, discount_t * lambda_t)
 

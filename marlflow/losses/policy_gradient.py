@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def policy_gradient_loss(logp_t: Tensor, advantage_t: Tensor) -> Tensor:
-    """Compute the loss per row, [N], with gradient -advantage_t * grad logp_t (Mnih et al., 2016, section 4).
+    """Compute the loss per row, [N], with gradient -advantage_t * grad logp_t (section 4).
 
     Args:
         logp_t: log-probabilities of the actions under the trained policy, [N], with gradient.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def clipped_surrogate_loss(logp_t: Tensor, behaviour_logp_t: Tensor, advantage_t: Tensor, clip_range: float) -> Tensor:
-    """Compute the negative clipped surrogate objective per row, [N] (Schulman et al., 2017, equation 7).
+    """Compute the negative clipped surrogate objective per row, [N] (equation 7).
 
     Args:
         logp_t: log-probabilities of the actions under the trained policy, [N], with gradient.

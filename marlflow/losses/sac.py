@@ -15,7 +15,7 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 def soft_q_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor, logp_t: Tensor, temperature: Tensor) -> Tensor:
-    """Compute one-step or n-step targets, [N], for a sampled next action (Haarnoja et al., equations 3 and 5).
+    """Compute one-step or n-step targets, [N], for a sampled next action (Haarnoja, equations 3 and 5).
 
     Args:
         r_t: rewards or n-step sums, [N].
@@ -28,7 +28,7 @@ def soft_q_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor, logp_t: Tensor, 
 
 
 def soft_policy_loss(q_tm1: Tensor, logp_tm1: Tensor, temperature: Tensor) -> Tensor:
-    """Compute the policy's loss per row, [N] (Haarnoja et al., 2018, equation 9).
+    """Compute the policy's loss per row, [N] (Haarnoja, equation 9).
 
     Args:
         q_tm1: critics' values of the action sampled now, [K, N], with gradient to it.
@@ -41,7 +41,7 @@ def soft_policy_loss(q_tm1: Tensor, logp_tm1: Tensor, temperature: Tensor) -> Te
 def temperature_loss(log_temperature: Tensor, logp_tm1: Tensor, target_entropy: Tensor | float) -> Tensor:
     """Compute the loss of the log temperature per row, [N]; it rises while entropy is below target.
 
-    Haarnoja et al., 2018, equation 18, with log temperature in place of temperature, as in the authors' code.
+    Haarnoja, equation 18, with log temperature in place of temperature, as in the authors' code.
 
     Args:
         log_temperature: a scalar, with gradient.
@@ -71,7 +71,7 @@ def legal_probabilities(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
 def expected_soft_q_target(
     r_t: Tensor, discount_t: Tensor, q_t: Tensor, p_t: Tensor, logp_t: Tensor, temperature: Tensor
 ) -> Tensor:
-    """Compute one-step or n-step targets, [N], expected over next actions (Christodoulou, 2019, equation 10).
+    """Compute one-step or n-step targets, [N], expected over next actions (Christodoulou, equation 10).
 
     Args:
         r_t: rewards or n-step sums, [N].
@@ -86,7 +86,7 @@ def expected_soft_q_target(
 
 
 def expected_soft_policy_loss(q_tm1: Tensor, p_tm1: Tensor, logp_tm1: Tensor, temperature: Tensor) -> Tensor:
-    """Compute the policy's loss per row, [N], expected over actions (Christodoulou, 2019, equation 12).
+    """Compute the policy's loss per row, [N], expected over actions (Christodoulou, equation 12).
 
     Args:
         q_tm1: critics' values, [K, N, A].

@@ -31,9 +31,9 @@ def vtrace(
     rho_max: float = 1.0,
     c_max: float = 1.0,
 ) -> VTraceEstimate:
-    """Compute targets (equation 1, recursive form of remark 1) and advantages (section 4.2).
+    """Compute targets (equation 1, recursive form of remark 1) and advantages (section 4.2), without gradient.
 
-    All tensors are time-major, [T, ...], of one shape; no gradient flows. Trajectory ends are marked as in
+    All tensors are time-major, [T, ...], of one shape. Trajectory ends are marked as in
     `generalized_advantage_estimation`: discount 0 (termination), or lambda 0 with `v_t` the bootstrap value
     (truncation).
 
@@ -41,8 +41,8 @@ def vtrace(
         r_t: rewards after each step.
         discount_t: discounts after each step.
         lambda_t: factor on later corrections (remark 2); 1 is V-trace as published.
-        v_tm1: values of the observations before each step.
-        v_t: values of the observations after each step.
+        v_tm1: values before each step.
+        v_t: values after each step.
         log_rho_tm1: log of the ratio of action probabilities, trained over behavior policy.
         rho_max: clip of the ratio in corrections and advantages; determines the policy that is valued.
         c_max: clip of the ratio along the trajectory; determines how far corrections reach back.

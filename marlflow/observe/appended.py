@@ -10,7 +10,7 @@ from pathlib import Path
 class AppendedFile:
     """Appends pieces; one that the disk refuses waits in memory and is written before the next.
 
-    So the file never holds part of a piece, and none is lost while the process lives. `written` counts pieces.
+    The file never holds part of a piece. `written` counts pieces.
     """
 
     def __init__(self, path: Path) -> None:

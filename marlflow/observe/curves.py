@@ -139,5 +139,5 @@ def _finish(axes: Axes, ylabel: str) -> None:
 
 
 def _dot(reports: Reports) -> dict[str, Any]:
-    """Mark single reports if there are few, so that a curve of one point is visible."""
+    # A curve of one point is invisible without a marker.
     return {"marker": "o", "markersize": 3} if len(reports) <= 12 else {}

@@ -21,8 +21,7 @@ from marlflow.observe.view import View
 class LiveConsole:
     """Shows the run until `close`, which leaves the last state on screen.
 
-    The clock updates every second. While open, logging handlers on the terminal's streams are redirected through the
-    view, so that their lines appear above it.
+    While open, logging handlers on the terminal's streams are redirected so that their lines appear above the view.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class LiveConsole:
                 handler.setStream(stream)
 
     def _run_s(self) -> float:
-        """Return seconds since the run began: the last report's time plus the time since then."""
         return (self._now["time_s"] if self._now else 0.0) + self._clock_s() - self._shown_at_s
 
     def _view(self) -> View:

@@ -78,7 +78,6 @@ def _standing(metrics: PolicyMetrics, rate: float | None, evaluated: str) -> str
 
 
 def _evaluated(metrics: PolicyMetrics) -> str:
-    """Format a new evaluation with its env steps."""
     env_steps = metrics["eval_env_steps"]
     if env_steps is None:
         return wording.UNKNOWN

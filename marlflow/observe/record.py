@@ -1,7 +1,6 @@
 """The metrics report: one object per report, written to `metrics.jsonl` and shown on the console.
 
-Counts are totals since the run began, including before a resume. None means not known yet (no episode has ended, the
-policy does not learn), or for evaluations, nothing new.
+Counts are totals since the run began, over resumes. None means not known yet, or for evaluations, nothing new.
 """
 
 from __future__ import annotations

@@ -142,7 +142,6 @@ class TensorBoardSink:
             self._file.close()
 
     def _opening(self) -> bytes:
-        """Return the first events of a file."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         version = _event(file_version="brain.Event:2")
@@ -155,7 +154,6 @@ _NUMBERS = itertools.count()
 
 
 def _event(**fields: Any) -> bytes:
-    """Serialize an event with its length and checksums."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 

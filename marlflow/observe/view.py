@@ -1,7 +1,7 @@
 """The live view as one Rich renderable: a header, a table of policies, a table of stages.
 
-It is rebuilt from the last two reports for each drawing and adapts to the terminal: numbers are short below 110
-columns, columns are left out below 80 and added from 130, and rows that do not fit are counted in one line.
+It adapts to the terminal: numbers are short below 110 columns, columns are left out below 80 and added from 130, and
+rows that do not fit are counted in one line.
 """
 
 from __future__ import annotations
@@ -135,8 +135,6 @@ def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, w
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """The data of one row of the policy table."""
-
     about: PolicyInfo
     metrics: PolicyMetrics
     updates_per_s: float | None
@@ -213,7 +211,7 @@ def _stages(
 
 
 def _busiest(now: MetricsRecord, rows: int) -> list[str]:
-    """Return the busiest stages in plan order; by total busy time, so that rows stay in place between reports."""
+    """Return the busiest stages in plan order, by total time, so that rows stay in place between reports."""
     kept = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
     return [name for name in now["stages"] if name in kept]
 

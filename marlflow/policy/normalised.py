@@ -1,8 +1,7 @@
 """Running normalization of observations and returns, with statistics that belong to the policy.
 
-The statistics are parameters with `requires_grad` False, so they are published, saved in checkpoints and copied into
-target networks like the others. A learner calls `observe` after learning from a batch, so that it learns with the same
-statistics that chose the batch's actions.
+The statistics are parameters with `requires_grad` False, so they are published, saved and copied into target networks
+like the others. A learner calls `observe` after learning from a batch, so that acting and learning use the same ones.
 """
 
 from __future__ import annotations

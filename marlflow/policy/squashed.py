@@ -1,7 +1,7 @@
 """Tanh-squashed Gaussian policy over a bounded Box (Haarnoja et al., 2018, arXiv:1812.05805).
 
 The standard deviation depends on the observation and is clamped to [exp(-20), exp(2)], as in the authors' code. The
-log-density is that of the squashed action (appendix C), in a form that is exact even where the tanh saturates.
+log-density is exact even where the tanh saturates (appendix C).
 """
 
 from __future__ import annotations
