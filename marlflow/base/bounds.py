@@ -1,7 +1,6 @@
 """Gathers several agents' values into one array and checks shape, dtype and bounds.
 
-Every observation passes here. The common case (right dtype, within bounds) costs one copy and at most three vector
-operations; anything else is converted or refused on a slower path.
+The common case costs one copy and at most three vector operations; other dtypes take a slower path.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ _PLAIN = frozenset(string.ascii_lowercase + string.digits + "_-~")
 def file_name(name: str, suffix: str = "", plain: str = "") -> str:
     """Encode `name`, which may hold any characters, as a file name that ends in `suffix`.
 
-    Distinct names stay distinct, also on case-insensitive file systems, and no result leaves its folder. Characters
-    other than lower-case letters, digits, `_`, `-`, `~` and `plain` are percent-encoded.
+    Distinct names stay distinct, also on case-insensitive file systems, and no result leaves its folder.
 
     >>> file_name("prey"), file_name("Prey"), file_name("manifest.json")
     ('prey', '%50rey', 'manifest%2Ejson')

@@ -54,8 +54,8 @@ class JointBatch:
 def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | None = None) -> JointBatch:
     """Align the batches of several policies as joint rows; seats follow the order of `batches`, then agent slots.
 
-    `agents` fixes each policy's slots; without it they are taken from its batch. Raises ValueError if an agent has no
-    seat, or decides twice at one env step of an episode.
+    `agents` fixes each policy's slots (default: those in its batch). Raises ValueError if an agent has no seat, or
+    decides twice at one env step.
     """
     keys, rows = _joint_rows(batches)
     slots = {

@@ -1,10 +1,10 @@
 """Row layout of observations: how an observation space becomes one array of one dtype.
 
 - plain: a Box keeps its shape and dtype (uint8 pixels stay uint8); floats become float32.
-- flat: any other space is one float32 vector in the order of gymnasium's flattening: Discrete and MultiDiscrete values
-  one-hot, MultiBinary as 0 and 1, Boxes flattened.
-- packed: with a Box of uint8 among the leaves, the same vector as bytes: each leaf in its own dtype, one-hot values as
-  a byte each. Float32 pixels would take four times the memory.
+- flat: any other space is one float32 vector in gymnasium's order: Discrete and MultiDiscrete values one-hot,
+  MultiBinary as 0 and 1, Boxes flattened.
+- packed: with a Box of uint8 among the leaves, the vector as bytes, each leaf in its own dtype, which takes a quarter
+  of the memory for pixels.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _WIDEST_ONE_HOT = 2**16
 class Leaf:
     """One Box, Discrete, MultiDiscrete or MultiBinary of an observation, and its position in a row.
 
-    `shape` is the shape of its numbers: that of a Box or MultiBinary, else the one-hot width. `dtype` is their dtype in
-    a row, at `start` to `stop`, counted in bytes in packed rows, else in numbers.
+    `shape` is its own, or the one-hot width. `start` and `stop` count bytes in packed rows, else numbers of `dtype`.
     """
 
     path: Path

@@ -48,11 +48,10 @@ def episode_seed(seed: int, copy: int, episode: int) -> int:
 
 
 class RowRandom:
-    """Random numbers for N rows, one independent stream per row.
+    """Random numbers for N rows, one independent stream per row; each call draws once from every stream.
 
-    `keys` [N] are the streams (from `key(seed, copy, episode, agent)`), `counters` [N] their decision counts. Each call
-    draws once from every stream. `copies` int64 [N] are the rows' environments (default 0), for exploration that
-    differs by environment.
+    `keys` [N] are the streams (from `key(seed, copy, episode, agent)`), `counters` [N] their decision counts, `copies`
+    int64 [N] the rows' environments (default 0), for exploration that differs by environment.
     """
 
     __slots__ = ("_base", "_draw", "copies")

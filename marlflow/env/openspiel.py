@@ -176,6 +176,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         return None
 
     def close(self) -> None:
+        # There is nothing to free.
         pass
 
     def __getstate__(self) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Turn:
 
 
 class Window(Protocol):
-    """Adapter of one environment: `turn = window.reset(seed)`, then `turn = window.act(actions)` until `turn.over`.
+    """Steps one environment: `turn = window.reset(seed)`, then `turn = window.act(actions)` until `turn.over`.
 
     An agent's slot is its index in `agents`. Every fault of the environment is raised as EnvironmentFailed.
     """

@@ -33,8 +33,7 @@ def draw_learning_curves(
 ) -> None:
     """Plot each policy's training and evaluation returns over env steps, and `lower` in a second panel.
 
-    `title` defaults to the run folder's name. Raises InvalidInput if the file has no reports, OSError if the picture
-    cannot be written; an existing one is kept.
+    Raises InvalidInput if the file has no reports, OSError if the picture cannot be written; an existing one is kept.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -85,10 +84,7 @@ def _coloured(reports: Reports) -> list[tuple[str, str]]:
 
 
 def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float]]:
-    """Return a policy's evaluations: env steps, mean return, and its standard deviation.
-
-    If there are several at the same env steps, as at the end of a run, the last one is returned.
-    """
+    """Return a policy's evaluations: env steps, mean return, standard deviation; the last one at each env step."""
     found = [report["policies"][policy] for report in reports if policy in report["policies"]]
     known = {one["eval_env_steps"]: one for one in found if one["eval_return_mean"] is not None}
     return [(steps, one["eval_return_mean"], one["eval_return_std"] or 0.0) for steps, one in known.items()]

@@ -14,7 +14,7 @@ from marlflow.observe.sinks import read_metrics
 def rows(metrics_path: Path) -> list[dict[str, Any]]:
     """Read a `metrics.jsonl` as flat dicts, with keys such as `policies.prey.return_mean`.
 
-    Raises InvalidInput if the file does not exist or a line is no report.
+    Raises InvalidInput as `read_metrics`.
     """
     return [dict(_leaves(report)) for report in read_metrics(metrics_path)]
 

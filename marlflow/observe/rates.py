@@ -17,7 +17,7 @@ _NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
 
 @dataclass(frozen=True, slots=True)
 class StageShares:
-    """Shares of the time between two reports; `busy` exceeds 1 if several calls of a stage ran at once."""
+    """Shares of the time between two reports; `busy` exceeds 1 if calls of a stage overlap."""
 
     busy: float
     starved: float

@@ -62,9 +62,9 @@ class JsonlSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the reports in a `metrics.jsonl`, oldest first, ignoring a last line that a crash cut off.
+    """Read the reports in a `metrics.jsonl`, oldest first, without a last line that a crash cut off.
 
-    Raises InvalidInput if the file does not exist or another line is no report.
+    Raises InvalidInput if the file is missing or another line is no report.
     """
     if not path.exists():
         raise InvalidInput([f"{path} does not exist; expected the metrics.jsonl of a run, which log.jsonl=true writes"])

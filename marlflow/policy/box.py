@@ -16,8 +16,8 @@ from marlflow.policy.tensors import as_tensor
 class BoxCoordinates(nn.Module):
     """Converts actions between [-1, 1], [N, D], and a Box, [N, *shape].
 
-    `size` is D. `log_volume`, in nats, is subtracted from a log-density in [-1, 1] to get one in the Box. Raises
-    ConfigInvalid for an unbounded Box, or one with a component that has only one value.
+    `size` is D; `log_volume`, in nats, is subtracted from log-densities in [-1, 1] to get those in the Box. Raises
+    ConfigInvalid for a Box with a `box_problem`.
     """
 
     centre: Tensor

@@ -92,10 +92,9 @@ def forward_layers(x: Tensor, parameters: Sequence[Tensor], activation: Activati
 def backward_layers(
     grad: Tensor, values: Sequence[Tensor], parameters: Sequence[Tensor], activation: Activation, activated: int
 ) -> Tensor:
-    """Write (not add) each parameter's `.grad`, without autograd.
+    """Write (not add) each parameter's `.grad`, without autograd; `values` is the result of `forward_layers`.
 
-    `grad` [N, F] is the gradient of the last output, `values` the result of `forward_layers`. Returns the gradient of
-    the first layer's output before its activation, [N, F]; multiply by that layer's weights for the gradient of `x`.
+    Takes the gradient of the last output, [N, F], and returns that of the first layer's output before its activation.
     """
     for index in range(len(values) - 2, -1, -1):
         weight, bias = parameters[2 * index], parameters[2 * index + 1]

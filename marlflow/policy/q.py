@@ -131,10 +131,11 @@ def epsilon_of_copy(epsilon: float, copy: Array, copies: int, ladder: float) -> 
     """Return the probability of a random action in environments `copy` [N] of `copies`.
 
     It is epsilon ** (1 + i * ladder / (copies - 1)) in environment i (Horgan et al., 2018, arXiv:1803.00933, section
-    4.1), and never 0.
+    4.1).
     """
     # Environment 0 explores with epsilon itself, the last one with epsilon ** (1 + ladder).
     exponent = 1.0 + copy * (ladder / max(1, copies - 1))
+    # Never 0, whose logarithm is infinite.
     return np.maximum(epsilon**exponent, np.finfo(np.float64).tiny)
 
 
