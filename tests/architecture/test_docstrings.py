@@ -89,12 +89,16 @@ def _is_trivial_property(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool
     return isinstance(returned, ast.Attribute | ast.Constant)
 
 
+def _is_overload(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(_name(decorator) == "overload" for decorator in method.decorator_list)
+
+
 def _silent(tree: ast.Module) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Yield each public method without docstring, with its class."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             for method in _methods(node):
-                if not method.name.startswith("_") and not ast.get_docstring(method):
+                if not (method.name.startswith("_") or ast.get_docstring(method) or _is_overload(method)):
                     yield node, method
 
 
