@@ -236,11 +236,11 @@ _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names
 
 
 def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None = None) -> Together:
-    """The plan that `train` would run, checked and ready to be printed or drawn; nothing runs.
+    """Return the checked plan that `train` would run, ready to be printed or drawn, without running it.
 
-    Opens the environment once, and holds what the run asks for against what there is: this machine, or the cluster at
-    `runtime.address`, which is joined for a moment. `machines` describes others instead, by Ray's names of resources:
-    `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid, with every problem.
+    Opens the environment once, and checks the run's resources against this machine, or the cluster at
+    `runtime.address`, which is joined briefly. `machines` describes other machines instead, in Ray's resource names:
+    `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid with every problem.
     """
     from marlflow.experiment.plans import drawn_plan
 

@@ -1,1 +1,1 @@
-"""What every other layer stands on: errors, batches of experience, spaces and random streams."""
+"""Shared foundations: errors, batches of experience, spaces and random streams."""

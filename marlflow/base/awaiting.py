@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def begun(coroutine: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
-    """Runs a coroutine here until it waits: its result, or the rest of it to await. Raises what it raises.
+    """Run a coroutine until it waits; return its result, or the rest of it to await. Raises what it raises.
 
     Call it in a running event loop, if the coroutine may wait. There is no current task until then, so it must not
     begin with what needs one, such as `asyncio.timeout`.

@@ -1,7 +1,6 @@
-"""Gathers what several agents see into one array, and lets nothing pass that is not of its shape, dtype and bounds.
+"""Gathers several agents' values into one array and checks shape, dtype and bounds.
 
-This stands on the way of every observation. What is usual (the right dtype, everything in bounds) passes after the one
-copy and at most three vector operations; anything else takes a longer way, on which it is converted or refused.
+The common case costs one copy and at most three vector operations; other dtypes take a slower path.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Unfit(Exception):
-    """Some value is not of its space; the text says which, and why not."""
+    """A value is not in its space; the text says which and why."""
 
 
 class Bounded:
-    """Numbers of `shape` and `dtype` (float32, a whole-number dtype or bool), from `low` to `high`, [*shape] each.
+    """Numbers of `shape` and `dtype` (float32, integer or bool) from `low` to `high`, [*shape] each.
 
-    `name` is how errors call them. Bounds come in any dtype; finite ones that float32 cannot hold are its largest.
+    `name` is for errors. Bounds may have any dtype; finite ones beyond float32 become its largest number.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], low: Array, high: Array) -> None:
@@ -34,7 +33,7 @@ class Bounded:
         self._verify: Callable[[Array], None] = self._verification()
 
     def gather(self, values: Sequence[Any]) -> Array:
-        """The values of N agents, N at least 1, as a copy, [N, *shape]; raises Unfit."""
+        """Copy the values of N agents, N at least 1, into [N, *shape]; raises Unfit."""
         try:
             rows = np.array(values)
         except (TypeError, ValueError) as error:
@@ -53,7 +52,7 @@ class Bounded:
         return np.where(np.isinf(wide), wide, np.clip(wide, -_LARGEST, _LARGEST)).astype(np.float32)
 
     def _verification(self) -> Callable[[Array], None]:
-        """The quickest of the checks that are enough for numbers of this dtype."""
+        """Return the cheapest sufficient check for these bounds."""
         low, high = self._low, self._high
         if not low.size or (self.dtype.kind != "f" and _spans(self.dtype, low, high)):
             return _accept
@@ -64,7 +63,8 @@ class Bounded:
         return self._verify_each
 
     def _verify_alike(self, rows: Array) -> None:
-        """For bounds that are the same for all; argmin and argmax are numpy's quickest, and stop at a NaN."""
+        # argmin and argmax are numpy's quickest reductions and return the position of a NaN, which fails the
+        # comparison.
         if not rows.item(rows.argmin()) >= self._least:
             raise self._unfit(rows, ~(rows >= self._low))
         if self._most is not None and rows.item(rows.argmax()) > self._most:
@@ -76,7 +76,7 @@ class Bounded:
             raise self._unfit(rows, ~inside)
 
     def _converted(self, raw: Array) -> Array:
-        """Numbers of another dtype, checked before they are cast where the cast could hide something."""
+        """Convert numbers of another dtype, after a check if the cast could hide a fault."""
         if raw.dtype.kind not in "biuf":
             raise Unfit(f"{self.name} is not made of numbers: {raw[0]!r:.80}")
         if self.dtype.kind == "f":
@@ -91,7 +91,7 @@ class Bounded:
         return whole.astype(self.dtype)
 
     def _float32(self, raw: Array) -> Array:
-        """Raises Unfit for what becomes infinite by the cast."""
+        """Cast to float32; raises Unfit for finite numbers that would become infinite."""
         if not raw.size or (raw.item(raw.argmin()) >= -_LARGEST and raw.item(raw.argmax()) <= _LARGEST):
             return raw.astype(np.float32)
         with np.errstate(over="ignore"):
@@ -102,20 +102,21 @@ class Bounded:
         return rows
 
     def _whole(self, raw: Array) -> Array:
-        """Floats as the whole numbers that they are; raises Unfit if they are not."""
+        """Convert floats to the integers that they equal; raises Unfit for others."""
         raw = raw.astype(np.float64)
         wide: type[Any] = np.uint64 if self.dtype == np.uint64 else np.int64
-        first, last = float(np.iinfo(wide).min), float(np.iinfo(wide).max)  # the latter is one too many
+        # As a float the maximum rounds up by one, hence `raw < last`.
+        first, last = float(np.iinfo(wide).min), float(np.iinfo(wide).max)
         fit = (raw == np.rint(raw)) & (raw >= first) & (raw < last)
         if not fit.all():
             raise self._unfit(raw, ~fit)
         if len(raw) > 1 and np.abs(raw).max(initial=0.0) > 2.0**53:
-            # numpy turns int64 beside uint64 into floats, which may have rounded; by themselves they are what they are.
+            # numpy turns a mix of int64 and uint64 into floats, which may have rounded large integers.
             raise Unfit(f"{self.name} is of several dtypes")
         return raw.astype(wide)
 
     def _unfit(self, raw: Array, bad: Array) -> Unfit:
-        """What to say of the first of the `bad` values, bool [N, *shape]."""
+        """Describe the first of the `bad` values, bool [N, *shape]."""
         at = np.unravel_index(int(bad.argmax()), bad.shape)
         value, low, high = raw[at], self._low[at[1:]], self._high[at[1:]]
         if np.isnan(value):
@@ -135,7 +136,6 @@ class Bounded:
         return Unfit(f"{self.name} has {found} at [{', '.join(map(str, at[1:]))}]{reason}")
 
     def _misshapen(self, value: Any) -> Unfit:
-        """What to say of the first value; who wants to know of another asks about it alone."""
         try:
             shape = np.shape(value)
         except (TypeError, ValueError):
@@ -146,10 +146,10 @@ class Bounded:
 
 
 def _accept(rows: Array) -> None:
-    """Whatever the dtype can hold."""
+    pass
 
 
 def _spans(dtype: np.dtype[Any], low: Array, high: Array) -> bool:
-    """Whether these bounds are all that a whole-number dtype, or bool, can hold."""
+    """Return whether the bounds are the whole range of an integer or bool dtype."""
     first, last = (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return bool((low == first).all() and (high == last).all())

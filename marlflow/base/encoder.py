@@ -1,7 +1,7 @@
-"""From what N agents see to N rows of the `obs` column, leaf by leaf for all of them at once.
+"""Encodes N agents' observations as N rows of the `obs` column, leaf by leaf.
 
-A leaf costs one list comprehension and a few vector operations however many agents there are. If anything is amiss the
-rows are made again, one at a time: that finds the first observation that is not of its space, and says why.
+Each leaf takes a few vector operations for all agents. After a failure rows are encoded one at a time, to find the
+first bad observation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from marlflow.base.observations import Leaf, Path, layout, named, row_dtype
 
 
 class ObservationOutside(ValueError):
-    """The observation number `index`, counted from 0, is not of its space; `reason` begins with `observation`."""
+    """Observation number `index`, from 0, is not in its space; `reason` begins with `observation`."""
 
     def __init__(self, index: int, reason: str) -> None:
         self.index, self.reason = index, reason
@@ -30,7 +30,7 @@ class ObservationOutside(ValueError):
 
 
 class Encoder:
-    """Makes rows of observations of one space; build it once. Raises ConfigInvalid for spaces nobody can see."""
+    """Encodes observations of one space; raises ConfigInvalid for unsupported spaces."""
 
     def __init__(self, observation: spaces.Space[Any]) -> None:
         self.layout = layout(observation)
@@ -42,9 +42,9 @@ class Encoder:
             self._rows = self._nested_rows
 
     def stack(self, observations: Sequence[Any]) -> Array:
-        """Observations of N agents as rows, [N, *layout.shape], a copy; raises ObservationOutside.
+        """Encode N observations as rows, [N, *layout.shape], a copy; raises ObservationOutside.
 
-        What the space's dtype can hold is taken, be it of another dtype or a list. Extra keys of a Dict are ignored.
+        Accepts lists and other dtypes if the space's dtype can hold the numbers. Extra keys of a Dict are ignored.
         """
         if not len(observations):
             return np.empty((0, *self.layout.shape), self.layout.dtype)
@@ -67,7 +67,7 @@ class Encoder:
 
 class _Node(Protocol):
     def write(self, values: Sequence[Any], rows: Array) -> None:
-        """Writes what N agents have here into their rows, which are zero so far; raises Unfit."""
+        """Write N agents' values into their zeroed rows; raises Unfit."""
         ...
 
 
@@ -83,6 +83,7 @@ class _Branch:
             self._count(values)
         for key, pick, node in self._children:
             try:
+                # itemgetter in a comprehension is the cheapest way to take one key of many dicts.
                 inner = [pick(value) for value in values]
             except (KeyError, IndexError, TypeError) as error:
                 text = f"has no {key!r}" if hasattr(values[0], "keys") else f"is {values[0]!r:.80}, not a dict"
@@ -99,23 +100,24 @@ class _Branch:
 
 
 class _Numbers:
-    """A Box or MultiBinary: its numbers, flattened."""
+    """A Box or MultiBinary, flattened."""
 
     def __init__(self, leaf: Leaf, packed: bool) -> None:
         self._bounded, self._where, self._packed = _bounded(leaf), slice(leaf.start, leaf.stop), packed
 
     def write(self, values: Sequence[Any], rows: Array) -> None:
         numbers = self._bounded.gather(values).reshape(len(values), -1)
+        # Only contiguous memory can be viewed as bytes.
         rows[:, self._where] = np.ascontiguousarray(numbers).view(np.uint8) if self._packed else numbers
 
 
 class _OneHot:
-    """A Discrete or MultiDiscrete: for each value, as many numbers as it can have, one of which is 1."""
+    """A Discrete or MultiDiscrete, one-hot."""
 
     def __init__(self, leaf: Leaf) -> None:
         self._bounded = _bounded(leaf)
         first, sizes = _first_and_sizes(leaf.space)
-        # What to add to a value for where its number stands.
+        # Adding this to a value gives the column of its 1.
         self._shift = leaf.start + np.cumsum(sizes) - sizes - first.ravel()
         self._agents: Array = np.arange(1)[:, None]
 
@@ -139,7 +141,6 @@ def _node(space: spaces.Space[Any], path: Path, leaves: Mapping[Path, Leaf], pac
 
 
 def _bounded(leaf: Leaf) -> Bounded:
-    """The numbers that environments give for a leaf."""
     space, name = leaf.space, named(leaf.path)
     if isinstance(space, spaces.Box):
         return Bounded(name, space.shape, row_dtype(space), space.low, space.high)
@@ -150,7 +151,7 @@ def _bounded(leaf: Leaf) -> Bounded:
 
 
 def _first_and_sizes(space: spaces.Space[Any]) -> tuple[Array, Array]:
-    """Of a Discrete or MultiDiscrete: the least values, int64 and of its shape, and how many there are of each, [K]."""
+    """Return a Discrete or MultiDiscrete space's least values, int64 in its shape, and numbers of values, [K]."""
     assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
     sizes = np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec, np.int64)
     return np.asarray(space.start, np.int64), sizes.reshape(-1)

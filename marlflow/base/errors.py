@@ -1,21 +1,21 @@
-"""Every error that a user can cause, as a tree.
+"""All errors that a user can cause.
 
 MarlflowError
-├── InvalidInput            bad input, found before anything starts; holds every problem found
-│   ├── ConfigInvalid       a configuration that cannot run
-│   ├── PlanInvalid         a plan that cannot run
-│   └── CheckpointUnusable  a run cannot go on from what is kept of it
+├── InvalidInput            bad input, found before the run starts; lists every problem
+│   ├── ConfigInvalid       an invalid configuration
+│   ├── PlanInvalid         an invalid plan
+│   └── CheckpointUnusable  no checkpoint that this run can resume from
 ├── StageFailed             an operator raised; names the stage and the plan
 ├── Stalled                 nothing is in flight and no stage can move
-├── UserCodeFailed          code of the user's raised, or gave what it must not
+├── UserCodeFailed          user code raised, or returned something invalid
 │   ├── EnvironmentFailed   an environment raised, or broke PettingZoo's contract
-│   │   └── EnvironmentHung a step or reset took longer than it may
-│   └── MatchmakerFailed    a matchmaker raised, or dealt a matchup that cannot be played
-├── RecordsDamaged          a file of recorded experience cannot be read; says which
-├── ColumnMissing       a batch has no column of that name; says which it has
-├── WeightsMismatch         published weights are of another network than the one that is to act with them
-├── ActorLost               a process of the run died
-├── RuntimeFailed           what all processes run on, Ray, could not start or was lost
+│   │   └── EnvironmentHung a step or reset exceeded its time limit
+│   └── MatchmakerFailed    a matchmaker raised, or returned an impossible matchup
+├── RecordsDamaged          a file of recorded experience is unreadable
+├── ColumnMissing           a batch lacks a column; says which it has
+├── WeightsMismatch         weights of a network of another size
+├── ActorLost               a process of the run was lost
+├── RuntimeFailed           Ray could not start or was lost
 ├── CheckpointFailed        a checkpoint could not be written
 └── BudgetExceeded          more faults of one kind than `faults.*` allows
 """
@@ -29,13 +29,13 @@ DEBUGGER_QUIT = "the debugger was quit"
 
 
 class MarlflowError(Exception):
-    """The root of all errors that marlflow raises on purpose."""
+    """Root of all errors that marlflow raises on purpose."""
 
 
 class InvalidInput(MarlflowError):
-    """Bad input, found before anything started.
+    """Bad input, found before the run starts.
 
-    `problems` has one sentence for each thing that is wrong: what was expected, what came, where, and what to do.
+    `problems` has one sentence per problem: the expectation, the actual value, where it is, and the remedy.
     """
 
     subject = "input"
@@ -44,7 +44,8 @@ class InvalidInput(MarlflowError):
         if not problems:
             raise ValueError("an InvalidInput needs at least one problem")
         self.problems = tuple(problems)
-        super().__init__(self.problems)  # so that it is the same on the other side of a process's border
+        # Exceptions are pickled with these arguments when they cross processes.
+        super().__init__(self.problems)
 
     def __str__(self) -> str:
         if len(self.problems) == 1:
@@ -54,25 +55,25 @@ class InvalidInput(MarlflowError):
 
 
 class ConfigInvalid(InvalidInput):
-    """A configuration that cannot run."""
+    """An invalid configuration."""
 
     subject = "configuration"
 
 
 class PlanInvalid(InvalidInput):
-    """A plan that cannot run."""
+    """An invalid plan."""
 
     subject = "plan"
 
 
 class CheckpointUnusable(InvalidInput):
-    """A run cannot go on from what is kept of it: nothing is whole, or it is of another run; lists the differences."""
+    """No checkpoint is intact, or it belongs to another run; lists the differences."""
 
     subject = "checkpoint"
 
 
 class StageFailed(MarlflowError):
-    """An operator raised. The operator's own exception is `__cause__`."""
+    """An operator raised; its exception is `__cause__`."""
 
     def __init__(self, stage: str, plan: str, path: str, reason: str) -> None:
         self.stage, self.plan, self.path, self.reason = stage, plan, path, reason
@@ -83,7 +84,7 @@ class StageFailed(MarlflowError):
 
 
 class Stalled(MarlflowError):
-    """Nothing is in flight and no stage can move; `waits` says of each stage what it waits for."""
+    """Nothing is in flight and no stage can move; `waits` pairs stages with their missing condition."""
 
     def __init__(self, waits: Sequence[tuple[str, str]]) -> None:
         self.waits = tuple(waits)
@@ -95,10 +96,9 @@ class Stalled(MarlflowError):
 
 
 class UserCodeFailed(MarlflowError):
-    """Code of the user's raised, or gave what it must not: where, and why.
+    """User code raised, or returned something invalid.
 
-    `user_traceback` is its own traceback as text, without marlflow's frames: it crosses processes, where traceback
-    objects cannot.
+    `user_traceback` is text without marlflow's frames, because traceback objects cannot cross processes.
     """
 
     def __init__(self, where: str, reason: str, user_traceback: str = "") -> None:
@@ -121,21 +121,21 @@ class EnvironmentFailed(UserCodeFailed):
 
 
 class EnvironmentHung(EnvironmentFailed):
-    """A step or reset of an environment took longer than `env.step_timeout_s`."""
+    """A step or reset exceeded `env.step_timeout_s`."""
 
     kind = "env_hangs"
 
 
 class MatchmakerFailed(UserCodeFailed):
-    """A matchmaker raised, or dealt a matchup that cannot be played."""
+    """A matchmaker raised, or returned an impossible matchup."""
 
 
 class RecordsDamaged(MarlflowError):
-    """A file of recorded experience cannot be read any more; says which, and why."""
+    """A file of recorded experience is unreadable; says which and why."""
 
 
 class ColumnMissing(MarlflowError, KeyError):
-    """A batch has no column `name`; `known` are those that it has, and the properties of its segments."""
+    """A batch has no column `name`; `known` are its columns and segment properties."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         self.name, self.known = name, tuple(known)
@@ -146,20 +146,20 @@ class ColumnMissing(MarlflowError, KeyError):
 
 
 class WeightsMismatch(MarlflowError):
-    """Weights are of another network than the one that they were loaded into; says which sizes they have."""
+    """Weights of another network than the one that loads them; says both sizes."""
 
 
 class ActorLost(MarlflowError):
-    """A process of the run died; says which, and what is known of the cause."""
+    """A process of the run was lost; says which, and the likely cause."""
 
 
 class RuntimeFailed(MarlflowError):
-    """What all processes of a run need, Ray itself, could not start or was lost; says why."""
+    """Ray could not start or was lost; says why."""
 
 
 class CheckpointFailed(MarlflowError):
-    """A checkpoint could not be written; says why, and which one is the last that is whole."""
+    """A checkpoint could not be written; says why, and which one is the last intact."""
 
 
 class BudgetExceeded(MarlflowError):
-    """More faults of one kind than `faults.*` allows; says what happened how often."""
+    """More faults of one kind than `faults.*` allows; says which and how many."""

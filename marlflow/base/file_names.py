@@ -1,4 +1,4 @@
-"""File names for things that have names of their own, such as policies."""
+"""File names for policies and other user-chosen names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ _PLAIN = frozenset(string.ascii_lowercase + string.digits + "_-~")
 
 
 def file_name(name: str, suffix: str = "", plain: str = "") -> str:
-    """A name on disk for `name`, which may hold any characters, with `suffix` at its end.
+    """Encode `name`, which may hold any characters, as a file name that ends in `suffix`.
 
-    Distinct names give distinct results, also on file systems that ignore case, and no result leads out of its folder.
-    All but lower-case letters, digits, `_`, `-`, `~` and the characters in `plain` are percent-encoded.
+    Distinct names stay distinct, also on case-insensitive file systems, and no result leaves its folder.
 
     >>> file_name("prey"), file_name("Prey"), file_name("manifest.json")
     ('prey', '%50rey', 'manifest%2Ejson')
     """
+    # The empty name becomes a lone %, which no other name gives.
     quoted = "".join(one if one in _PLAIN or one in plain else _encoded(one) for one in name) or "%"
     if len(quoted) + len(suffix) > _LONGEST:
+        # File systems limit names to 255 bytes; the hash keeps shortened ones distinct.
         digest = hashlib.sha256(quoted.encode()).hexdigest()
         quoted = f"{quoted[: _LONGEST - len(suffix) - len(digest) - 1]}-{digest}"
     return quoted + suffix

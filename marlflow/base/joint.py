@@ -1,7 +1,6 @@
-"""Rows of several policies side by side: one joint row for each copy, episode and env step.
+"""Joint batches: rows of several policies aligned by env, episode and env step, for central critics and mixers.
 
-Central critics and mixers look at what all agents did at the same moment, while each policy's rows stand agent by
-agent. A joint row has a seat for every agent of every joined policy, and says which of them were taken.
+A joint row has a seat for every agent of every joined policy.
 """
 
 from __future__ import annotations
@@ -20,19 +19,17 @@ _AT_ENDS = ("terminated", "truncated", "bootstrap_obs", "bootstrap_mask")
 
 @dataclass(frozen=True, slots=True)
 class JointBatch:
-    """N joint rows: the env steps at which an agent of a joined policy decided, in order of copy, episode and `t_env`.
+    """N joint rows, one per env step at which a joined policy's agent decided, ordered by copy, episode and `t_env`.
 
-    `keys` has `copy`, `episode` and `t_env`, [N] each. `agents` [K] is the slot of each seat's agent; `seats` says
-    which seats are a policy's, so `present[:, seats["left"]]` is [N, K_left]. `present` (bool [N, K]): the agent
-    decided then.
+    `keys` has `copy`, `episode` and `t_env`, [N] each. `agents` [K] is each seat's agent slot; `seats` gives each
+    policy's seats, so `present[:, seats["left"]]` is [N, K_left]. `present` (bool [N, K]): the agent decided then.
 
-    `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where nobody was present (an action mask
-    too: look at `present` before using one). `segment_ends[policy]`, [N, K_policy, ...] each: `ends` (bool: a segment
-    ends with this row), and where it does `terminated`, `truncated`, `bootstrap_obs` and, beside masks,
-    `bootstrap_mask`; zero elsewhere. An agent's row goes on unless it `ends`, be it not in the very next joint row: in
-    an AEC environment others have their turns in between.
+    `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where the agent was absent (action masks
+    too). `segment_ends[policy]`, [N, K_policy, ...] each: `ends` (bool: a segment ends with this row), and there
+    `terminated`, `truncated`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere. An agent's next row
+    need not be the next joint row.
 
-    `next_row` (int [N]) is the next joint row of the same copy and episode in this batch, -1 where there is none.
+    `next_row` (int [N]) is the next joint row of the same copy and episode in this batch, or -1.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -50,15 +47,15 @@ class JointBatch:
 
     @property
     def rows(self) -> int:
-        """How many agent steps the batch holds, of all joined policies."""
+        """Number of agent steps of all joined policies."""
         return int(self.present.sum())
 
 
 def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | None = None) -> JointBatch:
-    """The batches of several policies as joint rows; policies sit in the order of `batches`, agents by their slots.
+    """Align the batches of several policies as joint rows; seats follow the order of `batches`, then agent slots.
 
-    `agents` fixes the slots that each policy has seats for; without it, a policy has those that are in its batch.
-    Raises ValueError where an agent has no seat, or decides twice at one env step of an episode.
+    `agents` fixes each policy's slots (default: those in its batch). Raises ValueError if an agent has no seat, or
+    decides twice at one env step.
     """
     keys, rows = _joint_rows(batches)
     slots = {
@@ -71,6 +68,7 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
     segment_ends: dict[str, Mapping[str, Array]] = {}
     for policy, batch in batches.items():
         row, seat = rows[policy], _seat(policy, batch["agent"], slots[policy])
+        # A view: writing to it fills `present`.
         taken = present[:, seats[policy]]
         taken[row, seat] = True
         own = {name: column for name, column in batch.columns.items() if name not in _KEYS}
@@ -79,6 +77,7 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
         ends = {name: batch.segments[name] for name in _AT_ENDS if name in batch.segments}
         ends["ends"] = np.ones(len(row), bool)
         segment_ends[policy] = {name: _spread(column, row, seat, taken.shape) for name, column in ends.items()}
+    # Two rows at one place count once in `present`.
     if doubled := sum(batch.rows for batch in batches.values()) - int(present.sum()):
         raise ValueError(f"{doubled} rows are an agent's second decision at one env step: was a batch joined twice?")
     by_key = dict(zip(_KEYS, keys, strict=True))
@@ -87,8 +86,9 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
 
 
 def _joint_rows(batches: Mapping[str, Batch]) -> tuple[Array, dict[str, Array]]:
-    """The keys of the joint rows, [3, N] in order, and for each policy the joint row of each of its rows."""
+    """Return the joint rows' keys, [3, N], and the joint row of each policy's rows."""
     table = np.array([np.concatenate([batch[key] for batch in batches.values()]) for key in _KEYS], np.int64)
+    # lexsort takes its last key as the first to sort by.
     order = np.lexsort(table[::-1])
     ordered = table[:, order]
     is_new = np.ones(len(order), bool)
@@ -105,14 +105,13 @@ def _seats(slots: Mapping[str, Array]) -> dict[str, slice]:
 
 
 def _seat(policy: str, agent: Array, slots: Array) -> Array:
-    """Which of the policy's seats each row's agent has."""
     if strangers := sorted(set(agent.tolist()) - set(slots.tolist())):
         raise ValueError(f"policy {policy!r} has seats for agent slots {slots.tolist()}, but {strangers} decided too")
     return np.searchsorted(slots, agent)
 
 
 def _spread(column: Array, row: Array, seat: Array, shape: tuple[int, ...]) -> Array:
-    """The column's entries each at its joint row and seat, zeros elsewhere."""
+    """Scatter a column to joint rows and seats, zeros elsewhere."""
     dense = np.zeros((*shape, *column.shape[1:]), column.dtype)
     dense[row, seat] = column
     return dense

@@ -1,12 +1,12 @@
-"""What is kept of a run, as bytes that are safe to read back: arrays as safetensors, all else as JSON in its header.
+"""Serialization of run state without pickle: arrays as safetensors, the rest as JSON in its header.
 
-A *tree* is None, a bool, a whole number of any size, a float (NaN and infinities too), a text, a list of trees, a dict
-of trees by text, or a numpy array (of any shape; bool, integers and floats), nested at most 64 deep. Reading one never
-runs anything. What is written opens with any safetensors reader (https://github.com/huggingface/safetensors#format);
-an array's name there is its place in the tree, as a JSON pointer (RFC 6901).
+A *tree* is None, a bool, an int of any size, a float (NaN and infinities too), a str, a list of trees, a dict of trees
+by str, or a numpy array (any shape; bool, integers and floats), nested at most 64 deep. Reading one never executes
+code. An array's name in the file (https://github.com/huggingface/safetensors#format) is its place in the tree, as a
+JSON pointer (RFC 6901).
 
-In the JSON a dict is {"dict": {...}}, and what JSON lacks is an object of one key too: {"array": name},
-{"int": hexadecimal} beyond 64 bits, {"float": "nan"}.
+In the JSON a dict is {"dict": {...}}; {"array": name}, {"int": hexadecimal} beyond 64 bits and {"float": "nan"} are
+values that JSON lacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Tree: TypeAlias = Any
 _DEEPEST = 64
 _MOST_DIMENSIONS = 64
 _FORMAT = "marlflow tree 1"
-# Safetensors' names, by numpy's in little-endian order.
+# Safetensors' dtype names by numpy's little-endian dtype strings.
 _NAME_OF = {
     "|b1": "BOOL",
     "|u1": "U8",
@@ -55,33 +55,33 @@ MALFORMED = (
     TypeError,
     ValueError,
 )
-"""What code that takes up a tree, or other data from a file, may raise if it is not of the shape that it expects."""
+"""Exceptions that code may raise when it restores state from a tree, or file, of an unexpected shape."""
 
 
 def to_bytes(tree: Tree) -> bytes:
-    """`tree` as one safetensors file; raises TypeError, with the path to it, for what is no tree.
+    """Serialize `tree` as one safetensors file; raises TypeError, with the path, for anything that is no tree.
 
-    Equal trees give equal bytes. A tuple comes back as a list, a subclass of a number or of a text as the plain one.
+    Equal trees give equal bytes. Tuples come back as lists, subclasses of numbers and str as the plain type.
     """
     arrays: dict[str, Array] = {}
     noted = json.dumps(_noted(tree, "", 0, arrays), separators=(",", ":"))
     header: dict[str, Any] = {"__metadata__": {"format": _FORMAT, "tree": noted}}
-    # The widest first, so that each array begins at a multiple of its own item's size.
+    # Widest items first, so that each array is aligned to its item size.
     by_width = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
     start = 0
     for name, array in by_width:
         span = [start, start := start + array.nbytes]
         header[name] = {"dtype": _NAME_OF[array.dtype.str], "shape": array.shape, "data_offsets": span}
     text = json.dumps(header, separators=(",", ":")).encode()
+    # Padded, so that the data begins at a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *(a.reshape(-1).view(np.uint8).data for _, a in by_width)])
 
 
 def from_bytes(data: bytes | memoryview) -> Tree:
-    """The tree that `to_bytes` was given, its arrays writable; raises CheckpointUnusable for anything else.
+    """Restore the tree given to `to_bytes`, with writable arrays; raises CheckpointUnusable for other bytes.
 
-    The arrays share one copy of the data. A change of bytes within an array, or from one tree to another, is not
-    noticed here: whoever stores them keeps a hash beside them.
+    The arrays share one buffer. Bytes changed within an array go unnoticed, so store a hash too.
     """
     try:
         return _read(memoryview(data))
@@ -90,9 +90,9 @@ def from_bytes(data: bytes | memoryview) -> Tree:
 
 
 def differences_of_shape(expected: Tree, came: Tree, path: str = "") -> Iterator[str]:
-    """Where `came` cannot stand for `expected`: a key is missing, or a value is of another kind.
+    """Yield where `came` does not match `expected`: a missing key, or a value of another type.
 
-    Further keys are allowed, lists may be of any length and content, and where None is expected anything may come.
+    Extra keys are allowed, lists may have any content, and an expected None matches anything.
     """
     kinds = (int, float) if isinstance(expected, float) else (type(expected),)
     if expected is None:
@@ -108,7 +108,7 @@ def differences_of_shape(expected: Tree, came: Tree, path: str = "") -> Iterator
 
 
 def _noted(node: Tree, path: str, depth: int, arrays: dict[str, Array]) -> object:
-    """`node` as JSON can say it; its arrays go to `arrays`, C-contiguous and little-endian."""
+    """Encode `node` for JSON; its arrays go to `arrays`, C-contiguous and little-endian."""
     match node:
         case None | bool():
             return node
@@ -163,7 +163,7 @@ def _check_depth(depth: int, path: str) -> None:
 
 def _plain(array: Array, path: str) -> Array:
     dtype = array.dtype.newbyteorder("<")
-    # A subclass holds more than its numbers: a mask, say.
+    # A subclass, such as a masked array, holds more than its numbers.
     if type(array) is not np.ndarray or dtype.str not in _NAME_OF:
         raise _refused(path, f"came {type(array).__qualname__} of {array.dtype}")
     return array.astype(dtype, order="C", copy=False)
@@ -188,6 +188,7 @@ def _read(data: memoryview) -> Tree:
 
 
 def _json(text: bytes | memoryview, what: str) -> object:
+    # Python's parser accepts NaN and Infinity, which JSON lacks.
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is no JSON")
 
@@ -198,7 +199,8 @@ def _json(text: bytes | memoryview, what: str) -> object:
 
 
 def _arrays(header: Mapping[str, object], data: memoryview) -> dict[str, Array]:
-    """The arrays that `header` names, which must cover `data` in its order, without gap or overlap."""
+    """Return the arrays named in `header`, which must cover `data` in order without gap or overlap."""
+    # A copy, so that the arrays are writable.
     buffer = np.array(data, np.uint8)
     arrays, start = {}, 0
     for name, entry in header.items():
@@ -220,19 +222,20 @@ def _array(kind: str, shape: list[Any], data: Array) -> Array:
     if (
         dtype is None
         or len(shape) > _MOST_DIMENSIONS
+        # An exact type, because bool is a subclass of int.
         or not all(type(n) is int and 0 <= n < sys.maxsize for n in shape)
     ):
         raise ValueError(f"there is no array of {kind[:20]!r} with such a shape")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"an array of {kind} {shape} does not take {len(data)} bytes")
-    # Numpy takes any other byte for True in one place and for False in another.
+    # For other bytes numpy's operations disagree about True and False.
     if dtype.kind == "b" and data.max(initial=0) > 1:
         raise ValueError("a bool is neither 0 nor 1")
     return data.view(dtype).reshape(shape)
 
 
 def _tree(noted: object, depth: int, arrays: dict[str, Array]) -> Tree:
-    """The tree that `noted` says; takes each array that it places out of `arrays`."""
+    """Decode `noted`, taking each array out of `arrays`."""
     match noted:
         case None | bool() | int() | float():
             return noted
@@ -254,6 +257,6 @@ def _tree(noted: object, depth: int, arrays: dict[str, Array]) -> Tree:
 
 
 def _valid(text: str) -> str:
-    # JSON can spell half of a surrogate pair, which is no text; UnicodeEncodeError is a ValueError.
+    # JSON can encode half of a surrogate pair, which is invalid text; UnicodeEncodeError is a ValueError.
     text.encode()
     return text

@@ -1,4 +1,4 @@
-"""What was probably meant: the end of an error about a name that does not exist."""
+"""Suggestions for mistyped names in error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The one of `known` that looks most like `name`, if any looks like it.
+    """Return the most similar name in `known`, if any is similar.
 
     >>> nearest("num_wrokers", ["num_workers", "pace"])
     'num_workers'
@@ -17,7 +17,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 
 def meant(name: str, known: Collection[str], what: str = "it has") -> str:
-    """The near name as a question, or else all names there are.
+    """Suggest the nearest name, or else list all names.
 
     >>> meant("pqo", ["ppo", "dqn"]), meant("sarsa", ["ppo", "dqn"], "there are")
     ("; did you mean 'ppo'?", '; there are ppo, dqn')
@@ -29,7 +29,7 @@ def meant(name: str, known: Collection[str], what: str = "it has") -> str:
 
 
 def absent(path: str, key: str, known: Collection[str], owner: str) -> str:
-    """The sentence about a key that does not exist at `path`, its last part; `owner` is what has the `known` ones.
+    """Say that there is no `key` at `path`, its last part; `owner` has the `known` keys.
 
     >>> absent("rollouts.pase", "pase", ["num_workers", "pace"], "Rollouts")
     "there is no rollouts.pase; did you mean 'rollouts.pace'?"

@@ -1,14 +1,10 @@
-"""How an observation space is laid out in one row of one column, leaf by leaf.
+"""Row layout of observations: how an observation space becomes one array of one dtype.
 
-Every buffer copies rows blindly, so whatever agents see becomes one array of one dtype:
-
-- plain: a Box keeps its shape and dtype (uint8 pixels stay uint8); only floats of any width become float32.
-- flat: anything else is one float32 vector, in the order of gymnasium's own flattening: Discrete and MultiDiscrete
-  values one-hot, MultiBinary as 0 and 1, Boxes flattened.
-- packed: if a Box of uint8 is among the leaves, the same vector, but as bytes: each leaf in its own dtype, one-hot
-  values as a byte each. Float32 pixels would be four times the memory of everything that holds rows.
-
-`Layout.leaves` says where in a row each leaf stands; whoever computes with rows reads them by it.
+- plain: a Box keeps its shape and dtype (uint8 pixels stay uint8); floats become float32.
+- flat: any other space is one float32 vector in gymnasium's order: Discrete and MultiDiscrete values one-hot,
+  MultiBinary as 0 and 1, Boxes flattened.
+- packed: with a Box of uint8 among the leaves, the vector as bytes, each leaf in its own dtype, which takes a quarter
+  of the memory for pixels.
 """
 
 from __future__ import annotations
@@ -25,18 +21,17 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 
 Path: TypeAlias = tuple[Any, ...]
-"""Where in nested Dict and Tuple spaces a leaf is: the keys and positions on the way to it."""
+"""Keys and positions from the root of nested Dict and Tuple spaces to a leaf."""
 
-# A one-hot row of more numbers than this is surely not what was meant.
+# A wider one-hot row is surely a mistake.
 _WIDEST_ONE_HOT = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One Box, Discrete, MultiDiscrete or MultiBinary of an observation, and where in a row it stands.
+    """One Box, Discrete, MultiDiscrete or MultiBinary of an observation, and its position in a row.
 
-    `shape` is that of its numbers: a Box's or MultiBinary's own, else the width of the one-hot vector. `dtype` is
-    theirs in a row, which has them at `start` to `stop`: counted in bytes where rows are packed, else in numbers.
+    `shape` is its own, or the one-hot width. `start` and `stop` count bytes in packed rows, else numbers of `dtype`.
     """
 
     path: Path
@@ -48,12 +43,12 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of numbers."""
         return math.prod(self.shape)
 
     @property
     def pixels(self) -> bool:
-        """Whether these are brightnesses, 0 to 255: what a network should see as 0 to 1."""
+        """Whether the numbers are brightnesses, 0 to 255, which networks read as 0 to 1."""
         space = self.space
         if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
             return False
@@ -62,7 +57,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Rows of `shape` and `dtype`, and what stands where in them; see this module's first lines for the forms."""
+    """Rows of `shape` and `dtype`, and the leaves' positions in them; the module docstring defines the forms."""
 
     form: Literal["plain", "flat", "packed"]
     leaves: tuple[Leaf, ...]
@@ -70,18 +65,19 @@ class Layout:
     dtype: np.dtype[Any]
 
     def read(self, rows: Array) -> Mapping[Path, Array]:
-        """The leaves of `rows` [N, *shape], by their paths, each [N, *leaf.shape] in the leaf's dtype in rows."""
+        """Return the leaves of `rows` [N, *shape] by path, each [N, *leaf.shape] in its dtype."""
         if self.form == "plain":
             return {self.leaves[0].path: rows}
         found = {}
         for leaf in self.leaves:
+            # Only contiguous memory can be viewed in another dtype.
             part = np.ascontiguousarray(rows[:, leaf.start : leaf.stop])
             found[leaf.path] = part.view(leaf.dtype).reshape(len(rows), *leaf.shape)
         return found
 
 
 def layout(space: spaces.Space[Any]) -> Layout:
-    """How observations of `space` are laid out; raises ConfigInvalid where `observation_problems` has any."""
+    """Return the layout of `space`; raises ConfigInvalid with its `observation_problems`."""
     if problems := observation_problems(space):
         raise ConfigInvalid(problems)
     if isinstance(space, spaces.Box):
@@ -101,7 +97,7 @@ def layout(space: spaces.Space[Any]) -> Layout:
 
 
 def observation_problems(space: spaces.Space[Any]) -> list[str]:
-    """Why no policy can see observations of `space`; empty if one can."""
+    """Return why no policy supports observations of `space`, or an empty list."""
     found, numbers = [], 0
     for path, leaf in _leaf_spaces(space):
         if not isinstance(leaf, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -121,12 +117,12 @@ def observation_problems(space: spaces.Space[Any]) -> list[str]:
 
 
 def named(path: Path) -> str:
-    """A leaf as errors name it: `observation['arm'][0]`."""
+    """Format a leaf for errors: `observation['arm'][0]`."""
     return "observation" + "".join(f"[{key!r}]" for key in path)
 
 
 def row_dtype(leaf: spaces.Space[Any]) -> np.dtype[Any]:
-    """The dtype in which a leaf's numbers are kept: its own for a Box, but float32 for all floats; else uint8."""
+    """Return the dtype of a leaf's numbers: a Box's own, float32 for all floats, else uint8."""
     if not isinstance(leaf, spaces.Box):
         return np.dtype(np.uint8)
     own = np.dtype(leaf.dtype)
@@ -148,5 +144,6 @@ def _shape(leaf: spaces.Space[Any]) -> tuple[int, ...]:
     if isinstance(leaf, spaces.Discrete):
         return (int(leaf.n),)
     if isinstance(leaf, spaces.MultiDiscrete):
+        # nvec may have a narrow dtype, in which the sum overflows.
         return (int(leaf.nvec.sum(dtype=np.int64)),)
     return tuple(leaf.shape or ())

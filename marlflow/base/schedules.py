@@ -1,4 +1,4 @@
-"""Settings that change while a policy learns: functions of its own agent steps sampled, so a resume goes on exactly.
+"""Settings that change with a policy's own agent steps sampled, so that a resume continues exactly.
 
 A setting is a number, or one of these:
 
@@ -24,79 +24,77 @@ from marlflow.base.errors import ConfigInvalid
 
 @runtime_checkable
 class Schedule(Protocol):
-    """A number that depends on how many agent steps of the policy were sampled so far."""
+    """A number that depends on a policy's agent steps."""
 
     def at(self, agent_steps: int) -> float:
-        """Its value after so many agent steps."""
+        """Return the value after `agent_steps`."""
         ...
 
 
 Setting: TypeAlias = float | Schedule
-"""A number, or what says which number it is when."""
+"""A number or a schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """From `start` to `end` in a straight line over the first `agent_steps`, then `end`."""
+    """Changes linearly from `start` to `end` over the first `agent_steps`, then stays at `end`."""
 
     start: float
     end: float
     agent_steps: int
 
     def __post_init__(self) -> None:
-        """Raises ConfigInvalid unless there is a way to go."""
         _check_length(self.agent_steps)
 
     def at(self, agent_steps: int) -> float:
-        """Its value after so many agent steps."""
         return self.start + min(1.0, agent_steps / self.agent_steps) * (self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Cosine:
-    """From `start` to `end` along half a cosine over the first `agent_steps`, then `end` (arXiv:1608.03983)."""
+    """Changes from `start` to `end` along half a cosine over the first `agent_steps`, then stays (arXiv:1608.03983)."""
 
     start: float
     end: float
     agent_steps: int
 
     def __post_init__(self) -> None:
-        """Raises ConfigInvalid unless there is a way to go."""
         _check_length(self.agent_steps)
 
     def at(self, agent_steps: int) -> float:
-        """Its value after so many agent steps."""
         done = min(1.0, agent_steps / self.agent_steps)
         return self.end + 0.5 * (self.start - self.end) * (1.0 + math.cos(math.pi * done))
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The first of `values`, then from each of `at_agent_steps` on the next."""
+    """Starts with the first of `values` and takes the next one at each of `at_agent_steps`.
+
+    Raises ConfigInvalid unless there is one value more than steps, and the steps increase.
+    """
 
     values: Sequence[float]
     at_agent_steps: Sequence[int]
 
     def __post_init__(self) -> None:
-        """Raises ConfigInvalid unless there is one value more than steps, and these grow."""
         if not self.values or len(self.values) != len(self.at_agent_steps) + 1:
             values, steps = len(self.values), max(0, len(self.values) - 1)
             raise ConfigInvalid([f"a Step of {values} values has {steps} at_agent_steps: the first is from 0 on"])
+        # The 0 in front demands that the first step is above 0.
         if any(later <= earlier for earlier, later in pairwise((0, *self.at_agent_steps))):
             raise ConfigInvalid([f"the at_agent_steps of a Step are above 0 and grow, not {[*self.at_agent_steps]}"])
 
     def at(self, agent_steps: int) -> float:
-        """Its value after so many agent steps."""
         return self.values[bisect_right(self.at_agent_steps, agent_steps)]
 
 
 def at_start(setting: Setting) -> float:
-    """What a setting is before anything was sampled."""
+    """Return a setting's value before the first agent step."""
     return float(setting.at(0) if isinstance(setting, Schedule) else setting)
 
 
 def scheduled(settings: Any, agent_steps: int) -> Mapping[str, float]:
-    """Those fields of a dataclass that are schedules, by name, after so many agent steps."""
+    """Return the values of a dataclass's scheduled fields after `agent_steps`, by name."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return {name: float(value.at(agent_steps)) for name, value in values.items() if isinstance(value, Schedule)}
 

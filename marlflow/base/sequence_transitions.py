@@ -1,4 +1,4 @@
-"""What a replay of sequences hands out: runs of rows for a recurrent learner, with what it remembered before them."""
+"""Sequences drawn from a replay buffer, for recurrent learners."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from marlflow.base.train_batch import TrainBatch
 
 @dataclass(frozen=True, slots=True)
 class SequenceTransitions(TrainBatch):
-    """S sequences of one agent's consecutive decisions: up to B rows of burn-in each, then 1 to L rows to train on.
+    """S sequences of one agent's consecutive decisions: up to B rows of burn-in, then 1 to L trained rows.
 
-    Time is laid out so that the rows trained on begin at step B: burn-in stands right before them, what follows the
-    last of them right behind, and steps where there is nothing are zero.
+    Trained rows begin at step B, burn-in ends right before it, and the observation after the last trained row follows
+    it. Missing steps are zero.
 
-    `obs` [S, B + L + 1, ...]; `present` bool [S, B + L + 1] says where there is one. `memory` [S, ...] was remembered
-    before the first that is present. Of the rows trained on, [S, L, ...] each: `trained` (bool: which there are),
-    `action`, `reward` (discounted n-step sum), `discount` (what the value after the window is multiplied by, 0 after
-    termination) and `following` (int64: how many steps behind step B the observation after the window stands).
-    `mask` bool [S, L + 1, A] are the legal actions from step B on. `weight` [S] are importance weights, `row_id` [S]
-    names the sequences in their replay, and `version` has that of each row trained on, [rows].
+    `obs` [S, B + L + 1, ...]; `present` bool [S, B + L + 1] marks existing ones. `memory` [S, ...] is the recurrent
+    state before the first present step. Per trained row, [S, L, ...] each: `trained` (bool: the row exists), `action`,
+    `reward` (discounted n-step sum), `discount` (of the value after the n steps, 0 after termination) and `following`
+    (int64: the step of the observation after them, from step B). `mask` bool [S, L + 1, A] are the legal actions from
+    step B. `weight` [S] are importance weights, `row_id` [S] the sequences' ids in their replay, `version` [rows] each
+    trained row's version.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -50,5 +50,5 @@ class SequenceTransitions(TrainBatch):
 
     @property
     def rows(self) -> int:
-        """Number of agent steps drawn to be trained on."""
+        """Number of trained agent steps."""
         return len(self.version)

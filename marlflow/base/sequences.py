@@ -1,7 +1,6 @@
-"""Sequences of rows, for a learner that must see them in their order: of a recurrent network.
+"""Cuts segments into fixed-length sequences for recurrent learners.
 
-A segment is cut into sequences of up to a fixed length; none crosses a segment's end, and each row is in exactly one.
-Each comes with what was remembered before its first row, so that a network goes on from there.
+Sequences do not cross segment ends, and each row is in exactly one.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from marlflow.base.train_batch import TrainBatch, for_losses
 class Sequences(TrainBatch):
     """S sequences of up to T rows each, with their estimates.
 
-    `columns` are those of an EstimatedBatch, [S, T, ...] each, zero behind a sequence's last row; `present` (bool
-    [S, T]) says where there is a row. `memory` [S, ...] is what was remembered before the first. `carried` (bool [S]):
-    the first was begun in the fragment before.
+    `columns` are an EstimatedBatch's, [S, T, ...] each, zero after a sequence's last row; `present` (bool [S, T]) marks
+    rows. `memory` [S, ...] is the recurrent state before the first row. `carried` (bool [S]): the first row was begun
+    in the previous fragment.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -51,16 +50,15 @@ class Sequences(TrainBatch):
 
     @property
     def version(self) -> Array:
-        """The version of each row, [rows]."""
+        """Weights version of each row, [rows]."""
         version: Array = self.columns["version"][self.present]
         return version
 
     @property
     def weight(self) -> Array:
-        """The weight of each row, float32 [S, T]: a mean over sequences of weighted sums is then a mean over rows.
+        """Weight of each row, float32 [S, T]: count / rows of the whole batch, also for minibatches of it.
 
-        It is the number of sequences for each row, the same for all: of the whole, not of a minibatch of it. So a loss
-        of a few sequences is a mean over them, and those of several shares add up, however long their sequences are.
+        Losses of minibatches are then means over sequences, and losses of several shares add up.
         """
         return self.present * np.float32(self.count / max(1, self.rows))
 
@@ -69,18 +67,20 @@ class Sequences(TrainBatch):
         return for_losses({**self.columns, "present": self.present, "memory": self.memory, "weight": self.weight})
 
     def rows_carried(self) -> int:
-        """Number of sequences whose first row was begun in the fragment before."""
+        """Return the number of sequences whose first row was begun in the previous fragment."""
         return int(self.carried.sum())
 
 
 def cut_sequences(batch: EstimatedBatch, length: int) -> Sequences:
-    """All rows of `batch`, which has a column `memory`, in sequences of `length` rows, or less at a segment's end."""
+    """Cut the rows of `batch`, which has a `memory` column, into sequences of `length`, shorter at segment ends."""
     rows_of = batch.segments["length"]
     counts = -(-rows_of // length)
-    offset = (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)) * length  # in its segment
+    # Position of each sequence's first row within its segment.
+    offset = (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)) * length
     first = np.repeat(np.cumsum(rows_of) - rows_of, counts) + offset
     at = first[:, None] + np.arange(length)
     present = at < (first + np.repeat(rows_of, counts) - offset)[:, None]
+    # Any valid index will do: the gathered rows are zeroed below.
     at[~present] = 0
     columns = {name: column[at] for name, column in batch.columns.items() if name != "memory"}
     for column in columns.values():

@@ -40,29 +40,29 @@ class TrainBatch(ABC):
         return self.rows
 
     def columns_for_losses(self) -> dict[str, Column]:
-        """The columns that losses see, [count, ...] each: no float64, nothing that only says where rows are from."""
+        """Return the columns that losses see, [count, ...] each: no float64, nothing about where rows are from."""
         return for_losses({field.name: getattr(self, field.name) for field in fields(self)})  # type: ignore[arg-type]
 
     def mean_version(self) -> float:
-        """The mean version of the weights that chose the rows; NaN if there are no rows, or if it is not known."""
+        """Return the mean version of the weights that chose the rows; NaN without rows, or if it is not known."""
         return mean_of(getattr(self, "version", None))
 
     def rows_carried(self) -> int:
-        """Number of rows that were begun in the fragment before."""
+        """Return the number of rows that were begun in the previous fragment."""
         return 0
 
     def row_ids(self) -> Column | None:
-        """The numbers of the rows in their replay, [count]; None if they are not from a replay."""
+        """Return the ids of the rows in their replay, [count]; None if they are not from a replay."""
         found: Column | None = getattr(self, "row_id", None)
         return found
 
     def to_tree(self) -> dict[str, Any]:
-        """The fields, as plain mappings, arrays and numbers: what is saved of a batch that waits for its learner."""
+        """Return the fields as plain mappings, arrays and numbers, to save a batch that waits for its learner."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> TrainBatch:
-        """The batch that `to_tree` was called on; raises TypeError for a tree with other fields."""
+        """Return the batch that `to_tree` was called on; raises TypeError for a tree with other fields."""
         return cls(**tree)
 
 
@@ -76,7 +76,7 @@ def for_losses(columns: Mapping[str, Column | None]) -> dict[str, Column]:
 
 
 def mean_of(version: Column | None) -> float:
-    """The mean of the versions of rows; NaN if there are no rows, or no versions."""
+    """Return the mean of the versions of rows; NaN without rows or versions."""
     return float(version.mean()) if version is not None and len(version) else math.nan
 
 

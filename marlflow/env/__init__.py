@@ -1,4 +1,4 @@
-"""PettingZoo seen through one window: AEC and Parallel environments look alike from above."""
+"""One adapter for PettingZoo's AEC and Parallel environments."""
 
 from marlflow.env.make import make_environment
 from marlflow.env.turn import Ending, Turn, Window

@@ -1,8 +1,7 @@
-"""PettingZoo's AEC environments through the window: one agent decides at each turn, and the dead step by themselves.
+"""Adapter for PettingZoo's AEC environments: one agent acts per step; dead steps are taken automatically.
 
-The environment is stepped and observed through its outermost wrapper; what it says of itself is read where it is held.
-Rewards are what `env.rewards` says after each step, dead steps included. An agent's end is its dead step: what it
-receives until then, on whosever turn, is still its own.
+`step` and `observe` go through the outermost wrapper; attributes such as `rewards` are read from the innermost one.
+Rewards are `env.rewards` after each step, dead steps included. Until its dead step an agent keeps receiving rewards.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from marlflow.env.turn import Ending, Turn
 
 
 class AECWindow(Opened):
-    """The `Window` on an AEC environment."""
+    """The adapter (`Window`) of an AEC environment."""
 
     def __init__(self, env: Any, place: Place) -> None:
         super().__init__(env, place)
         self._known: list[str] = []
         self._gone: set[int] = set()
         self._said = env
+        # A first reset shows which agents there are, and whether masks come in infos.
         self._begin(0, {})
         self._roster.find_info_masks(self._said.infos)
         self._any_masked = any(self._roster.masked)
 
     def reset(self, seed: int, task: int | None = None) -> Turn:
-        """Begins an episode, of the task of this number if there is one."""
         self._begin(seed, options_for(task))
         self._clear()
         self._settle()
@@ -50,18 +49,20 @@ class AECWindow(Opened):
             self._env.reset(seed=seed, **options)
         except Exception as error:
             raise self._place.raised(error, "reset()") from error
+        # A reset may replace inner objects, so the holder is found again.
         self._said = attribute_holder(self._env)
         for agent in self._said.agents:
             self._roster.slot(agent)
 
     def act(self, actions: Sequence[Any]) -> Turn:
-        """One turn of the agent in the last turn's `deciding`, and the dead steps that follow."""
+        """Step the agent in `deciding`, then take the dead steps that follow."""
         (action,) = actions
         self._clear()
         self._place.env_steps += 1  # before: what is said of this turn, while it runs and when it fails, has its number
         self._step(action, self._roster.agents[self._turn.deciding[0]])
         rewards = self._said.rewards
-        for agent in self._known:  # the dead too, until their dead step, which deletes their reward
+        # Dead agents need a reward too: only their dead step deletes it.
+        for agent in self._known:
             if agent not in rewards and agent in self._said.agents:
                 raise self._place.broken(_UNREWARDED, agent)
         self._settle()
@@ -75,24 +76,27 @@ class AECWindow(Opened):
         self._gone.clear()
 
     def _step(self, action: Any, agent: str) -> None:
-        """One `env.step`, and what everybody received by it."""
+        """Call `env.step` once and collect all agents' rewards."""
         turn, slots = self._turn, self._roster.slots
         try:
             self._env.step(action)
         except Exception as error:
             raise self._place.raised(error, "step()", agent) from error
         for name, reward in self._said.rewards.items():
+            # Skips zeros; the exact type test is quicker than `reward != 0`, which arrays could not answer.
             if reward.__class__ not in _NUMBERS or reward:
                 slot = slots[name] if name in slots else self._roster.slot(name)
+                # A reward after an agent's end belongs to no row any more; it is reported apart.
                 late = slot in self._gone
                 (turn.late_slots if late else turn.reward_slots).append(slot)
                 (turn.late_rewards if late else turn.rewards).append(reward)
 
     def _settle(self) -> None:
-        """Lets the dead step until a living agent must decide, or nobody is left."""
+        """Take dead steps until a living agent must act or no agent is left."""
         said, turn = self._said, self._turn
         while True:
             agents = said.agents
+            # Comparing lists is quicker than reconciling, and agents rarely change.
             if agents != self._known:
                 self._reconcile(agents)
             if not agents:
@@ -123,20 +127,20 @@ class AECWindow(Opened):
         return split(slot, observation, self._said.infos.get(agent))
 
     def _end(self, agent: str, terminated: bool) -> None:
-        """The dead step of `agent`."""
         slot = self._roster.slots[agent]
-        # Copies: further dead steps may change in place what an environment shows (SuperSuit's frame_stack does).
+        # Copied because later dead steps may change observations in place, as SuperSuit's frame_stack does.
         observation, mask = map(_copied, self._observe(slot, agent, final=True))
         self._step(None, agent)
         self._gone.add(slot)
         self._turn.ended.append(Ending(slot, terminated, not terminated, observation, mask))
         ends = self._said.terminations.get(agent) or self._said.truncations.get(agent)
-        if ends and agent in self._said.agents:  # without its flags it has come back: a new trajectory
+        # An agent that is back without flags has started a new trajectory.
+        if ends and agent in self._said.agents:
             raise self._place.broken("a dead agent stayed in `agents` after its dead step", agent)
         self._known.remove(agent)
 
     def _reconcile(self, agents: Sequence[str]) -> None:
-        """Agents came, or went without a dead step."""
+        """Register agents that joined; end agents that left without a dead step."""
         for agent in [agent for agent in self._known if agent not in agents]:
             slot = self._roster.slots[agent]
             terminated = bool(self._said.terminations.get(agent))
@@ -148,10 +152,10 @@ class AECWindow(Opened):
 
 
 def _copied(seen: Any) -> Any:
-    """A copy of an observation or a mask; of a plain array twenty times as fast as `deepcopy`."""
+    """Copy an observation or mask; plain arrays twenty times as fast as `deepcopy`."""
     return seen.copy() if type(seen) is np.ndarray and not seen.dtype.hasobject else copy.deepcopy(seen)
 
 
-# Zeros of these types are passed over; anything stranger is for whoever adds the rewards up to judge.
+# Zeros of these types are skipped; any other type is checked where rewards are summed.
 _NUMBERS = (int, float, bool)
 _UNREWARDED = "step() left an agent out of `rewards` that was and is in `agents`; give 0.0 where there is none"

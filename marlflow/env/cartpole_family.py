@@ -1,8 +1,7 @@
-"""A family of cart-pole teams for meta-learning: each task has a pole, a force and a direction of its own.
+"""Cart-pole teams for meta-learning: each task has its own pole, force and direction.
 
-What distinguishes a task cannot be seen in an observation, only in what comes of actions, and in half of the tasks the
-two actions are exchanged: a policy that knows nothing of its task cannot do well in all of them, as with the goals and
-directions of Finn et al., "Model-agnostic meta-learning", 2017, https://arxiv.org/abs/1703.03400, section 5.3.
+Observations do not show the task, and half of the tasks exchange the two actions, so only a policy that adapts does
+well in all (Finn et al., "Model-agnostic meta-learning", 2017, https://arxiv.org/abs/1703.03400, section 5.3).
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ class CartPoleTask:
 
 
 def draw_task(number: int, reversed_share: float = 0.5) -> CartPoleTask:
-    """The task of a number: half length 0.25 to 1 m, mass 0.05 to 0.3 kg, force 8 to 12 N, reversed in that share."""
+    """Draw task `number`: half length 0.25 to 1 m, mass 0.05 to 0.3 kg, force 8 to 12 N, some forces reversed."""
     random = np.random.default_rng(number)
     half_length, pole_mass, force = random.uniform([0.25, 0.05, 8.0], [1.0, 0.3, 12.0]).tolist()
     return CartPoleTask(half_length, pole_mass, -force if random.random() < reversed_share else force)
 
 
 class CartPoleFamily(CartPoleTeam):
-    """A cart-pole team whose carts all have the physics of the episode's task.
+    """A cart-pole team whose carts share the physics of the episode's task.
 
-    `reset(seed, options={"task": n})` takes the task of the number n, a whole number from 0 up; without it the number
-    is drawn by the generator of `seed`. Where the poles begin depends on the seed alone.
+    `reset(seed, options={"task": n})` selects task n, from 0 up; otherwise the seed's generator draws it.
     """
 
     metadata: ClassVar[dict[str, Any]] = {**CartPoleTeam.metadata, "name": "cartpole_family_v0", "tasks": True}
@@ -61,7 +59,7 @@ class CartPoleFamily(CartPoleTeam):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
-        """Puts every pole upright, in the task of `options["task"]` if it is there."""
+        # The carts draw first, so that their initial state does not depend on whether a task is given.
         observations, infos = super().reset(seed)
         number = (options or {}).get("task")
         self.task = draw_task(int(self._random.integers(_TASKS)) if number is None else number, self.reversed_share)
@@ -75,12 +73,12 @@ class CartPoleFamily(CartPoleTeam):
 def parallel_env(
     num_agents: int = 4, max_cycles: int = 100, reversed_share: float = 0.5, render_mode: str | None = None
 ) -> CartPoleFamily:
-    """The family as a ParallelEnv."""
+    """Make the family as a ParallelEnv."""
     return CartPoleFamily(num_agents, max_cycles, reversed_share, render_mode)
 
 
 def env(
     num_agents: int = 4, max_cycles: int = 100, reversed_share: float = 0.5, render_mode: str | None = None
 ) -> AECEnv[str, Array, int | None]:
-    """The family as an AECEnv, by PettingZoo's own conversion."""
+    """Make the family as an AECEnv, by PettingZoo's conversion."""
     return parallel_to_aec(CartPoleFamily(num_agents, max_cycles, reversed_share, render_mode))

@@ -1,7 +1,7 @@
-"""N cart-poles side by side, each an agent: the environment of RLlib Flow's multi-agent example.
+"""N independent cart-poles, one per agent: the environment of RLlib Flow's multi-agent example.
 
 The physics are gymnasium's CartPole (Barto, Sutton & Anderson, "Neuronlike adaptive elements that can solve difficult
-learning control problems", 1983). An agent whose pole falls terminates, the others play on.
+learning control problems", 1983).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from marlflow.base.batch import Array
 
 
 class CartPoleTeam(ParallelEnv[str, Array, int]):
-    """Agents `cart_0`, `cart_1`, ...; reward 1 per env step; who still stands after `max_cycles` is truncated.
+    """Agents `cart_0`, `cart_1`, ... with reward 1 per env step; actions push left (0) or right (1).
 
-    Without `velocities` a cart sees how things stand and not where they are going: what it does well needs memory.
+    Observations are position, velocity, angle, angular velocity: float32 [4]. Without `velocities` they are [2], and
+    agents need memory. An agent terminates when its pole falls and is truncated after `max_cycles`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -43,25 +44,22 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         self.agents: list[str] = []
         self._carts = {agent: CartPoleEnv(render_mode=render_mode) for agent in self.possible_agents}
         whole = self._carts[self.possible_agents[0]].observation_space
-        # Position, velocity, angle, angular velocity: the even ones are no velocities.
+        # Position, velocity, angle, angular velocity: every second entry is a velocity.
         self._velocities, self._seen = velocities, slice(None) if velocities else slice(0, None, 2)
         self._observation_space = Box(whole.low[self._seen], whole.high[self._seen], dtype=np.float32)  # type: ignore[attr-defined]
         self._random = np.random.default_rng()
         self._cycles = 0
 
     def observation_space(self, agent: str) -> Box:
-        """Position, velocity, angle, angular velocity: float32 [4]; position and angle: [2]."""
         del agent
         return self._observation_space
 
     def action_space(self, agent: str) -> Discrete:
-        """Push to the left (0) or to the right (1)."""
         return self._carts[agent].action_space  # type: ignore[return-value]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
-        """Puts every pole upright; all carts draw from the one generator of `seed`. No options are known."""
         del options
         if seed is not None:
             self._random = np.random.default_rng(seed)
@@ -69,6 +67,7 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         self._cycles = 0
         observations = {}
         for agent, cart in self._carts.items():
+            # One shared generator: with seed + i per cart, neighboring seeds would share initial states.
             cart.np_random = self._random
             observation = cart.reset()[0]
             observations[agent] = observation if self._velocities else observation[self._seen]
@@ -77,7 +76,6 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
     def step(
         self, actions: dict[str, int]
     ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """Pushes every cart whose pole still stands."""
         self._cycles += 1
         late = self._cycles >= self.max_cycles
         observations, rewards, terminations, truncations = {}, {}, {}, {}
@@ -92,11 +90,9 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         return observations, rewards, terminations, truncations, infos
 
     def render(self) -> Array:
-        """All carts, one above the other: uint8 [height * N, width, 3]."""
         return np.concatenate([np.asarray(cart.render()) for cart in self._carts.values()])
 
     def close(self) -> None:
-        """Frees what rendering took."""
         for cart in self._carts.values():
             cart.close()
 
@@ -104,12 +100,12 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
 def parallel_env(
     num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None, velocities: bool = True
 ) -> CartPoleTeam:
-    """The team as a ParallelEnv."""
+    """Make the team as a ParallelEnv."""
     return CartPoleTeam(num_agents, max_cycles, render_mode, velocities)
 
 
 def env(
     num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None, velocities: bool = True
 ) -> AECEnv[str, Array, int | None]:
-    """The team as an AECEnv, by PettingZoo's own conversion."""
+    """Make the team as an AECEnv, by PettingZoo's conversion."""
     return parallel_to_aec(CartPoleTeam(num_agents, max_cycles, render_mode, velocities))

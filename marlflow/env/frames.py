@@ -1,4 +1,4 @@
-"""Which lines of a traceback are the user's own, as messages show them."""
+"""Traceback frames of the user's code, for error messages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def raised(error: BaseException, most_of_libraries: int = 1) -> str:
-    """An error of the user's code as one line, `ValueError: ...`, and under it where it was raised (see lines_of)."""
+    """Format an error of the user's code as `ValueError: ...`, followed by where it was raised (see `lines_of`)."""
     text = str(error) if isinstance(error, MarlflowError) else f"{type(error).__name__}: {error}"
     return f"{text}{lines_of(error, most_of_libraries)}"
 
 
 def lines_of(error: BaseException, most_of_libraries: int = 1) -> str:
-    """Where the user's code raised an error, as Python writes it, on lines of their own.
+    """Format the user's frames of a traceback, as Python does.
 
-    Of libraries that the user's code called nothing is shown; if all of it is in libraries, so many of their innermost
-    frames.
+    Frames of libraries called by the user's code are left out; if all frames are in libraries, the innermost
+    `most_of_libraries` are shown.
     """
     frames = their_frames(error)
     own = [frame for frame in frames if not _in_library(frame.filename)]
@@ -37,16 +37,16 @@ def _in_library(filename: str) -> bool:
 
 
 def their_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of a traceback that are not marlflow's own; its shipped environments are as good as a user's."""
+    """Return a traceback's frames outside marlflow; its shipped environments count as the user's code."""
     shipped = _environment_files()
     frames = traceback.extract_tb(error.__traceback__)
     return [f for f in frames if not f.filename.startswith((_OURS, "<frozen")) or f.filename in shipped]
 
 
 def _environment_files() -> set[str]:
-    """Of the environments that ship, as far as they are loaded.
+    """Return the files of the shipped environments that are loaded.
 
-    An environment's module has PettingZoo's function `env`; `openspiel_game` belongs to `openspiel` by its name.
+    An environment's module defines PettingZoo's function `env`; `openspiel_game` belongs to `openspiel` by its prefix.
     """
     loaded = {name: module for name, module in list(sys.modules.items()) if name.startswith(f"{__package__}.")}
     made = [name for name, module in loaded.items() if getattr(getattr(module, "env", None), "__module__", "") == name]

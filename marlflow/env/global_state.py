@@ -1,4 +1,4 @@
-"""An environment's global state, `env.state()`, held to one shape and dtype."""
+"""The global state of an environment, `env.state()`, checked for one shape and dtype."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from marlflow.env.place import Place
 
 
 class GlobalState:
-    """The state of `env`. It is asked for nothing until somebody wants the state or its space."""
+    """Reads the state of `env`, lazily: not every environment's `state()` works."""
 
     def __init__(self, env: Any, place: Place) -> None:
         self._env, self._place = env, place
@@ -24,10 +24,10 @@ class GlobalState:
 
     @property
     def space(self) -> spaces.Box | None:
-        """An unbounded Box of the shape and dtype of the state, float32 for all floats; None if there is no state.
+        """An unbounded Box of the state's shape and dtype (float32 for all floats), or None if there is no state.
 
-        The environment must have been reset. Raises EnvironmentFailed if state() fails in any other way than by
-        NotImplementedError, PettingZoo's word for an environment without state.
+        Reset first. Raises EnvironmentFailed if state() raises anything but NotImplementedError, PettingZoo's sign of
+        no state.
         """
         if not self._tried:
             self._space = self._find()
@@ -36,10 +36,9 @@ class GlobalState:
         return self._space
 
     def read(self) -> Array:
-        """A copy of the state now, [*space.shape] in the dtype of the space.
+        """Return a copy of the state, [*space.shape] in the dtype of the space.
 
-        Raises EnvironmentFailed if there is no state, or one of another shape, a NaN, or numbers that the dtype cannot
-        hold; bounds of `env.state_space` are not asked for.
+        Raises EnvironmentFailed if there is no state, its shape changed, it has a NaN, or the dtype cannot hold it.
         """
         if self.space is None or self._encoder is None:
             raise self._place.broken("the environment has no state(), which PettingZoo leaves to it")
@@ -51,7 +50,8 @@ class GlobalState:
         return row
 
     def _find(self) -> spaces.Box | None:
-        if not callable(getattr(self._env, "state", None)):  # some keep a state of their own under this name
+        # Some environments store an attribute of this name that is no method.
+        if not callable(getattr(self._env, "state", None)):
             return None
         try:
             state = self._called()
@@ -75,9 +75,10 @@ class GlobalState:
 
 
 def _around(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
-    """A Box that any state of this kind lies in."""
+    """Return the Box that contains every state of this shape and dtype."""
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, np.float32)
+    # States of bools are stored as 0 and 1.
     if dtype.kind == "b":
         return spaces.Box(0, 1, shape, np.uint8)
     bounds = np.iinfo(dtype)

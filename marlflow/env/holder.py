@@ -1,7 +1,6 @@
-"""Which object in a chain of PettingZoo's wrappers holds what an AEC environment says of itself.
+"""Finds the innermost wrapper that holds an AEC environment's attributes.
 
-PettingZoo's wrappers hand `env.rewards` and its like inwards, one `__getattr__` call and more for each wrapper, and a
-turn reads six of them. What is not overridden on the way can as well be read from the inside.
+PettingZoo's wrappers forward `env.rewards` and the like through one `__getattr__` call each, and a step reads six.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ _KNOWN = ("pettingzoo.utils.wrappers.", "marlflow.env.wrapping")
 
 
 def attribute_holder(env: Any) -> Any:
-    """The innermost object that says the same as `env` of its agents, its selection, rewards, ends and infos.
+    """Return the innermost object with the same agents, selection, rewards, ends and infos as `env`.
 
-    `env` must have been reset, and the answer holds until it is reset again. Only PettingZoo's wrappers and marlflow's
-    are passed, which are known to set none of these in a step; any other wrapper is taken at its own word.
+    Valid from one reset to the next. Only wrappers of PettingZoo and marlflow, which set none of these in a step, are
+    skipped.
     """
     while _hands_on(env):
         env = env.env

@@ -1,4 +1,4 @@
-"""Makes an environment from the path of its factory, as the configuration names it."""
+"""Makes environments from import paths, as a configuration gives them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 
-# Which of marlflow's extras brings the environments of which module.
+# The extra of marlflow that installs each module's environments.
 _EXTRAS = {
     "mpe2": "mpe",
     "pettingzoo.classic": "classic",
@@ -25,36 +25,35 @@ _EXTRAS = {
     "marlflow.env.openspiel": "openspiel",
 }
 
-# What importing, making or playing the environments of a module warns of, and nobody who uses them can change.
+# Warnings of these modules' environments that their users cannot fix.
 _NOISE: Mapping[str, Sequence[tuple[str, type[Warning]]]] = {
     "pettingzoo": [("The old environment creation API has been deprecated", DeprecationWarning)],
     "pettingzoo.butterfly.cooperative_pong_v6": [(r".*You are calling render method without", UserWarning)],
     "pettingzoo.classic.texas_holdem_no_limit_v6": [(r".*Box (low|high)'s precision lowered by casting", UserWarning)],
-    # Of the bindings of Box2D; where warnings are errors it would end the process.
+    # From Box2D's bindings; as an error this warning would end the process.
     "pettingzoo.sisl.multiwalker_v9": [(r"builtin type [sS]wig\w+ has no __module__ attribute", DeprecationWarning)],
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A wrapper and its arguments, as a configuration names it: `name` is for messages. It can be pickled."""
+    """A wrapper and its arguments, as configured; can be pickled. `name` is for messages."""
 
     name: str
     make: Callable[..., Any]
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, env: Any) -> Any:
-        """The environment with the wrapper around it."""
+        """Wrap `env`."""
         return self.make(env, **self.arguments)
 
 
 def make_environment(
     target: str, arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]] = ()
 ) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
-    """Calls the factory at `target` (`package.module.name`) and puts it into `wrappers`, the first one innermost.
+    """Call the factory at `target` (`package.module.name`) and apply `wrappers`, the first one innermost.
 
-    Raises ConfigInvalid if it cannot be imported or called, does not make a PettingZoo environment, or one that a
-    wrapper does not take.
+    Raises ConfigInvalid if it cannot be imported or called, makes no PettingZoo environment, or a wrapper refuses it.
     """
     factory = import_factory(target)
     try:
@@ -68,7 +67,7 @@ def make_environment(
 def wrapped(
     env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str
 ) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
-    """`env`, which messages call `name`, in `wrappers`, the first one innermost; raises ConfigInvalid as above."""
+    """Apply `wrappers` to `env`, the first one innermost; `name` is for messages. Raises ConfigInvalid as above."""
     if not isinstance(env, AECEnv | ParallelEnv):
         problem = f"{name} makes a {type(env).__name__}, not a PettingZoo AECEnv or ParallelEnv"
         raise ConfigInvalid([problem + _instead(env)])
@@ -92,7 +91,7 @@ def _wrapper_name(wrapper: Callable[[Any], Any]) -> str:
 
 
 def _masks_first(env: Any, said: str) -> str:
-    """What helps where `said` is that a wrapper does not take a Dict, and it is one for its action mask."""
+    """Return a hint if a wrapper refused a Dict observation that is only a Dict for its action mask."""
     spaces: list[Any] = [env.observation_space(agent) for agent in getattr(env, "possible_agents", ())]
     if "Dict" in said and any("action_mask" in getattr(space, "spaces", ()) for space in spaces):
         return "; action masks come with its observations, so take them out first: wrappers=[mask_in_info,...]"
@@ -100,12 +99,13 @@ def _masks_first(env: Any, said: str) -> str:
 
 
 def import_factory(target: str) -> Callable[..., Any]:
-    """The callable at `package.module.name`; raises ConfigInvalid, naming what is near or what to install."""
+    """Import the callable at `package.module.name`; raises ConfigInvalid with similar names or what to install."""
     module_path, _, name = target.rpartition(".")
     if not all(part.isidentifier() for part in target.split(".")) or not module_path:
         raise ConfigInvalid(
             [f"environment {target!r} is not an import path: write package.module.function, from the folder it is in"]
         )
+    # Before the import, which may warn already.
     _hush(target)
     try:
         module = importlib.import_module(module_path)
@@ -123,6 +123,7 @@ def import_factory(target: str) -> Callable[..., Any]:
 def _cannot_import(target: str, module_path: str, error: ImportError) -> str:
     text = f"environment {target} cannot be imported: {error}"
     for prefix, extra in _EXTRAS.items():
+        # A missing dependency of the environment's module needs the extra too; a mistyped module name does not.
         missing_itself = module_path == error.name or module_path.startswith(f"{error.name}.")
         if f"{module_path}.".startswith(f"{prefix}.") and not (missing_itself and _exists(prefix)):
             return f"{text}; pip install 'marlflow[{extra}]'"
@@ -133,12 +134,11 @@ def _cannot_import(target: str, module_path: str, error: ImportError) -> str:
 
 
 def comes_with_an_extra(module: str) -> bool:
-    """Whether one of marlflow's extras brings this top module; `import_factory` says which, where it is missing."""
+    """Return whether an extra of marlflow installs this top-level module."""
     return any(path.partition(".")[0] == module for path in _EXTRAS)
 
 
 def _hush(target: str) -> None:
-    """Ignores, from now on, what the environment at `target` needlessly warns of."""
     for module, noise in _NOISE.items():
         if target.startswith(f"{module}."):
             for message, category in noise:

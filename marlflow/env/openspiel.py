@@ -1,17 +1,12 @@
-"""Any sequential or simultaneous game of OpenSpiel as an AEC environment of PettingZoo.
+"""Sequential and simultaneous OpenSpiel games as AEC environments.
 
 OpenSpiel: Lanctot et al., "OpenSpiel: A Framework for Reinforcement Learning in Games" (2019, arXiv:1908.09453).
 
     env = marlflow.env.openspiel.env("leduc_poker")
     env = marlflow.env.openspiel.env("goofspiel(num_cards=4)", {"imp_info": True})
 
-Who decides, and when: at a player's node that player; at a simultaneous node all players with legal actions in turn,
-who cannot see what the others chose, and the last choice applies all of them. Chance is played inside. When a game is
-over all agents terminate at once.
-
-Observations are flat vectors, as OpenSpiel's own agents take them: where a game has planes, each game lays them along
-an axis of its own choice. Their bounds are open, because games put stakes and counts into them. `state()` is the views
-of all players, one after another.
+At a simultaneous node players choose in turn without seeing the others' choices; the last choice applies all. Chance is
+sampled inside. All agents terminate together.
 """
 
 from __future__ import annotations
@@ -43,20 +38,21 @@ RenderMode = Literal["ansi", "human"]
 
 _RENDER_MODES = ("ansi", "human")
 _CHANCE, _TERMINAL = int(pyspiel.PlayerId.CHANCE), int(pyspiel.PlayerId.TERMINAL)
-# These live in the library, and are made again from the parameters and the moves.
+# C++ objects, rebuilt from the parameters and the moves.
 _NOT_PICKLED = ("_game", "_state", "_view")
 
 
 class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
-    """Agents `player_0`, `player_1`, ... of one OpenSpiel game; see the module for what they see and when they act.
+    """Agents `player_0`, `player_1`, ... of one OpenSpiel game.
 
-    An observation is `{"observation": float32 [D], "action_mask": int8 [num_distinct_actions]}`; the mask of who is not
-    to decide allows nothing. Rewards are the differences of OpenSpiel's `returns()`, so that they sum to it; what
-    chance brings before the first decision comes with the first move.
+    An observation is `{"observation": float32 [D], "action_mask": int8 [num_distinct_actions]}`, a vector without
+    bounds, as OpenSpiel's own agents use it; the mask is all zero for players that are not to act. `state()`
+    concatenates all players' observations. Rewards are the differences of OpenSpiel's `returns()`; rewards by chance
+    before the first decision come with the first move.
 
-    `observation` says which of the game's tensors players see; None means the information state, which has perfect
-    recall, where there is one. `max_env_steps` truncates all agents once that many turns were taken (never between
-    simultaneous choices); without it every game goes on to its own end. Raises ConfigInvalid if it cannot be played.
+    `observation` selects the game's tensor; None means the information state, which has perfect recall, if the game has
+    one. `max_env_steps` truncates all agents after that many env steps (never between simultaneous choices). Raises
+    ConfigInvalid if the game cannot be played.
     """
 
     metadata: dict[str, Any] = {"name": "openspiel", "render_modes": list(_RENDER_MODES)}  # noqa: RUF012  PettingZoo's
@@ -79,7 +75,8 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         self._game: Any = load_game(self._parameters)
         self._tensor = tensor_of(self._game, observation)
         self._view, size = view_of(self._game, self._tensor)
-        self._state: Any = None  # until the first reset
+        # None until the first reset.
+        self._state: Any = None
         self._draws_itself = draws_chance_itself(self._game)
         self._pays_early = self._game.get_type().reward_model == pyspiel.GameType.RewardModel.REWARDS
         self._random = random.Random()
@@ -99,18 +96,16 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         }
 
     def observation_space(self, agent: str) -> Dict:
-        """The view of `agent`, float32 [D], and its action mask, int8 [num_distinct_actions]."""
         return self._observation_spaces[agent]
 
     def action_space(self, agent: str) -> Discrete:
-        """All actions that the game has."""
         return self._action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begins a game, with chance drawn from `seed` or going on where it was. No options are known."""
         del options
         if seed is not None:
             self._random.seed(int(seed))
+        # Such a game takes its seed as a parameter, so each episode loads it with a new one.
         if self._draws_itself:
             self._seeded = {RNG_SEED: self._random.getrandbits(31)}
             self._load()
@@ -123,6 +118,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in agents}
         self.env_steps = 0
         self._over = self._paid = False
+        # OpenSpiel's returns() are totals; PettingZoo's rewards are per step.
         self._issued = [0.0] * len(agents)
         self._moves: list[int | list[int]] = []
         self._state = self._game.new_initial_state()
@@ -132,7 +128,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
             self.render()
 
     def step(self, action: int | None) -> None:
-        """One choice of `agent_selection`, None once its episode is over; raises ValueError if it is illegal."""
+        """Apply one action of `agent_selection` (None after the end); raises ValueError if it is illegal."""
         if not self.agents:
             raise ValueError(self._no_game())
         if self._over:
@@ -140,10 +136,13 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
             return
         agent = self.agent_selection
         move = self._checked(action, agent)
+        # Rewards show for one step only.
         if self._paid:
             self.rewards, self._paid = dict.fromkeys(self.agents, 0.0), False
+        # PettingZoo counts an agent's cumulative reward from its own last action.
         self._cumulative_rewards[agent] = 0.0
         self.env_steps += 1
+        # At a simultaneous node choices are collected until the last player has chosen.
         if self._joint is not None:
             self._joint[self._player[agent]] = move
             if self._still_to_choose:
@@ -159,20 +158,17 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
             self.render()
 
     def observe(self, agent: str) -> dict[str, Array]:
-        """What `agent` sees now, in arrays of its own; its mask allows nothing unless it is the one to decide."""
         legal = self._legal if agent == self.agent_selection else ()
         return {"observation": self._seen(self._player[agent]), "action_mask": self._mask(legal)}
 
     def state(self) -> Array:
-        """The views of all players, one after another: float32 [players * D]."""
         return np.concatenate([self._seen(player) for player in range(len(self.possible_agents))])
 
     def moves(self) -> list[int | list[int]]:
-        """All that was applied in this game, chance included, in order: one action, or those of all players at once."""
+        """Return all moves of this game, chance included: one action, or all players' simultaneous ones."""
         return [move if isinstance(move, int) else move[:] for move in self._moves]
 
     def render(self) -> str | None:
-        """OpenSpiel's own text of the state: returned (`ansi`), or written to the standard output (`human`)."""
         if self.render_mode == "ansi":
             return str(self._state)
         if self.render_mode == "human":
@@ -180,13 +176,14 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         return None
 
     def close(self) -> None:
-        """There is nothing to free."""
+        # There is nothing to free.
+        pass
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        """Loads the game and makes the same moves again."""
+        """Load the game and repeat its moves."""
         self.__dict__.update(kept)
         self._load()
         self._state = None
@@ -201,7 +198,8 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         return self._view(self._state, player)
 
     def _mask(self, legal: Iterable[int]) -> Array:
-        mask = bytearray(self._num_actions)  # filled item by item at half the cost of an array
+        # Filling a bytearray item by item costs half of filling an array.
+        mask = bytearray(self._num_actions)
         try:
             for action in legal:
                 mask[action] = 1
@@ -222,7 +220,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
             self._state.apply_actions(move)
 
     def _go_on(self) -> bool:
-        """Plays chance until somebody must decide; True if the game is over."""
+        """Sample chance nodes until a player must decide; return True if the game is over."""
         state = self._state
         self._joint: list[int] | None = None
         while (player := state.current_player()) < 0:
@@ -237,9 +235,10 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         return False
 
     def _ask_all(self) -> bool:
-        """At a simultaneous node: whether anybody has a choice; if not, the game has gone on."""
+        """Return whether any player has a choice at a simultaneous node; if none has, apply the node."""
         players = range(len(self.possible_agents))
-        self._joint = [0] * len(players)  # 0 is what OpenSpiel wants of who has no legal action
+        # OpenSpiel expects 0 for players without legal actions.
+        self._joint = [0] * len(players)
         choices = [(player, self._state.legal_actions(player)) for player in reversed(players)]
         self._still_to_choose = [(player, legal) for player, legal in choices if legal]
         if not self._still_to_choose:
@@ -253,14 +252,14 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         self.agent_selection, self._legal = self.possible_agents[player], legal
 
     def _end(self, flags: dict[str, bool]) -> None:
-        """All agents terminate, or are truncated; what remains are their dead steps."""
+        """Terminate or truncate all agents; only their dead steps remain."""
         for agent in flags:
             flags[agent] = True
         self._over = True
         self._select(0, [])
 
     def _pay(self) -> None:
-        """What `returns()` has grown by since it was last issued."""
+        """Issue as rewards the growth of `returns()` since the last call."""
         brought = [total - issued for total, issued in zip(self._state.returns(), self._issued, strict=True)]
         self._issued = [issued + reward for issued, reward in zip(self._issued, brought, strict=True)]
         self.rewards = dict(zip(self.agents, brought, strict=True))
@@ -268,7 +267,6 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         self._accumulate_rewards()
 
     def _leave(self, action: int | None) -> None:
-        """The dead step of the first agent left."""
         if action is not None:
             raise ValueError(f"{self.metadata['name']}: the game is over, so step(None) was expected, not {action!r}")
         agent = self.agents.pop(0)
@@ -300,7 +298,7 @@ def env(
     max_env_steps: int | None = None,
     render_mode: RenderMode | None = None,
 ) -> OpenSpielEnv:
-    """A game of OpenSpiel as an AECEnv; the arguments are those of OpenSpielEnv."""
+    """Make an OpenSpiel game as an AECEnv, with the arguments of OpenSpielEnv."""
     return OpenSpielEnv(game, parameters, observation, max_env_steps, render_mode)
 
 
@@ -309,7 +307,7 @@ def _unbounded(size: int) -> Box:
 
 
 def _drawn(outcomes: Iterable[tuple[int, float]], uniform: float) -> int:
-    """The outcome of a chance node at which `uniform`, in [0, 1), falls; their probabilities add up to 1."""
+    """Return the outcome of a chance node at which `uniform`, in [0, 1), falls."""
     outcome = 0
     for candidate, probability in outcomes:
         if probability > 0:
@@ -317,4 +315,5 @@ def _drawn(outcomes: Iterable[tuple[int, float]], uniform: float) -> int:
             uniform -= probability
             if uniform < 0:
                 break
-    return outcome  # the last one, where rounding left a little over
+    # Falls through to the last outcome if rounding leaves the probabilities' sum below 1.
+    return outcome

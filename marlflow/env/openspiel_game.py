@@ -1,4 +1,4 @@
-"""Loads a game of OpenSpiel by name, or says why it cannot be played as an environment."""
+"""Loads OpenSpiel games by name, and explains why a game cannot be played."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from marlflow.base.errors import ConfigInvalid
 Tensor: TypeAlias = Literal["information_state", "observation"]
 View: TypeAlias = Callable[[Any, int], Array]
 
-# By this parameter a game that draws chance events itself is told how.
+# The seed parameter of games that draw chance events themselves.
 RNG_SEED = "rng_seed"
 
 _TENSORS: tuple[Tensor, ...] = ("information_state", "observation")
-# Games written in Python are registered as this module is imported.
+# Importing this module registers the games written in Python.
 _PYTHON_GAMES, _PYTHON_PREFIX = "open_spiel.python.games", "python_"
 
 
 def game_parameters(game: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that `game` ("goofspiel(num_cards=4)") and `parameters` give together, its `name` among them.
+    """Merge the parameters in `game` ("goofspiel(num_cards=4)") and `parameters`, with its `name` among them.
 
-    Raises ConfigInvalid with every name that OpenSpiel does not know, and with what was given twice.
+    Raises ConfigInvalid with every unknown name and every parameter given twice.
     """
     if not isinstance(game, str):
         raise ConfigInvalid([f"game must be the name of a game of OpenSpiel, such as 'kuhn_poker', not {game!r}"])
@@ -63,7 +63,7 @@ def game_parameters(game: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_game(parameters: Mapping[str, Any]) -> Any:
-    """The `pyspiel.Game` of these parameters, its `name` among them; raises ConfigInvalid."""
+    """Return the `pyspiel.Game` of these parameters; raises ConfigInvalid."""
     rest = {key: value for key, value in parameters.items() if key != "name"}
     name = parameters["name"]
     try:
@@ -74,7 +74,7 @@ def load_game(parameters: Mapping[str, Any]) -> Any:
 
 
 def tensor_of(game: Any, asked: str | None) -> Tensor:
-    """Which tensor players of `game` observe; raises ConfigInvalid if the game cannot be played as an environment."""
+    """Return which tensor players of `game` observe; raises ConfigInvalid if it cannot be played."""
     kind, name = game.get_type(), game.get_type().short_name
     provided = [tensor for tensor in _TENSORS if getattr(kind, f"provides_{tensor}_tensor")]
     problems = [f"game {name!r} {reason}" for reason in _reasons(game, kind)]
@@ -92,16 +92,17 @@ def tensor_of(game: Any, asked: str | None) -> Tensor:
 
 
 def view_of(game: Any, tensor: Tensor) -> tuple[View, int]:
-    """A function of a state and a player that gives what the player sees as a new float32 [D], and D.
+    """Return a function of state and player that returns a new observation, float32 [D], and D.
 
-    Raises ConfigInvalid if there is nothing in that tensor.
+    Raises ConfigInvalid if the game's tensor is empty.
     """
     size = getattr(game, f"{tensor}_tensor_size")()
     if not size:
         name = game.get_type().short_name
         raise ConfigInvalid([f"game {name!r} announces a tensor of what players see ({tensor}), but it is empty"])
     written = None
-    if not hasattr(game, "make_py_observer"):  # of those written in Python, some never write into their tensor
+    # Some games written in Python never write into their tensor.
+    if not hasattr(game, "make_py_observer"):
         written = make_observation(game, pyspiel.IIGObservationType(perfect_recall=tensor == "information_state"))
     if written is None:
         return functools.partial(_listed, f"{tensor}_tensor"), size
@@ -113,13 +114,13 @@ def _listed(method: str, state: Any, player: int) -> Array:
 
 
 def _written(set_from: Callable[[Any, int], None], tensor: Array, state: Any, player: int) -> Array:
-    """Several times faster: the game writes into an array, and no list of numbers is made."""
+    """Read an observation that the game writes into an array, several times faster than `_listed`."""
     set_from(state, player)
     return tensor.copy()
 
 
 def draws_chance_itself(game: Any) -> bool:
-    """Whether chance events are drawn inside the game, by `rng_seed`, and not from outcomes that it lists."""
+    """Return whether the game samples chance events itself, by `rng_seed`, instead of listing outcomes."""
     return bool(game.get_type().chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC)
 
 
@@ -128,13 +129,13 @@ def _registered() -> dict[str, Any]:
 
 
 def _reasons(game: Any, kind: Any) -> list[str]:
-    """Why `game` has no place in PettingZoo, or could not be repeated."""
+    """Return why PettingZoo cannot represent `game`, or an episode could not be repeated."""
     reasons = []
     if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
         reasons.append("is a mean-field game: its players are distributions, not agents")
     if kind.action_structs_only:
         reasons.append("has actions that are structures, not numbers")
-    # A game around another has the other's parameters in its own type, but does not take them.
+    # Ask the registry: a wrapping game's own type also lists the parameters of the wrapped one, which it refuses.
     if draws_chance_itself(game) and RNG_SEED not in _registered()[kind.short_name].parameter_specification:
         reasons.append(
             f"draws its chance events itself and takes no {RNG_SEED}, so that no seed could repeat an episode"
@@ -143,7 +144,7 @@ def _reasons(game: Any, kind: Any) -> list[str]:
 
 
 def _fitted(value: Any, default: Any) -> Any:
-    """`value` as the type that the parameter's default has: OpenSpiel takes no 1 for 1.0 and no name for a game."""
+    """Convert `value` to the type of the parameter's default, which OpenSpiel demands exactly."""
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, dict) and isinstance(value, str):
@@ -159,5 +160,4 @@ def _near(name: str, known: Sequence[str]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What OpenSpiel says, without the place in its sources."""
     return re.sub(r"^/\S+:\d+ ", "", "; ".join(str(error).split("\n")))

@@ -1,4 +1,4 @@
-"""PettingZoo's Parallel environments through the window: everybody who is alive decides at every env step."""
+"""Adapter for PettingZoo's Parallel environments: all living agents act at every env step."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from marlflow.env.turn import Ending, Turn
 
 
 class ParallelWindow(Opened):
-    """The `Window` on a Parallel environment."""
+    """The adapter (`Window`) of a Parallel environment."""
 
     def __init__(self, env: Any, place: Place) -> None:
         super().__init__(env, place)
         self._live: list[str] = []
         self._lingering: set[str] = set()
+        # A first reset shows which agents there are, and whether masks come in infos.
         _, infos = self._begin(0, {})
         self._roster.find_info_masks(infos)
         self._any_masked = any(self._roster.masked)
 
     def reset(self, seed: int, task: int | None = None) -> Turn:
-        """Begins an episode, of the task of this number if there is one."""
         observations, infos = self._begin(seed, options_for(task))
         turn = self._settle(observations, {}, {}, {}, infos)
         if turn.over:
@@ -43,7 +43,6 @@ class ParallelWindow(Opened):
         return observations, infos
 
     def act(self, actions: Sequence[Any]) -> Turn:
-        """One env step with the actions of the agents in the last turn's `deciding`."""
         live, env, turn, place = self._live, self._env, self._turn, self._place
         place.env_steps += 1  # before: what is said of this step, while it runs and when it fails, has its number
         try:
@@ -53,6 +52,7 @@ class ParallelWindow(Opened):
         if not isinstance(stepped, tuple) or len(stepped) != 5:
             raise place.broken(f"step() returned {_counted(stepped)}; {_FIVE}")
         observations, rewards, terminations, truncations, infos = stepped
+        # The common case, in which no agent ends or joins, skips _settle.
         if (
             True in terminations.values()
             or True in truncations.values()
@@ -72,6 +72,7 @@ class ParallelWindow(Opened):
             raise place.broken(_NOTHING, missing.args[0]) from missing
         if self._any_masked or _has_mask(infos):
             self._split(infos)
+        # The same list is safe: later steps replace these lists and never change them.
         turn.reward_slots = turn.deciding
         turn.ended = _NOBODY
         turn.steady = True
@@ -85,7 +86,7 @@ class ParallelWindow(Opened):
         truncations: Mapping[str, bool],
         infos: Mapping[str, Any],
     ) -> Turn:
-        """The turn after a step in which somebody may have ended, come, or vanished."""
+        """Process a step in which agents may have ended, joined or vanished."""
         turn, slots, agents, before = self._turn, self._roster.slots, self._env.agents, self._live
         turn.steady = False
         turn.ended = []
@@ -126,17 +127,17 @@ class ParallelWindow(Opened):
         terminations: Mapping[str, bool],
         truncations: Mapping[str, bool],
     ) -> list[str]:
-        """Who of `agents` joins; from now on all of them live but those that ended and have not left since."""
+        """Return the agents that joined; all of `agents` live now, except ended ones that have not left yet."""
         gone = self._lingering
         joined = [agent for agent in agents if agent not in before and agent not in gone]
         self._appeared.update([self._roster.slot(agent) for agent in joined])
         gone.update(agent for agent in joined if terminations.get(agent) or truncations.get(agent))
+        # An ended agent may join again once it has been out of `agents`.
         gone.intersection_update(agents)
         self._live = [agent for agent in agents if agent not in gone]
         return joined
 
     def _split(self, infos: Mapping[str, Any]) -> None:
-        """Takes the masks out of the turn's observations, or out of `infos`."""
         split, turn = self._roster.split, self._turn
         shown = zip(turn.deciding, turn.observations, self._live, strict=True)
         seen = [split(slot, observation, infos.get(agent)) for slot, observation, agent in shown]

@@ -1,8 +1,4 @@
-"""N pendulums side by side, each an agent: swing-up with continuous actions.
-
-The physics are gymnasium's Pendulum: torque on a hanging pendulum, which is too weak to lift it without swinging.
-Nobody terminates; all are truncated at once.
-"""
+"""N independent pendulums, one per agent: swing-up with continuous actions, by gymnasium's Pendulum."""
 
 from __future__ import annotations
 
@@ -20,8 +16,9 @@ from marlflow.base.batch import Array
 class PendulumTeam(ParallelEnv[str, Array, Array]):
     """Agents `pendulum_0`, `pendulum_1`, ...; reward from -16.3 to 0 per env step, 0 upright and at rest.
 
-    All are truncated after `max_cycles` env steps. Raises ValueError for fewer than one agent or env step, and for
-    another render mode than None and `rgb_array`.
+    Observations are cosine and sine of the angle from upright and the angular velocity (rad/s): float32 [3]; actions
+    are torques from -2 to 2 newton meters: float32 [1]. All agents are truncated after `max_cycles` env steps. Raises
+    ValueError for arguments out of range.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -45,17 +42,14 @@ class PendulumTeam(ParallelEnv[str, Array, Array]):
         self._cycles = 0
 
     def observation_space(self, agent: str) -> Box:
-        """Cosine and sine of the angle from upright, and the angular velocity in radians per second: float32 [3]."""
         return self._pendulums[agent].observation_space  # type: ignore[return-value]
 
     def action_space(self, agent: str) -> Box:
-        """Torque from -2 to 2, in newton metres: float32 [1]."""
         return self._pendulums[agent].action_space  # type: ignore[return-value]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
-        """Puts every pendulum at a random angle; all draw from the one generator of `seed`. No options are known."""
         del options
         if seed is not None:
             self._random = np.random.default_rng(seed)
@@ -70,7 +64,6 @@ class PendulumTeam(ParallelEnv[str, Array, Array]):
     def step(
         self, actions: dict[str, Array]
     ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """Turns every pendulum; a torque beyond the bounds counts as the bound."""
         self._cycles += 1
         observations, rewards = {}, {}
         for agent in self.agents:
@@ -83,20 +76,18 @@ class PendulumTeam(ParallelEnv[str, Array, Array]):
         return observations, rewards, terminations, truncations, infos
 
     def render(self) -> Array:
-        """All pendulums, one above the other: uint8 [height * N, width, 3]."""
         return np.concatenate([np.asarray(pendulum.render()) for pendulum in self._pendulums.values()])
 
     def close(self) -> None:
-        """Frees what rendering took."""
         for pendulum in self._pendulums.values():
             pendulum.close()
 
 
 def parallel_env(num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> PendulumTeam:
-    """The team as a ParallelEnv."""
+    """Make the team as a ParallelEnv."""
     return PendulumTeam(num_agents, max_cycles, render_mode)
 
 
 def env(num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> AECEnv[str, Array, Array | None]:
-    """The team as an AECEnv, by PettingZoo's own conversion."""
+    """Make the team as an AECEnv, by PettingZoo's conversion."""
     return parallel_to_aec(PendulumTeam(num_agents, max_cycles, render_mode))

@@ -1,4 +1,4 @@
-"""Where in which episode something went wrong, and the environment's own part of the traceback."""
+"""Where in an episode an environment failed, and its own part of the traceback."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _WINDOW_FILES = {str(Path(__file__).with_name(name)) for name in _OWN}
 
 
 class Place:
-    """One copy of an environment, the seed of its episode and how far that has come.
+    """One environment, the seed of its episode, and the env steps that the episode has begun.
 
-    `env_steps` counts the env steps that the episode has begun: 0 in reset(), 1 in its first step() and after it.
+    `env_steps` is 0 in reset(), and 1 in the episode's first step() and after it.
     """
 
     __slots__ = ("copy", "env_steps", "name", "seed")
@@ -28,25 +28,26 @@ class Place:
         self.env_steps = 0
 
     def begin(self, seed: int) -> None:
-        """A new episode begins."""
+        """Start a new episode."""
         self.seed, self.env_steps = seed, 0
 
     def words(self, agent: str | None = None) -> str:
-        """This moment, as the head of an error message."""
+        """Return this location as the start of an error message."""
         text = f"environment {self.name}, copy {self.copy}, episode seed {self.seed}, env step {self.env_steps}"
         return text if agent is None else f"{text}, agent {agent!r}"
 
     def broken(self, reason: str, agent: str | None = None) -> EnvironmentFailed:
-        """The environment broke PettingZoo's contract."""
+        """Make the error for a violation of PettingZoo's contract."""
         return EnvironmentFailed(self.words(agent), reason)
 
     def raised(self, error: Exception, doing: str, agent: str | None = None) -> EnvironmentFailed:
-        """The environment raised `error` while `doing`, for example `step()`.
+        """Make the error for an exception that the environment raised while `doing`, e.g. `step()`.
 
-        Raises KeyboardInterrupt if it is that of a debugger which was quit there: that is the user, who wants to stop.
+        Raises KeyboardInterrupt instead if the user quit a debugger there.
         """
         if isinstance(error, BdbQuit):
             raise KeyboardInterrupt(DEBUGGER_QUIT) from None
+        # An inner call has located it already.
         if isinstance(error, EnvironmentFailed):
             return error
         reason = f"{doing} raised {type(error).__name__}: {error}"
@@ -54,14 +55,15 @@ class Place:
 
 
 def own_traceback(error: Exception) -> str:
-    """The traceback of `error` as text, from the first frame that belongs to the environment."""
+    """Format the traceback of `error` from the environment's first frame on."""
     frame: TracebackType | None = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename in _WINDOW_FILES:
         frame = frame.tb_next
+    # An environment's error needs no chain: its own frames say where it was raised.
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))
 
 
 def environment_name(env: Any) -> str:
-    """What the environment calls itself: its metadata's name, else its class's."""
+    """Return the name in the environment's metadata, or else its class's."""
     metadata = getattr(env, "metadata", None) or {}
     return str(metadata.get("name") or type(getattr(env, "unwrapped", env)).__name__)

@@ -1,4 +1,4 @@
-"""The agents of one environment: their slots, their spaces, and how mask and observation come apart."""
+"""Slots and spaces of an environment's agents, and the separation of action masks from observations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OBSERVATION, MASK = "observation", "action_mask"
 
 
 class Roster:
-    """Who can appear in `env` (AEC or Parallel), by slot."""
+    """Assigns each agent of `env` (AEC or Parallel) a slot, its index in `agents`."""
 
     def __init__(self, env: Any, place: Place) -> None:
         self._env, self._place = env, place
@@ -33,7 +33,7 @@ class Roster:
             self._add(agent)
 
     def slot(self, agent: str) -> int:
-        """The slot of `agent`; a new name gets one if the environment declares no agents, else it is an error."""
+        """Return the slot of `agent`; unknown agents get one unless `possible_agents` is declared."""
         slot = self.slots.get(agent)
         if slot is not None:
             return slot
@@ -60,8 +60,9 @@ class Roster:
         return self.slots[agent]
 
     def seat(self, agents: Sequence[str]) -> None:
-        """Gives `agents` the first slots, in their order; for environments that declare nobody."""
+        """Give `agents` the first slots, in their order."""
         others = [agent for agent in self.agents if agent not in agents]
+        # Slots are renumbered, so every list by slot is rebuilt.
         for known in (
             self.agents,
             self.observation_spaces,
@@ -76,13 +77,13 @@ class Roster:
             self._add(agent)
 
     def find_info_masks(self, infos: Mapping[str, Any]) -> None:
-        """If anybody has a mask in the first `infos`, everybody with Discrete actions may come with one."""
+        """Expect masks for all Discrete agents if any agent has one in the first `infos`."""
         self._info_masks = any(MASK in (infos.get(agent) or ()) for agent in self.slots)
         for slot, space in enumerate(self.action_spaces):
             self.masked[slot] = self._wrapped[slot] or (self._info_masks and isinstance(space, spaces.Discrete))
 
     def split(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
-        """The observation without its mask, and the mask."""
+        """Return the observation without its mask, and the mask."""
         if self._wrapped[slot]:
             try:
                 return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[MASK]
@@ -96,14 +97,14 @@ class Roster:
         return observation, mask
 
     def split_final(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
-        """As `split`, for a final observation: it may be missing, and a mask that allows nothing says nothing."""
+        """Split a final observation, which may be missing; an all-zero mask counts as none."""
         if observation is None:
             return None, None
         observation, mask = self.split(slot, observation, info)
         return observation, (mask if mask is not None and np.any(mask) else None)
 
     def check(self, slot: int, observation: Any) -> None:
-        """Raises EnvironmentFailed unless a Box observation has its space's shape."""
+        """Raise EnvironmentFailed if a Box observation's shape is not its space's."""
         space = self.observation_spaces[slot]
         if isinstance(space, spaces.Box) and np.shape(observation) != space.shape:
             reason = f"an observation of shape {space.shape} was declared, one of shape {np.shape(observation)} came"

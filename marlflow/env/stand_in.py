@@ -1,4 +1,4 @@
-"""Stands where an environment is known by its agents and their spaces alone: nothing that is played in it matters."""
+"""A substitute environment for when only agents and spaces matter."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from marlflow.base.spaces import Spaces
 
 
 class StandIn(ParallelEnv[str, Any, Any]):
-    """Agents with what they see and do: `spaces` by agent, and `state_space` if there is a global state.
+    """A ParallelEnv with given `spaces` by agent and an optional global `state_space`.
 
-    Its observations are arbitrary ones of their spaces, every action is legal, nobody receives anything and nobody
-    ends.
+    Observations are random samples, all actions are legal, rewards are 0, and no agent ends.
     """
 
     metadata = {"name": "stand_in", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
@@ -27,14 +26,13 @@ class StandIn(ParallelEnv[str, Any, Any]):
         self.possible_agents = list(spaces)
         self.agents: list[str] = []
         self.state_space = state_space
-        # Copies: whoever samples from the environment's own spaces should not notice.
+        # Copied because sampling advances a space's random generator.
         self._spaces = {
             agent: Spaces(copy.deepcopy(one.observation), copy.deepcopy(one.action), one.masked)
             for agent, one in spaces.items()
         }
 
     def observation_space(self, agent: str) -> Any:
-        """What `agent` sees, and where it has one its action mask."""
         spaces = self._spaces[agent]
         if not spaces.masked:
             return spaces.observation
@@ -42,24 +40,21 @@ class StandIn(ParallelEnv[str, Any, Any]):
         return gym.Dict({"observation": spaces.observation, "action_mask": mask})
 
     def action_space(self, agent: str) -> Any:
-        """What `agent` does."""
         return self._spaces[agent].action
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """An observation of each agent, any of its space."""
         self.agents = list(self.possible_agents)
         for spaces in self._spaces.values():
             spaces.observation.seed(seed)
         return self._observed(), {agent: {} for agent in self.agents}
 
     def step(self, actions: Any) -> Any:
-        """Another observation of each agent."""
         nobody = dict.fromkeys(self.agents, False)
         return self._observed(), dict.fromkeys(self.agents, 0.0), nobody, nobody, {agent: {} for agent in self.agents}
 
     def state(self) -> Array:
-        """Zeros; raises NotImplementedError, as PettingZoo has it, if there is no state."""
         if self.state_space is None:
+            # As PettingZoo's own environments without state do.
             raise NotImplementedError
         return np.zeros(self.state_space.shape, self.state_space.dtype)
 

@@ -1,7 +1,7 @@
-"""What an environment wants next, and the one interface through which environments are played.
+"""The interface through which environments are stepped, and the result of a step.
 
-A turn lies between two decisions. The lists in it are the environment's own objects side by side, with no object per
-agent, because a worker handles a hundred thousand of them in a second.
+The result's parallel lists hold the environment's own objects without an object per agent, because a worker handles a
+hundred thousand of them per second.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from marlflow.base.batch import Array
 
 
 class Ending(NamedTuple):
-    """An agent's trajectory is over: exactly one of `terminated` and `truncated` holds.
+    """The end of an agent's trajectory: exactly one of `terminated` and `truncated` is true.
 
-    `observation` is the final one, without its mask, or None where the environment gave none: then the agent's last
-    observation stands for it. `mask` is None where nothing is known to be illegal.
+    `observation` is the final one without its mask; None if the environment gave none, then the agent's last
+    observation is used. `mask` is None if no action is known to be illegal.
     """
 
     slot: int
@@ -29,13 +29,13 @@ class Ending(NamedTuple):
 
 
 class Turn:
-    """What happened since the last `act`, and what the environment wants next. The next `act` overwrites it.
+    """The events since the last `act`, and the agents that must act next. The next `act` overwrites it.
 
-    `deciding`: slots of the agents that must decide now, with `observations` and `masks` beside them (`masks` is empty
-    if no agent of the environment has any). `reward_slots`, `rewards`: who received what, in order; a slot may stand
-    there several times. `ended`: whose trajectory is over, once those rewards are theirs. `late_slots`, `late_rewards`:
-    what was received after the end. `over`: no agents are left. `steady`: nobody ended or came, and everybody who
-    decided received one reward and decides again, in the same order.
+    `deciding`: slots of the agents that must act, with their `observations` and `masks` (empty if no agent has masks).
+    `reward_slots`, `rewards`: rewards in order of receipt; a slot may occur several times. `ended`: trajectories that
+    ended after those rewards. `late_slots`, `late_rewards`: rewards after an agent's end. `over`: no agents are left.
+    `steady`: no agent ended or joined, and every agent that acted received one reward and acts again, in the same
+    order.
     """
 
     __slots__ = (
@@ -65,19 +65,19 @@ class Turn:
 
 
 class Window(Protocol):
-    """One environment of either kind: `turn = window.reset(seed)`, then `turn = window.act(actions)` until `turn.over`.
+    """Steps one environment: `turn = window.reset(seed)`, then `turn = window.act(actions)` until `turn.over`.
 
-    An agent's slot is its index in `agents`. Whatever the environment does wrong is raised as EnvironmentFailed.
+    An agent's slot is its index in `agents`. Every fault of the environment is raised as EnvironmentFailed.
     """
 
     @property
     def agents(self) -> Sequence[str]:
-        """All agents: the declared ones, or where none are declared those seen so far."""
+        """All declared agents, or if none are declared, all agents seen so far."""
         ...
 
     @property
     def declared(self) -> bool:
-        """Whether the environment has `possible_agents`, so that no other agent may appear."""
+        """Whether the environment has `possible_agents`, so that no other agent may join."""
         ...
 
     @property
@@ -87,68 +87,68 @@ class Window(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """Env steps in this episode."""
+        """Env steps in this episode; in an AEC environment, turns of living agents."""
         ...
 
     @property
     def vanished(self) -> int:
-        """How many agents vanished unmarked since the window was opened."""
+        """Number of agents that left without termination or truncation since opening."""
         ...
 
     def seat(self, agents: Sequence[str]) -> None:
-        """Gives `agents` the first slots, in their order, in an environment that declares nobody; before a reset.
+        """Give `agents` the first slots, in their order, before a reset of an environment that declares no agents.
 
         Raises EnvironmentFailed if the environment has no spaces for one of them.
         """
         ...
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """What `agent` observes, without the action mask."""
+        """Return the observation space of `agent`, without the action mask."""
         ...
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """What `agent` does."""
+        """Return the action space of `agent`."""
         ...
 
     def masked(self, agent: str) -> bool:
-        """Whether `agent` comes with an action mask."""
+        """Return whether `agent` has an action mask."""
         ...
 
     def state_space(self) -> spaces.Box | None:
-        """What `state` lies in; None if the environment has no global state, which an algorithm may need.
+        """Return the space of `state`, or None if there is no global state.
 
-        It is `env.state_space`, or where that is no Box, one around what a first `env.state()` gives.
+        It is `env.state_space` if that is a Box, or else derived from a first `env.state()`.
         """
         ...
 
     def state(self) -> Array:
-        """The environment's global state now, [*state_space.shape]; after the end of an episode, its final state.
+        """Return the current global state, [*state_space.shape]; after an episode's end, the final one.
 
-        The environment may reuse the array: who keeps it, copies it. Raises EnvironmentFailed if there is none, or one
-        of another shape or with a NaN.
+        Copy the array to keep it: the environment may reuse it. Raises EnvironmentFailed if there is no state, its
+        shape changed, or it has a NaN.
         """
         ...
 
     def appeared(self) -> set[int]:
-        """The slots of the agents that took part in this episode so far."""
+        """Return the slots of the agents that took part in this episode so far."""
         ...
 
     def where(self, agent: str | None = None) -> str:
-        """The present moment in words: environment, copy, episode seed, env step, agent."""
+        """Return environment, copy, episode seed, env step and agent as text."""
         ...
 
     def name(self) -> str:
-        """The copy in words."""
+        """Return the environment's number, `copy 3`, as text."""
         ...
 
     def reset(self, seed: int, task: int | None = None) -> Turn:
-        """Begins an episode; an environment that has tasks is given the number of one as `options["task"]`."""
+        """Start an episode; `task` is passed to environments with tasks as `options["task"]`."""
         ...
 
     def act(self, actions: Sequence[Any]) -> Turn:
-        """Takes the actions of the agents in the last turn's `deciding`, in that order."""
+        """Apply the actions of the agents in the last `deciding`, in that order."""
         ...
 
     def close(self) -> None:
-        """Frees what the environment holds."""
+        """Close the environment; raises EnvironmentFailed if that fails."""
         ...

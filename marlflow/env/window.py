@@ -1,4 +1,4 @@
-"""Opens the window on an environment, whichever of PettingZoo's two kinds it is."""
+"""Opens an environment of either PettingZoo API."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from marlflow.env.turn import Window
 
 
 def open_window(env: object, copy: int = 0, name: str | None = None) -> Window:
-    """The window on `env`; `copy` and `name` are for error messages.
+    """Return the adapter for `env`; `copy` and `name` are for error messages.
 
-    The environment is reset once (seed 0), to see whether masks come in `infos` and who is there if it declares
-    nobody.
+    Resets the environment once (seed 0) to find its agents and whether `infos` has action masks.
     """
     place = Place(name or environment_name(env), copy)
     if isinstance(env, ParallelEnv):

@@ -1,9 +1,8 @@
-"""Wrappers of environments of both kinds, for the ready sets in conf/wrappers; any of SuperSuit's can be used as well.
+"""Environment wrappers for both APIs, used by conf/wrappers; SuperSuit's can be used as well.
 
-They stand here where SuperSuit 3.11 has none, or one that does not do for exact experience. It changes what a Parallel
-environment shows twice, for it goes to AEC and back; pads a Discrete observation with its space; indicates agents
-outside the bounds that it declares; and under black death an episode ends a step late, and always as terminated. Its
-transformations themselves are used.
+These replace wrappers that SuperSuit 3.11 lacks or that break exact experience: it changes a Parallel environment's
+observations twice (converting to AEC and back), pads a Discrete observation with its space, indicates agents outside
+the declared bounds, and under black death ends episodes a step late and always as terminated.
 """
 
 from __future__ import annotations
@@ -29,18 +28,16 @@ _MASK = "action_mask"
 
 
 def grey(env: _Env, mode: str = "full") -> Any:
-    """Colours [height, width, 3] as [height, width]: their mixture as eyes see it (full), or one of them (R, G, B)."""
+    """Convert colors [height, width, 3] to [height, width]: a luminance mix (full), or one channel (R, G, B)."""
     return _image_changed(env, color_reduction, mode)
 
 
 def resize(env: _Env, x_size: int = 84, y_size: int = 84, linear_interp: bool = True) -> Any:
-    """Images of `y_size` times `x_size` pixels."""
+    """Resize images to `y_size` times `x_size` pixels."""
     return _image_changed(env, resizing, (x_size, y_size, linear_interp))
 
 
 def _image_changed(env: _Env, transform: Any, parameter: Any) -> Any:
-    """The environment with one of SuperSuit's transformations of images."""
-
     def space_of(agent: str) -> Any:
         space = env.observation_space(agent)
         if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
@@ -49,14 +46,14 @@ def _image_changed(env: _Env, transform: Any, parameter: Any) -> Any:
         return transform.change_obs_space(space, parameter)
 
     def change(observation: Any, _: str) -> Any:
-        # It asks the space for its shape alone, which the observation has too.
+        # SuperSuit reads only the space's shape, which the observation has too; this saves a lookup of the space.
         return transform.change_observation(observation, observation, parameter)
 
     return seen(env, change, space_of)
 
 
 def clip_observations(env: _Env) -> Any:
-    """What agents see, within the bounds that their spaces declare: for environments that stray a little beyond."""
+    """Clip observations to the bounds of their spaces."""
 
     def space_of(agent: str) -> Any:
         space = env.observation_space(agent)
@@ -72,7 +69,7 @@ def clip_observations(env: _Env) -> Any:
 
 
 def pad_observations(env: _Env) -> Any:
-    """All agents see one space: Box observations end in zeros, a Discrete one has values that do not come."""
+    """Give all agents one observation space: Box observations end in zeros, a Discrete one has unused values."""
     padded = _padded("see", _declared(env), env.observation_space)
 
     def change(observation: Any, _: str) -> Any:
@@ -82,17 +79,17 @@ def pad_observations(env: _Env) -> Any:
 
 
 def pad_actions(env: _Env) -> Any:
-    """All agents act in one space: what a Box has too much is ignored, a Discrete action too many is the first."""
+    """Give all agents one action space; surplus Box components are ignored, surplus Discrete actions become 0."""
     own = {agent: env.action_space(agent) for agent in _declared(env)}
     padded = _padded("do", list(own), env.action_space)
     return acting(env, lambda action, agent: homogenize_ops.dehomogenize_actions(own[agent], action), padded)
 
 
 def agent_indicator(env: _Env, type_only: bool = False) -> Any:
-    """Each agent sees beside all else which one it is, or with `type_only` of which group (its name without number).
+    """Add to observations which agent it is, or with `type_only` which group (its name without number).
 
-    A vector gets an entry for each agent, an image a channel: the largest value that the space allows, or 1 where that
-    has no bound, for the agent itself, and 0 for the others.
+    A vector gets an entry and an image a channel per agent: the space's largest value (1 if unbounded) for the agent
+    itself, 0 for the others.
     """
     agents = _declared(env)
     of = {agent: re.sub(r"_\d+$", "", agent) if type_only else agent for agent in agents}
@@ -116,17 +113,14 @@ def agent_indicator(env: _Env, type_only: bool = False) -> Any:
 
 
 def _beside(observation: Any, marks: Array) -> Array:
-    """`marks` as further entries of a vector, or as further channels of an image."""
+    """Append `marks` to a vector as entries, or to an image as channels."""
     array = np.asarray(observation)
     array = array[..., None] if array.ndim == 2 else array
     return np.concatenate([array, np.broadcast_to(marks, (*array.shape[:-1], len(marks)))], axis=-1, dtype=marks.dtype)
 
 
 def black_death(env: _Env) -> Any:
-    """Agents that ended stay until all have: they see zeros, receive nothing, and nothing comes of what they do.
-
-    Each ends as it did: a terminated one terminated, a truncated one truncated.
-    """
+    """Keep ended agents until the episode ends, with zero observations and rewards; then each ends as it did."""
     if not isinstance(env, ParallelEnv):
         raise ConfigInvalid(["it takes a Parallel environment, not an AEC one: name its parallel_env"])
     for agent in _declared(env):
@@ -139,7 +133,7 @@ def black_death(env: _Env) -> Any:
 
 
 def mask_in_info(env: _Env) -> Any:
-    """Action masks out of the observations into the infos, so that other wrappers can change what is left."""
+    """Move action masks from observations to infos, so that other wrappers can change the remaining observation."""
     for agent in _declared(env):
         space = env.observation_space(agent)
         if not isinstance(space, spaces.Dict) or set(space.spaces) != {"observation", _MASK}:
@@ -157,7 +151,7 @@ def _declared(env: _Env) -> Sequence[str]:
 
 
 def _padded(verb: str, agents: Sequence[str], space_of: Callable[[str], _Space]) -> Any:
-    """The space that all the agents' own fit into."""
+    """Return the smallest space that contains all the agents' own."""
     own = [space_of(agent) for agent in agents]
     try:
         homogenize_ops.check_homogenize_spaces(own)
@@ -168,7 +162,6 @@ def _padded(verb: str, agents: Sequence[str], space_of: Callable[[str], _Space])
 
 
 def _short(space: _Space) -> str:
-    """A space without the bounds of each entry."""
     if isinstance(space, spaces.Dict):
         return f"Dict({', '.join(f'{key}: {_short(one)}' for key, one in space.items())})"
     return f"Box{space.shape}" if isinstance(space, spaces.Box) else str(space)

@@ -1,6 +1,6 @@
-"""How `wrappers` are put around an environment of either kind: once for AEC, once for Parallel.
+"""Wrapper classes behind `wrappers`, one for AEC and one for Parallel.
 
-SuperSuit writes each for one kind and converts the other, which costs a second look at every observation.
+SuperSuit implements each for one API and converts the other, which processes every observation twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pettingzoo import AECEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
 _Space = spaces.Space[Any]
-# What to make of an agent's observation, or action; and what spaces agents then have.
+# A function of an agent's observation or action to its replacement; a function of an agent to its new space.
 Change = Callable[[Any, str], Any]
 SpaceOf = Callable[[str], _Space]
 # Observations, rewards, terminations, truncations, infos.
@@ -25,22 +25,22 @@ _OBSERVATION, _MASK = "observation", "action_mask"
 
 
 def seen(env: Any, change: Change, space_of: SpaceOf) -> Any:
-    """The environment with each observation changed, once."""
+    """Change each observation, once."""
     return (_SeenAEC if isinstance(env, AECEnv) else _SeenParallel)(env, change, space_of)
 
 
 def acting(env: Any, change: Change, space: _Space) -> Any:
-    """The environment with one action space for all, and each action changed into one of the agent's own."""
+    """Give all agents one action space, and convert each action to the agent's own."""
     return (_ActingAEC if isinstance(env, AECEnv) else _ActingParallel)(env, change, space)
 
 
 def mask_apart(env: Any) -> Any:
-    """The environment with `observation["action_mask"]` as `info["action_mask"]`, and the rest as the observation."""
+    """Move `observation["action_mask"]` to `info["action_mask"]`, and unwrap the observation."""
     return (_MaskInInfoAEC if isinstance(env, AECEnv) else _MaskInInfoParallel)(env)
 
 
 class _Seen:
-    """The observation spaces: who asks for one twice gets the same object, as PettingZoo demands."""
+    """Caches observation spaces: PettingZoo demands the same object on every call."""
 
     def __init__(self, env: Any, change: Change, space_of: SpaceOf) -> None:
         super().__init__(env)  # type: ignore[call-arg]
@@ -73,8 +73,6 @@ class _SeenParallel(_Seen, BaseParallelWrapper):
 
 
 class _Acting:
-    """One action space for all."""
-
     def __init__(self, env: Any, change: Change, space: _Space) -> None:
         super().__init__(env)  # type: ignore[call-arg]
         self._change, self._space = change, space
@@ -94,7 +92,7 @@ class _ActingParallel(_Acting, BaseParallelWrapper):
 
 
 class _MaskInInfoAEC(BaseWrapper):
-    """The mask of the agent whose turn it is stands in its info; what it sees beside it is looked up once a turn."""
+    """Puts the mask of the agent to act into its info; its observation is computed once per turn."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -117,6 +115,7 @@ class _MaskInInfoAEC(BaseWrapper):
         if observation is None:
             self._turn = (None, None)
             return
+        # Written into the inner environment's own dict, which is what adapters read.
         self.env.infos[agent][_MASK] = observation[_MASK]
         self._turn = (agent, observation[_OBSERVATION])
 
@@ -147,7 +146,7 @@ class _MaskInInfoParallel(BaseParallelWrapper):
 
 
 class BlackDeath(BaseParallelWrapper):
-    """Agents that ended stay, seeing zeros, until all have; then each ends as it did."""
+    """Keeps ended agents, which observe zeros, until all have ended; then each ends as it did."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -157,7 +156,6 @@ class BlackDeath(BaseParallelWrapper):
         self._masked: dict[str, int] = {}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """Begins an episode with whoever is there."""
         observations, infos = self.env.reset(seed=seed, options=options)
         self._living, self._ended = list(self.env.agents), {}
         self.agents = list(self._living)
@@ -165,7 +163,6 @@ class BlackDeath(BaseParallelWrapper):
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
-        """Steps those who live; all end together."""
         before = list(self.env.agents)
         observations, rewards, terminations, truncations, infos = self.env.step(
             {agent: actions[agent] for agent in self._living}
@@ -173,6 +170,7 @@ class BlackDeath(BaseParallelWrapper):
         for agent in self._living:
             ends = bool(terminations.get(agent)), bool(truncations.get(agent))
             if any(ends) or agent not in self.env.agents:
+                # An agent that left without a flag counts as truncated.
                 self._ended[agent] = ends if any(ends) else (False, True)
         if back := [agent for agent in self.env.agents if agent in self._ended and agent not in before]:
             raise RuntimeError(f"agent {back[0]!r} came back after its end, which black_death cannot show")
@@ -195,5 +193,5 @@ class BlackDeath(BaseParallelWrapper):
         return np.zeros(space.shape, space.dtype)
 
     def _nothing(self, agent: str) -> dict[str, Any]:
-        """The info of an agent that is no more: where it had masks, everything is allowed."""
+        """Return the info of an ended agent: if it had masks, one that allows everything."""
         return {_MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else {}

@@ -1,8 +1,8 @@
-"""The terms of a policy without chance that climbs its critic (Silver et al., 2014; Lillicrap et al., 2016).
+"""Deterministic policy gradient (DDPG, TD3).
 
 Lillicrap et al., "Continuous control with deep reinforcement learning", 2016, https://arxiv.org/abs/1509.02971;
 Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018,
-https://arxiv.org/abs/1802.09477. Actions are in coordinates in which every component is in [-1, 1].
+https://arxiv.org/abs/1802.09477. Actions are scaled so that every component is in [-1, 1].
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from torch import Tensor
 
 
 def smoothed_action(a_t: Tensor, noise_t: Tensor, scale: float, clip: float) -> Tensor:
-    """Target policy smoothing: `a_t` with clipped noise, [N, D], in [-1, 1] (Fujimoto et al., 2018, section 5.3).
+    """Add clipped noise to `a_t` for target policy smoothing, [N, D] (Fujimoto et al., 2018, section 5.3).
 
     Args:
         a_t: the target policy's next actions, [N, D].
-        noise_t: standard normal numbers, [N, D].
-        scale: the noise's standard deviation.
-        clip: how far the noise may move a component.
+        noise_t: standard normal samples, [N, D].
+        scale: standard deviation of the noise.
+        clip: largest change of a component.
     """
     return (a_t + (scale * noise_t).clamp(-clip, clip)).clamp(-1.0, 1.0)
 
 
 def deterministic_policy_loss(q_tm1: Tensor) -> Tensor:
-    """What the policy descends in each row, [N] (Lillicrap et al., 2016, equation 6).
+    """Compute the policy's loss per row, [N] (Lillicrap et al., 2016, equation 6).
 
     Args:
-        q_tm1: the critic's value of the policy's own action, [N], differentiable by that action.
+        q_tm1: the critic's value of the policy's action, [N], with gradient to it.
     """
     return -q_tm1

@@ -1,4 +1,4 @@
-"""Values as distributions over a fixed support of atoms (C51). Illegal actions are chosen by no target.
+"""Distributional Q-learning on a fixed support of atoms (C51). Targets never choose an illegal action.
 
 Bellemare et al., "A distributional perspective on reinforcement learning", 2017, https://arxiv.org/abs/1707.06887
 """
@@ -12,19 +12,20 @@ from marlflow.losses.q_learning import greedy_action
 
 
 def categorical_projection(r_t: Tensor, discount_t: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
-    """The distribution of r + discount * z on the support, [N, K] (equation 7): atoms share their mass with neighbours.
+    """Project the distribution of r + discount * z onto the support, [N, K] (equation 7).
 
-    Mass that would lie beyond the support lands on its ends.
+    Mass beyond the support goes to its end atoms.
 
     Args:
-        r_t: rewards, or discounted sums of them over n steps, [N].
-        discount_t: what the next value is multiplied by, [N]; 0 after termination.
-        probability_t: the probability of each atom of the next value, [N, K].
+        r_t: rewards or n-step sums, [N].
+        discount_t: discount of the next value, [N]; 0 after termination.
+        probability_t: probability of each atom of the next value, [N, K].
         support: the atoms, ascending and evenly spaced, [K], K at least 2.
     """
     last, low = len(support) - 1, support[0]
     gap = (support[-1] - low) / last
     position = ((r_t[:, None] + discount_t[:, None] * support - low) / gap).clamp(0.0, float(last))
+    # Keep index + 1 inside the support when the position is exactly the last atom.
     below = position.floor().clamp(max=last - 1.0)
     above_share = position - below
     index = below.long()
@@ -36,36 +37,38 @@ def categorical_projection(r_t: Tensor, discount_t: Tensor, probability_t: Tenso
 def categorical_q_learning_target(
     r_t: Tensor, discount_t: Tensor, q_t_selector: Tensor, logits_t: Tensor, support: Tensor, mask_t: Tensor | None
 ) -> Tensor:
-    """The projected distribution of each row's target, [N, K], one-step or n-step (algorithm 1).
+    """Compute each row's projected target distribution, [N, K], one-step or n-step (algorithm 1).
 
-    Double Q-learning (https://arxiv.org/abs/1509.06461) where the selector is the trained network.
+    It is double Q-learning (https://arxiv.org/abs/1509.06461) if the trained network gives `q_t_selector`.
 
     Args:
-        r_t: rewards, or discounted sums of them over n steps, [N].
-        discount_t: what the next value is multiplied by, [N]; 0 after termination.
-        q_t_selector: the values that choose the next action, [N, A].
+        r_t: rewards or n-step sums, [N].
+        discount_t: discount of the next value, [N]; 0 after termination.
+        q_t_selector: values that choose the next action, [N, A].
         logits_t: the target network's logits of the next observation, [N, A, K].
         support: the atoms, [K].
-        mask_t: legal next actions, bool [N, A], or None if all are. A row without one has discount 0.
+        mask_t: legal next actions, bool [N, A], or None if all are; a row without any has discount 0.
     """
     probability_t = atoms_of(logits_t, greedy_action(q_t_selector, mask_t)).softmax(-1)
     return categorical_projection(r_t, discount_t, probability_t, support).detach()
 
 
 def categorical_divergence(logits_tm1: Tensor, target_tm1: Tensor) -> Tensor:
-    """The Kullback-Leibler divergence of each row's distribution from its target, [N], at least 0 up to rounding.
+    """Compute the KL divergence of each row's distribution from its target, [N], at least 0 up to rounding.
 
-    Its gradient is that of the cross-entropy; as a priority: Hessel et al., 2018, https://arxiv.org/abs/1710.02298
+    Its gradient equals that of the cross-entropy. Used as a priority by Hessel et al., 2018,
+    https://arxiv.org/abs/1710.02298
 
     Args:
-        logits_tm1: of the atoms of the action taken, [N, K]; gradients flow here alone.
-        target_tm1: probabilities, [N, K].
+        logits_tm1: atom logits of the action taken, [N, K], with gradient.
+        target_tm1: target probabilities, [N, K].
     """
+    # xlogy makes 0 * log(0) equal 0; the plain product would be NaN.
     log_ratio = torch.xlogy(target_tm1, target_tm1) - target_tm1 * logits_tm1.log_softmax(-1)
     return log_ratio.sum(-1)
 
 
 def atoms_of(logits: Tensor, action: Tensor) -> Tensor:
-    """Of `logits` [N, A, K], those of one action in each row, [N, K]; `action` is int64 [N]."""
+    """Select from `logits` [N, A, K] the atoms of one action per row, [N, K]; `action` is int64 [N]."""
     index = action[:, None, None].expand(-1, 1, logits.shape[-1])
     return logits.gather(1, index).squeeze(1)

@@ -1,4 +1,4 @@
-"""The terms of imitation learning: what an expert did is made likely, all of it or what turned out well."""
+"""Imitation learning losses: behavioral cloning, and cloning weighted by advantage (MARWIL)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def behavioural_cloning_loss(logp_t: Tensor) -> Tensor:
-    """The negative log-likelihood of what the expert did, of each row, [N].
+    """Compute the negative log-likelihood of the expert's action per row, [N].
 
     Pomerleau, "ALVINN: an autonomous land vehicle in a neural network", 1989, NeurIPS.
 
     Args:
-        logp_t: log-probabilities of the expert's actions under the policy being trained, [N]; gradients flow here.
+        logp_t: log-probabilities of the expert's actions under the trained policy, [N], with gradient.
     """
     return -logp_t
 
@@ -20,32 +20,31 @@ def behavioural_cloning_loss(logp_t: Tensor) -> Tensor:
 def exponential_imitation_loss(
     logp_t: Tensor, advantage_t: Tensor, scale: Tensor, beta: float, max_weight: float
 ) -> Tensor:
-    """The negative log-likelihood of each row, [N], weighted by exp(beta * advantage / scale), at most `max_weight`.
+    """Compute the negative log-likelihood per row, [N], weighted by exp(beta * advantage / scale).
 
     Wang et al., "Exponentially weighted imitation learning for batched historical data", 2018, NeurIPS, algorithm 1;
-    the limit is of Peng et al., "Advantage-weighted regression", 2019, https://arxiv.org/abs/1910.00177. With `beta` 0
-    it is behavioural cloning.
+    the limit is from Peng et al., "Advantage-weighted regression", 2019, https://arxiv.org/abs/1910.00177. With `beta`
+    0 this is behavioral cloning.
 
     Args:
-        logp_t: log-probabilities of the expert's actions under the policy being trained, [N]; gradients flow here
-            alone.
-        advantage_t: by how much the return of each action was above the critic's value, [N].
-        scale: the size of advantages, [], positive, in units of return: that of their moving mean square.
-        beta: how much better actions count for more, per `scale` of advantage.
-        max_weight: the most that a row counts.
+        logp_t: log-probabilities of the expert's actions under the trained policy, [N], with gradient.
+        advantage_t: return minus the critic's value, [N].
+        scale: root of the moving mean square of advantages, [], positive, in units of return.
+        beta: exponent per `scale` of advantage.
+        max_weight: largest weight of a row.
     """
     exponent = (beta * advantage_t / scale).detach()
-    # The limit goes into the exponent: its exponential may be infinite.
+    # Clamp the exponent rather than the weight: exp may overflow to infinity.
     return -torch.exp(exponent.clamp(max=torch.tensor(max_weight).log().item())) * logp_t
 
 
 def moving_average(before: Tensor, now: Tensor, rate: float) -> Tensor:
-    """`before` moved by the share `rate` of the way to the mean of `now`, []; where that is not finite, `before`.
+    """Move `before` toward the mean of `now` by the share `rate`, []; keep `before` if the result is not finite.
 
     Args:
         before: the average so far, [].
-        now: what is averaged, [N].
-        rate: the share of what is new, from 0 to 1.
+        now: new values, [N].
+        rate: weight of the new values, from 0 to 1.
     """
     moved = before + rate * (now.mean() - before)
     return torch.where(torch.isfinite(moved), moved, before)

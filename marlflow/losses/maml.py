@@ -1,4 +1,4 @@
-"""The terms of Model-Agnostic Meta-Learning that other methods do not have.
+"""Model-agnostic meta-learning: the inner loss and the linear value baseline.
 
 Finn, Abbeel and Levine, "Model-agnostic meta-learning for fast adaptation of deep networks", 2017,
 https://arxiv.org/abs/1703.03400
@@ -11,15 +11,15 @@ from torch import Tensor
 
 
 def likelihood_ratio_loss(logp_t: Tensor, behaviour_logp_t: Tensor, advantage_t: Tensor) -> Tensor:
-    """The negative importance-weighted advantage of each row, [N]: what an inner step descends.
+    """Compute the negative importance-weighted advantage per row, [N], which an inner step minimizes.
 
-    Where the policy is the one that chose, its gradient is the policy gradient, and its second derivative is the low
-    variance curvature of Rothfuss et al., "ProMP: proximal meta-policy search", 2019,
-    https://arxiv.org/abs/1810.06784, equation 10: that of -logp_t * advantage_t would lack the products of gradients.
+    On-policy its gradient is the policy gradient, and its second derivative the low-variance curvature of Rothfuss et
+    al., "ProMP: proximal meta-policy search", 2019, https://arxiv.org/abs/1810.06784, equation 10. The second
+    derivative of -logp_t * advantage_t lacks the products of gradients.
 
     Args:
-        logp_t: log-probabilities of the actions under the policy that adapts, [N]; gradients flow here alone.
-        behaviour_logp_t: log-probabilities of the same actions when they were chosen, [N].
+        logp_t: log-probabilities of the actions under the adapting policy, [N], with gradient.
+        behaviour_logp_t: their log-probabilities when chosen, [N].
         advantage_t: advantage estimates, [N].
     """
     return -torch.exp(logp_t - behaviour_logp_t) * advantage_t
@@ -28,19 +28,20 @@ def likelihood_ratio_loss(logp_t: Tensor, behaviour_logp_t: Tensor, advantage_t:
 def fitted_values(
     features_tm1: Tensor, return_t: Tensor, discount_T: Tensor, features_T: Tensor, ridge: float
 ) -> Tensor:
-    """Weights [F] of a linear critic, v_tm1 = features_tm1 @ weights, by least squares on one batch of rows.
+    """Fit the weights [F] of a linear critic, v_tm1 = features_tm1 @ weights, by ridge regression.
 
     After Duan et al., "Benchmarking deep reinforcement learning for continuous control", 2016,
-    https://arxiv.org/abs/1604.06778, supplement. A trajectory that goes on after its last row is followed there by its
-    own value: v_tm1 is fitted to return_t + discount_T * v_T with both values linear in the weights.
+    https://arxiv.org/abs/1604.06778, supplement. A trajectory that was cut off bootstraps from its own critic: v_tm1 is
+    fitted to return_t + discount_T * v_T, both values linear in the weights.
 
     Args:
-        features_tm1: what the critic knows of each row, [N, F].
-        return_t: discounted sums of the rewards from each row to the end of its trajectory, [N].
-        discount_T: discounts of what follows the trajectory's end, as seen from each row; 0 where it terminated, [N].
-        features_T: what the critic knows of the end of each row's trajectory, [N, F].
-        ridge: weight of the squared weights beside the mean squared error.
+        features_tm1: features of each row, [N, F].
+        return_t: discounted return from each row to the end of its trajectory, [N].
+        discount_T: discount from each row to the end of its trajectory, [N]; 0 if it terminated.
+        features_T: features of the observation after the trajectory, [N, F].
+        ridge: weight of the squared weights relative to the mean squared error.
     """
+    # v_tm1 - discount_T * v_T is linear in the weights, with these coefficients.
     difference = features_tm1 - discount_T.unsqueeze(-1) * features_T
     moments = difference.T @ difference / len(difference)
     penalty = ridge * torch.eye(len(moments), dtype=moments.dtype)

@@ -1,4 +1,4 @@
-"""The term of actor-critic methods that has a policy descend its own gradient.
+"""Policy gradient loss of actor-critic methods (A2C, A3C).
 
 Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, https://arxiv.org/abs/1602.01783
 """
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def policy_gradient_loss(logp_t: Tensor, advantage_t: Tensor) -> Tensor:
-    """What has the gradient -advantage_t * grad logp_t for each row, [N] (Mnih et al., 2016, section 4).
+    """Compute the loss per row, [N], with gradient -advantage_t * grad logp_t (section 4).
 
     Args:
-        logp_t: log-probabilities of the actions under the policy being trained, [N]; gradients flow here alone.
+        logp_t: log-probabilities of the actions under the trained policy, [N], with gradient.
         advantage_t: advantage estimates, [N].
     """
     return -logp_t * advantage_t.detach()

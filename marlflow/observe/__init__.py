@@ -1,1 +1,1 @@
-"""What a person sees while a run trains, and what stays afterwards: metric sinks, consoles, curves and traces."""
+"""Metrics output: files, consoles, plots and traces of a run."""

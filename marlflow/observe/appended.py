@@ -1,4 +1,4 @@
-"""A file that grows by whole pieces, on a disk that may be full."""
+"""A file that grows by whole pieces even when the disk fills up."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from pathlib import Path
 
 
 class AppendedFile:
-    """Opened to append. A piece that the disk does not take waits in memory and is written before the next one.
+    """Appends pieces; one that the disk refuses waits in memory and is written before the next.
 
-    So the file never has a part of a piece, and none is lost as long as the process lives. `written` counts pieces.
+    The file never holds part of a piece. `written` counts pieces.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: what cannot be written must not be left in a buffer, which closing the file would try to write.
+        # Unbuffered, so that a failed write leaves nothing that closing the file would try to write again.
         self._file = path.open("ab", buffering=0)
         self._size = self._file.seek(0, os.SEEK_END)
         self._waiting: list[bytes] = []
         self.written = 0
 
     def append(self, piece: bytes) -> None:
-        """Adds a piece, on disk as soon as this returns; raises OSError if it has to wait."""
+        """Add a piece, written when this returns; raises OSError if it has to wait."""
+        # Queued before writing, so that a failed write keeps it.
         self._waiting.append(piece)
         self._write()
 
@@ -33,7 +34,8 @@ class AppendedFile:
             while data:
                 data = data[self._file.write(data) :]
         except OSError:
-            with suppress(OSError):  # of a pipe or a device: those have no end to go back to
+            # Pipes and devices cannot be truncated.
+            with suppress(OSError):
                 self._file.truncate(self._size)
             raise
         self._size += size
@@ -41,15 +43,12 @@ class AppendedFile:
         self._waiting.clear()
 
     def sync(self) -> None:
-        """Returns once all pieces are on disk; raises OSError if they cannot be written."""
+        """Write all pieces and fsync; raises OSError if that fails."""
         self._write()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Closes the file; raises OSError if pieces wait that cannot be written even now.
-
-        A second call does nothing.
-        """
+        """Close the file; raises OSError if waiting pieces still cannot be written. May be called twice."""
         if self._file.closed:
             return
         try:

@@ -1,4 +1,4 @@
-"""Which console a run gets: a live view on a terminal, lines when its output is piped, or nothing."""
+"""Chooses a run's console: a live view on a terminal, plain lines in a pipe, or none."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ConsoleKind: TypeAlias = Literal["auto", "live", "plain", "none"]
 
 
 class RunConsole(Sink, Protocol):
-    """A sink for a person's eyes, which also takes messages; closing leaves the last state or a summary behind.
+    """A sink for people that also shows messages; `close` leaves the last state or a summary.
 
-    Messages can be shown after it is closed, too: they are then the last that a person sees.
+    A message that is shown after `close` comes below it.
     """
 
     def notice(self, text: str) -> None:
@@ -30,31 +30,28 @@ class SilentConsole:
     """Shows nothing."""
 
     def report(self, record: MetricsRecord) -> None:
-        """Show nothing."""
+        pass
 
     def notice(self, text: str) -> None:
-        """Show nothing."""
+        pass
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
 class DetachableConsole:
-    """Shows what `shown` shows for as long as somebody can read it: a closed terminal or pipe does not end a run."""
+    """Shows what `shown` shows until its output breaks: a closed terminal or pipe does not end a run."""
 
     def __init__(self, shown: RunConsole) -> None:
         self._shown: RunConsole = shown
 
     def report(self, record: MetricsRecord) -> None:
-        """Show it."""
         self._try(lambda: self._shown.report(record))
 
     def notice(self, text: str) -> None:
-        """Show it."""
         self._try(lambda: self._shown.notice(text))
 
     def close(self) -> None:
-        """Close what is shown."""
         self._try(self._shown.close)
 
     def _try(self, show: Callable[[], None]) -> None:
@@ -66,7 +63,7 @@ class DetachableConsole:
 
 
 def console(kind: ConsoleKind, info: RunInfo) -> RunConsole:
-    """The console of this kind, already open; `auto` is live where output goes to a terminal that can redraw.
+    """Open the console of this kind; `auto` is live on a terminal that can redraw, or else plain.
 
     Raises ConfigInvalid for another kind.
     """
@@ -75,6 +72,7 @@ def console(kind: ConsoleKind, info: RunInfo) -> RunConsole:
     if kind == "plain" or (kind == "auto" and not _can_redraw()):
         return PlainConsole(info)
     if kind in ("auto", "live"):
+        # Importing rich takes a while; other consoles do without it.
         from marlflow.observe.live import LiveConsole
 
         return LiveConsole(info)

@@ -1,4 +1,4 @@
-"""Learning curves of a run, from its `metrics.jsonl`: returns over env steps, and below them how learning went."""
+"""Plots a run's learning curves from its `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Lower: TypeAlias = Literal["updates_per_s", "staleness_mean"]
 Curve: TypeAlias = tuple[list[float], list[float]]  # env steps and values
 Reports: TypeAlias = Sequence[dict[str, Any]]
 
-# Okabe and Ito's colours, which the colour-blind can tell apart too (https://jfly.uni-koeln.de/color/).
+# Okabe and Ito's palette for color-blind readers (https://jfly.uni-koeln.de/color/).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _INK, _GRID = "#333333", "#DDDDDD"
 _NOTE: dict[str, Any] = {"loc": "left", "fontsize": 9, "color": "#666666"}
@@ -31,16 +31,15 @@ _LOWER_LABELS: dict[Lower, str] = {"updates_per_s": "updates per second", "stale
 def draw_learning_curves(
     metrics_path: Path, out_png: Path, title: str | None = None, lower: Lower = "updates_per_s"
 ) -> None:
-    """Draw each policy's training and evaluation return over env steps, and its `lower` in a second panel.
+    """Plot each policy's training and evaluation returns over env steps, and `lower` in a second panel.
 
-    `title` defaults to the name of the run's folder. Raises InvalidInput if the file has no reports, OSError if the
-    picture cannot be written: one that was there stays.
+    Raises InvalidInput if the file has no reports, OSError if the picture cannot be written; an existing one is kept.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     everything = read_metrics(metrics_path)
-    # A run's last report may be of the same env step as the one before: what was still under way then is done.
+    # The final report may repeat the env step of the one before; it includes the updates finished since.
     reports = list({report["env_steps"]: report for report in everything}.values())
     if not reports:
         raise InvalidInput([f"{metrics_path} has no report yet; it gets one every log.every_env_steps env steps"])
@@ -51,6 +50,7 @@ def draw_learning_curves(
     _draw_returns(returns, reports, everything)
     _draw_lower(below, reports, lower)
     figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=_INK)
+    # Written aside and renamed, so that a failed write keeps the old picture.
     aside = out_png.with_name(f".{out_png.name}.part")
     try:
         figure.savefig(aside, format="png")
@@ -60,14 +60,14 @@ def draw_learning_curves(
 
 
 def curve(reports: Reports, policy: str, key: str) -> Curve:
-    """The values of one metric of a policy where they are known, over env steps."""
+    """Return the known values of one metric of a policy, over env steps."""
     known = [(report["env_steps"], report["policies"].get(policy, {}).get(key)) for report in reports]
     known = [(steps, value) for steps, value in known if value is not None and math.isfinite(value)]
     return [steps for steps, _ in known], [value for _, value in known]
 
 
 def updates_per_s(reports: Reports, policy: str) -> Curve:
-    """Optimiser steps per second of a policy since the report before, over env steps."""
+    """Return a policy's optimizer steps per second between reports, over env steps."""
     steps, rates = list[float](), list[float]()
     for before, now in itertools.pairwise(reports):
         seconds = now["time_s"] - before["time_s"]
@@ -84,10 +84,7 @@ def _coloured(reports: Reports) -> list[tuple[str, str]]:
 
 
 def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float]]:
-    """What was measured of a policy: env steps at which it was evaluated, mean return, and its standard deviation.
-
-    Of two evaluations at the same env steps, as at the end of a run, it is the last.
-    """
+    """Return a policy's evaluations: env steps, mean return, standard deviation; the last one at each env step."""
     found = [report["policies"][policy] for report in reports if policy in report["policies"]]
     known = {one["eval_env_steps"]: one for one in found if one["eval_return_mean"] is not None}
     return [(steps, one["eval_return_mean"], one["eval_return_std"] or 0.0) for steps, one in known.items()]
@@ -115,7 +112,9 @@ def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:
     }
     for policy, colour in _coloured(reports):
         steps, values = draw[lower](policy)
+        # A policy that never learns gets no line at zero.
         if any(values) or lower == "staleness_mean":
+            # Unclipped, so that the axis does not hide half of a line at zero.
             axes.plot(steps, values, color=colour, linewidth=1.5, clip_on=False, zorder=3, **_dot(reports))
     _finish(axes, _LOWER_LABELS[lower])
     axes.set_ylim(bottom=0)
@@ -136,5 +135,5 @@ def _finish(axes: Axes, ylabel: str) -> None:
 
 
 def _dot(reports: Reports) -> dict[str, Any]:
-    """Mark each report where there are few, so that a curve of one point can be seen."""
+    # A curve of one point is invisible without a marker.
     return {"marker": "o", "markersize": 3} if len(reports) <= 12 else {}

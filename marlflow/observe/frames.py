@@ -1,4 +1,4 @@
-"""The reports of a run as a table: one row for each, one column for each key."""
+"""Reads a run's reports as a table: one row per report, one column per key."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from marlflow.observe.sinks import read_metrics
 
 
 def rows(metrics_path: Path) -> list[dict[str, Any]]:
-    """The reports of a `metrics.jsonl`, each with its keys by their path, such as `policies.prey.return_mean`.
+    """Read a `metrics.jsonl` as flat dicts, with keys such as `policies.prey.return_mean`.
 
-    Raises InvalidInput if there is no such file, or a line of it is not a report.
+    Raises InvalidInput as `read_metrics`.
     """
     return [dict(_leaves(report)) for report in read_metrics(metrics_path)]
 
 
 def frame(metrics_path: Path) -> Any:
-    """The same as a pandas DataFrame. Raises InvalidInput as well if pandas is not installed."""
+    """Read a `metrics.jsonl` as a pandas DataFrame; raises InvalidInput also if pandas is not installed."""
     found = rows(metrics_path)
     try:
+        # pandas is no dependency of marlflow.
         pandas = importlib.import_module("pandas")
     except ImportError as error:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""The console of a run on a terminal: a view that renews itself in place, with logs and prints above it."""
+"""The console on a terminal: a view that updates in place, with log lines and prints above it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from marlflow.observe.view import View
 class LiveConsole:
     """Shows the run until `close`, which leaves the last state on screen.
 
-    The clock goes on between reports, once a second. Logging handlers that hold the terminal's streams are led
-    through the view while it is open, so that their lines land above it instead of tearing it.
+    While open, logging handlers on the terminal's streams are redirected so that their lines appear above the view.
     """
 
     def __init__(
@@ -40,21 +39,22 @@ class LiveConsole:
         )
         terminal_streams = (sys.stdout, sys.stderr)
         self._live.start(refresh=True)
+        # Live replaces sys.stdout and sys.stderr when it starts; handlers still hold the originals.
         self._redirected = list(_redirect_logging(terminal_streams))
 
     def report(self, record: MetricsRecord) -> None:
-        """Show this record, with rates since the one before, and with the last evaluation of each policy."""
+        """Show this report with rates since the one before, and each policy's last evaluation."""
         now = with_last_evaluations(self._now, record)
         self._before, self._now, self._shown_at_s = self._now, now, self._clock_s()
         self._live.refresh()
 
     def notice(self, text: str) -> None:
-        """Show a message above the view, where it stays, or once it is closed below; commands in it can be copied."""
+        # Not wrapped, so that a command in it can be copied.
         message = Text(f"{wording.duration(self._run_s())}  {text}", style="bold yellow")
         self._terminal.print(message, soft_wrap=True)
 
     def close(self) -> None:
-        """Draw the last state in full, however long, and give the terminal and the logging handlers back."""
+        """Draw the last state in full and restore the terminal and the logging handlers."""
         if self._is_open:
             self._is_open = False
             self._live.stop()
@@ -62,7 +62,6 @@ class LiveConsole:
                 handler.setStream(stream)
 
     def _run_s(self) -> float:
-        """Seconds since the run began: the last report's time and what has passed since."""
         return (self._now["time_s"] if self._now else 0.0) + self._clock_s() - self._shown_at_s
 
     def _view(self) -> View:
@@ -73,7 +72,7 @@ class LiveConsole:
 
 
 def _redirect_logging(terminal_streams: tuple[Any, Any]) -> Iterator[tuple[logging.StreamHandler[Any], Any]]:
-    """Point every logging handler that writes to the terminal at what now stands in its place; yields what was."""
+    """Redirect logging handlers from the terminal's streams to their replacements; yield the previous streams."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     handlers = {
         handler: None for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers

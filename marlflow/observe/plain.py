@@ -1,4 +1,4 @@
-"""The console of a run whose output is piped: one line per policy and report, as a log file wants it."""
+"""The console for piped output: one line per policy and report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from marlflow.observe import wording
 from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
 
-_RETURN_COLUMNS = len(" 100.00 +- 100.00 at 999,999")  # of an evaluation, after how and against whom it was made
+_RETURN_COLUMNS = len(" 100.00 +- 100.00 at 999,999")
 
 
 class PlainConsole:
-    """Writes lines without colour or cursor movement: what the run is, each report, and how it ended."""
+    """Writes lines without colors or cursor movement: the run's setup, each report, and a summary."""
 
     def __init__(self, info: RunInfo, file: TextIO | None = None) -> None:
         self._file = file or sys.stdout
@@ -24,11 +24,9 @@ class PlainConsole:
         self._write(_opening(info))
 
     def report(self, record: MetricsRecord) -> None:
-        """Write one line for each policy, and one for faults if there are new ones.
-
-        At its end a run may report the env step of the report before again: only the summary has what is new then. A
-        run that failed in its first round has nothing but faults to report.
-        """
+        """Write one line per policy, and one for new faults."""
+        # The last report of a run may repeat an env step: what is new then is in the summary. A run that failed in its
+        # first round, at env step 0, has nothing but faults to report.
         if record["env_steps"] not in (0, None if self._last is None else self._last["env_steps"]):
             self._write_policies(record)
         if record["faults"] != (self._last["faults"] if self._last else {}):
@@ -47,7 +45,6 @@ class PlainConsole:
             self._write(f"{_clock(record)}  {ids[policy]}  {standing}")
 
     def notice(self, text: str) -> None:
-        """Write a message of its own line."""
         self._write(text)
 
     def close(self) -> None:
@@ -58,6 +55,7 @@ class PlainConsole:
 
     def _write(self, line: str) -> None:
         self._file.write(line + "\n")
+        # A pipe is block-buffered; its reader should see each line at once.
         self._file.flush()
 
 
@@ -85,7 +83,6 @@ def _standing(metrics: PolicyMetrics, rate: float | None, evaluated: str) -> str
 
 
 def _evaluated(metrics: PolicyMetrics) -> str:
-    """An evaluation that is new, with its env steps."""
     env_steps = metrics["eval_env_steps"]
     if env_steps is None:
         return wording.UNKNOWN

@@ -1,4 +1,4 @@
-"""What happened between two reports: rates, shares of time, progress to the end, and what a later one leaves out."""
+"""Differences of two reports: rates, time shares, and progress toward the end of the run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import cast
 from marlflow.observe.record import EvaluationMetrics, MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
 
 _RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
+# Totals before the first report.
 _NOTHING = StageMetrics(items=0, rows=0, dropped=0, rows_dropped=0, busy_s=0.0, starved_s=0.0, blocked_s=0.0)
 _NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class StageShares:
-    """Shares of the time between two reports; `busy` exceeds 1 where several calls of a stage were in flight."""
+    """Shares of the time between two reports; `busy` exceeds 1 if calls of a stage overlap."""
 
     busy: float
     starved: float
@@ -25,14 +26,14 @@ class StageShares:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How near the end of the run is: `fraction` in [0, 1], and seconds left at the present speed, where known."""
+    """The run's progress: `fraction` in [0, 1], and the estimated seconds left if known."""
 
     fraction: float
     left_s: float | None
 
 
 def with_last_evaluations(before: MetricsRecord | None, now: MetricsRecord) -> MetricsRecord:
-    """`now`, with the evaluations of `before` where it has no newer ones: a report says only what is new."""
+    """Fill in the evaluations of `before` that `now` lacks: a report contains only new ones."""
     if before is None:
         return now
     policies = {
@@ -49,12 +50,12 @@ def _evaluated_last(before: PolicyMetrics | None, now: PolicyMetrics) -> PolicyM
 
 
 def elapsed_s(before: MetricsRecord | None, now: MetricsRecord) -> float:
-    """Seconds between two records; without a `before`, since the run began."""
+    """Return seconds between two reports, or since the run began."""
     return now["time_s"] - (before["time_s"] if before else 0.0)
 
 
 def updates_per_s(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, float | None]:
-    """Optimiser steps per second of each policy between two records; None if no time has passed."""
+    """Return each policy's optimizer steps per second between two reports; None if no time has passed."""
     seconds = elapsed_s(before, now)
     earlier = before["policies"] if before else {}
     rates: dict[str, float | None] = {}
@@ -65,14 +66,14 @@ def updates_per_s(before: MetricsRecord | None, now: MetricsRecord) -> dict[str,
 
 
 def stage_shares(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, StageShares]:
-    """Where each stage's time went between two records; all 0 if no time has passed."""
+    """Return each stage's time shares between two reports; all 0 if no time has passed."""
     seconds = elapsed_s(before, now)
     earlier = before["stages"] if before else {}
     return {stage: _shares(earlier.get(stage, _NOTHING), metrics, seconds) for stage, metrics in now["stages"].items()}
 
 
 def rollout_shares(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, float]:
-    """How rollout workers shared their time between two records: what it went to, and its share; empty without any."""
+    """Return the rollout workers' time shares by activity between two reports; empty without workers."""
     earlier = before["rollouts"] if before else _NO_ROLLOUTS
     spent = {
         "environments": now["rollouts"]["env_s"] - earlier["env_s"],
@@ -94,7 +95,7 @@ def _shares(before: StageMetrics, now: StageMetrics, seconds: float) -> StageSha
 
 
 def progress(record: MetricsRecord, stop: Mapping[str, float]) -> Progress | None:
-    """Progress to the nearest of the conditions on env steps and time; None if the run has neither."""
+    """Return the progress toward the nearest limit on env steps or time; None if the run has neither."""
     candidates = []
     if stop.get("env_steps"):
         left, speed = stop["env_steps"] - record["env_steps"], record["env_steps_per_s"]
@@ -108,7 +109,7 @@ def progress(record: MetricsRecord, stop: Mapping[str, float]) -> Progress | Non
 
 
 def return_targets(stop: Mapping[str, float]) -> dict[str, float]:
-    """The mean return at which the run ends, by policy."""
+    """Return the mean return at which the run ends, by policy."""
     matches = ((_RETURN_TARGET.fullmatch(condition), value) for condition, value in stop.items())
     return {match[1]: value for match, value in matches if match}
 
@@ -118,4 +119,5 @@ def _fraction(done: float, goal: float) -> float:
 
 
 def _remaining(candidate: Progress) -> float:
+    # An unknown remaining time sorts last.
     return float("inf") if candidate.left_s is None else candidate.left_s

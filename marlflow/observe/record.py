@@ -1,7 +1,6 @@
-"""The metrics record: one object per report, written to `metrics.jsonl` and shown on the console.
+"""The metrics report: one object per report, written to `metrics.jsonl` and shown on the console.
 
-Counts are totals since the run began, over resumes; a rate is the difference of two records. `None` stands for what
-is not known yet (no episode has ended, the policy does not learn), and for evaluations that are no news.
+Counts are totals since the run began, over resumes. None means not known yet, or for evaluations, nothing new.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import TypedDict
 
 
 class EvaluationMetrics(TypedDict):
-    """What the last evaluation says of one policy; in a report, None if an earlier report has said so already."""
+    """One policy's last evaluation; all None if an earlier report contained it."""
 
     eval_return_mean: float | None  # per agent and episode, over the episodes of the evaluation
     eval_return_std: float | None  # the population's standard deviation over these episodes
     eval_team_return_mean: float | None  # per episode: the sum over the policy's agents
     eval_episode_env_steps_mean: float | None
-    eval_episodes: int | None  # in which the policy was evaluated
-    eval_episodes_distinct: int | None  # those of them that differ in anything that was seen, done or received
+    eval_episodes: int | None  # episodes of the evaluation that the policy played
+    eval_episodes_distinct: int | None  # the number of these that differ in any observation, action or reward
     eval_mode: str | None  # how the policies acted: greedy or sampled
     eval_env_steps: int | None  # env steps of the run at which the evaluation was made
     eval_version: int | None  # the policy's version that was evaluated
@@ -28,7 +27,7 @@ class EvaluationMetrics(TypedDict):
 
 
 class PolicyMetrics(EvaluationMetrics):
-    """How one policy stands."""
+    """Metrics of one policy."""
 
     return_mean: float | None  # per agent and episode, over the last 100 training episodes, exploration included
     return_std: float | None  # over these episodes, as eval_return_std
@@ -37,7 +36,7 @@ class PolicyMetrics(EvaluationMetrics):
     episodes: int
     agent_steps_sampled: int
     agent_steps_trained: int  # a row counts as often as it was trained on
-    updates: int  # optimiser steps
+    updates: int  # optimizer steps
     version: int
     staleness_mean: float | None  # versions
     stale_rows_dropped: int  # rows
@@ -48,39 +47,39 @@ class PolicyMetrics(EvaluationMetrics):
 
 
 class AgentMetrics(TypedDict):
-    """How one agent fares."""
+    """Metrics of one agent."""
 
     return_mean: float | None
 
 
 class StageMetrics(TypedDict):
-    """What one stage has done, and where its time went."""
+    """Work and time of one stage."""
 
     items: int
     rows: int
-    dropped: int  # items: by a full queue, behind a plan that has ended, or with a process that died
-    rows_dropped: int  # agent steps of those that a queue dropped
+    dropped: int  # items: by a full queue, after a plan has ended, or with a lost process
+    rows_dropped: int  # agent steps in the items that queues dropped
     busy_s: float
     starved_s: float  # waiting for input
     blocked_s: float  # waiting for room
 
 
 class RolloutMetrics(TypedDict):
-    """Where the time of all rollout workers went, evaluation apart."""
+    """Time spent by all rollout workers, without evaluation."""
 
     env_s: float  # in environments
-    policy_s: float  # in what chooses actions
+    policy_s: float  # in policies
     bookkeeping_s: float  # the rest: recording rows
 
 
 class ObjectStoreMetrics(TypedDict):
-    """What rows and weights take on their way between processes."""
+    """Memory of rows and weights in transit between processes."""
 
-    bytes: int | None  # on all machines; None where nothing leaves the process
+    bytes: int | None  # on all machines; None if the run is one process
 
 
 class MetricsRecord(TypedDict):
-    """One report. Keys that end in `_s` are times, and alone may differ between identical inline runs."""
+    """One report. Only times, whose keys end in `_s`, may differ between identical inline runs."""
 
     time_s: float
     env_steps: int
@@ -88,7 +87,7 @@ class MetricsRecord(TypedDict):
     episodes: int
     episode_env_steps_mean: float | None  # over the last 100 training episodes
     team_return_mean: float | None  # per episode: the sum over all agents, over the last 100 training episodes
-    eval_team_return_mean: float | None  # the same over the last evaluation, in which all policies play together
+    eval_team_return_mean: float | None  # over the last evaluation, in which all policies play together
     env_steps_per_s: float
     policies: Mapping[str, PolicyMetrics]
     agents: Mapping[str, AgentMetrics]
@@ -100,7 +99,7 @@ class MetricsRecord(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """What does not change about a policy: its algorithm's name and the agents that it plays."""
+    """A policy's constant properties: its algorithm's name and its agents."""
 
     algorithm: str
     agents: tuple[str, ...]
@@ -108,9 +107,9 @@ class PolicyInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What does not change about a run.
+    """A run's constant properties.
 
-    `stop` holds the conditions of which any ends the run, by the names of the configuration: `env_steps`, `time_s`
+    `stop` holds the stop conditions by their configuration names, any of which ends the run: `env_steps`, `time_s`
     (seconds), `policies.<id>.return_mean`.
     """
 

@@ -1,4 +1,4 @@
-"""run.log: what is logged while a run lasts, in a file of the run's folder."""
+"""run.log: a run's log messages, in a file in its folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class RunLog(logging.FileHandler):
-    """Writes a log file; a full disk costs lines of it, which is said once, on standard error."""
+    """Writes a log file; when the disk is full, lines are lost, which is reported once on standard error."""
 
     _said = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Called by logging inside an except clause."""
+        # logging calls this inside its except clause.
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
             self._say(error)
@@ -26,7 +26,7 @@ class RunLog(logging.FileHandler):
             super().handleError(record)
 
     def close(self) -> None:
-        """Closes the file; what it still had to write may be lost."""
+        """Close the file; unwritten lines may be lost."""
         try:
             super().close()
         except OSError as error:
@@ -40,9 +40,9 @@ class RunLog(logging.FileHandler):
 
 @contextmanager
 def logged_in(run_dir: Path) -> Iterator[None]:
-    """Appends to the folder's run.log what is logged in here, marlflow's own messages from INFO up.
+    """Append log messages to the folder's run.log, marlflow's own from INFO up.
 
-    Who has set up logging, or has not, sees on the terminal what they would see without it.
+    What the terminal shows does not change, whether logging is configured or not.
     """
     root, own = logging.getLogger(), logging.getLogger("marlflow")
     wanted, level = own.getEffectiveLevel(), own.level
@@ -50,12 +50,12 @@ def logged_in(run_dir: Path) -> Iterator[None]:
     handler.setFormatter(logging.Formatter(_FORMAT))
 
     def is_for_others(record: logging.LogRecord) -> bool:
-        """Messages below the level that marlflow's logger had go to the file alone."""
+        """Send messages below marlflow's former level to the file only."""
         if record.levelno < wanted:
             handler.handle(record)
         return record.levelno >= wanted
 
-    # Without any handler, Python prints warnings to standard error; with ours alone it would not.
+    # Python prints warnings to standard error only while there is no handler, so add that fallback explicitly.
     added = [handler] if root.handlers or logging.lastResort is None else [handler, logging.lastResort]
     for one in added:
         root.addHandler(one)

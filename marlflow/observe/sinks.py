@@ -1,4 +1,4 @@
-"""Where reports go: the protocol, and the sinks that write files."""
+"""The sink protocol for reports, and sinks that write files."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from marlflow.observe.appended import AppendedFile
 from marlflow.observe.record import MetricsRecord
 
 METRICS = "metrics.jsonl"
-"""The file of reports in a run's folder."""
+"""Name of the reports file in a run's folder."""
 
 
 class Sink(Protocol):
-    """What takes reports, in the order of their env steps, until it is closed."""
+    """Takes reports in the order of their env steps until closed."""
 
     def report(self, record: MetricsRecord) -> None:
-        """Take one report. Raises OSError if it cannot be written now: it waits, and is written before the next one."""
+        """Take one report. If it cannot be written now, raises OSError and writes it before the next one."""
 
     def close(self) -> None:
-        """Write out what waits and let go of everything; a second call does nothing. Raises OSError if it is lost."""
+        """Write what waits and release resources; raises OSError if reports are lost. May be called twice."""
 
 
 class JsonlSink:
-    """One JSON object per report and line, on disk as soon as `report` returns.
+    """Writes one JSON object per line and report; NaN and infinities become null.
 
-    Values that JSON cannot say (NaN, infinities) become null. A resumed run says how many reports there were at its
-    checkpoint: those after, which the run is about to make again, are taken out of the file first, and are `dropped`.
+    A resumed run passes the number of reports at its checkpoint; later ones, which it will make again, are first
+    removed, and listed as `dropped`.
     """
 
     def __init__(self, path: Path, reports_before: int | None = None) -> None:
@@ -46,29 +46,29 @@ class JsonlSink:
 
     @property
     def lines(self) -> int:
-        """How many reports the file has."""
+        """Number of reports in the file."""
         return self._lines_before + self._file.written
 
     def report(self, record: MetricsRecord) -> None:
-        """Append one line. Raises TypeError on a value that is no number, text, list or mapping, naming its key."""
+        """Append one line; raises TypeError naming the key of a value that is no number, text, list or mapping."""
         self._file.append(_line(record).encode())
 
     def sync(self) -> None:
-        """Return once what was reported so far is on disk; raises OSError if it cannot be."""
+        """Flush all reports to disk; raises OSError if that fails."""
         self._file.sync()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The reports in a `metrics.jsonl`, oldest first; a last line that was cut off by a crash is left out.
+    """Read the reports in a `metrics.jsonl`, oldest first, without a last line that a crash cut off.
 
-    Raises InvalidInput if there is no such file or another line is not a report.
+    Raises InvalidInput if the file is missing or another line is no report.
     """
     if not path.exists():
         raise InvalidInput([f"{path} does not exist; expected the metrics.jsonl of a run, which log.jsonl=true writes"])
+    # Text after the last newline is empty, or a line that a crash cut off.
     *lines, _cut_off = path.read_text(encoding="utf-8").split("\n")
     records = []
     for number, line in enumerate(lines, 1):
@@ -80,13 +80,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _keep_first_reports(path: Path, count: int) -> tuple[int, list[str]]:
-    """Drops all reports after the first `count`; returns how many are left, and those that were dropped.
-
-    Fewer are left if the file was deleted or cut short since there were so many.
-    """
+    """Truncate the file to its first `count` reports; return how many there are, and the reports removed."""
     lines = path.read_bytes().splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith(b"\n")]  # the last may have been cut off by a crash
-    os.truncate(path, sum(map(len, whole[:count])))  # in place: the disk may be full
+    # A crash may have cut off the last line.
+    whole = [line for line in lines if line.endswith(b"\n")]
+    # Truncated in place, because a full disk has no room for a copy.
+    os.truncate(path, sum(map(len, whole[:count])))
     return len(whole[:count]), [line.decode(errors="replace").rstrip() for line in whole[count:]]
 
 
@@ -95,7 +94,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """`value` in JSON's own types; arrays and scalars of numpy and torch by their `tolist`."""
+    """Convert `value` to JSON types; numpy and torch values by `tolist`."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -112,12 +111,10 @@ def _plain(value: Any, where: str) -> Any:
 
 
 class TensorBoardSink:
-    """Every number of a report as a TensorBoard scalar over env steps: `policies/<id>/...`, `stages/<plan/stage>/...`.
+    """Writes all numbers as TensorBoard scalars over env steps: `policies/...`, `stages/...` and `run/...`.
 
-    Totals of the run are under `run/`. Evaluations stand at the env steps at which they were made. TensorBoard is
-    imported and its file made at the first report. A resumed run passes the env steps of its checkpoint, so that
-    TensorBoard hides what came after it in the earlier file. TensorBoard's own writer is not used: it writes in a
-    thread, which a full disk ends with a traceback.
+    Evaluations are written at the env steps at which they were made. A resumed run passes its checkpoint's env steps,
+    so that TensorBoard hides later points of the earlier file.
     """
 
     def __init__(self, directory: Path, resumed_at_env_steps: int | None = None) -> None:
@@ -126,11 +123,12 @@ class TensorBoardSink:
         self._file: AppendedFile | None = None
 
     def report(self, record: MetricsRecord) -> None:
-        """Write one event that holds all scalars, and one for evaluations that were made before."""
+        """Write one event with all scalars, and one with earlier evaluations."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         opening = self._opening() if self._file is None else b""
         if self._file is None:
+            # TensorBoard's own writer is not used: a full disk ends its thread with a traceback.
             stamp = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
             self._file = AppendedFile(self._directory / f"events.out.tfevents.{stamp}")
         events = [
@@ -140,12 +138,10 @@ class TensorBoardSink:
         self._file.append(opening + b"".join(events))
 
     def close(self) -> None:
-        """Close the event file, if there is one."""
         if self._file is not None:
             self._file.close()
 
     def _opening(self) -> bytes:
-        """What an event file begins with."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         version = _event(file_version="brain.Event:2")
@@ -158,7 +154,6 @@ _NUMBERS = itertools.count()
 
 
 def _event(**fields: Any) -> bytes:
-    """An event as its file has it: with its length and checksums."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -168,7 +163,7 @@ def _event(**fields: Any) -> bytes:
 
 
 def _by_step(record: MetricsRecord) -> dict[int, list[tuple[str, float]]]:
-    """The scalars of a record, by the env steps that they belong to."""
+    """Group a report's scalars by the env steps at which they were measured."""
     evaluated_at = {
         f"policies/{name}/eval_": int(metrics["eval_env_steps"])
         for name, metrics in record["policies"].items()
@@ -183,7 +178,7 @@ def _by_step(record: MetricsRecord) -> dict[int, list[tuple[str, float]]]:
 
 
 def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Each number in a record with its path; what stands at the top is under `run/`; None and text are left out."""
+    """Yield each number in a report with its path; top-level ones are under `run/`, None and text are skipped."""
     for key, value in record.items():
         yield from _leaves(key if isinstance(value, Mapping) else f"run/{key}", value)
 

@@ -1,7 +1,7 @@
-"""When each stage was busy: overlap in numbers, and a timeline to look at.
+"""Busy intervals of stages: their overlap, and a timeline.
 
-The timeline is Chrome's trace event format (the "Trace Event Format" document of the Chromium project), which
-https://ui.perfetto.dev opens.
+The timeline is in Chrome's trace event format (the Chromium project's "Trace Event Format"), for
+https://ui.perfetto.dev
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Seconds during which both stages were busy, and during which each was."""
+    """Seconds during which both stages were busy, and each one."""
 
     both_s: float
     first_busy_s: float
@@ -36,7 +36,7 @@ class Overlap:
 
 
 class Trace:
-    """The last `capacity` intervals of all stages (some 150 bytes each); `dropped` counts the older ones."""
+    """The last `capacity` intervals of all stages (about 150 bytes each); `dropped` counts older ones."""
 
     def __init__(self, capacity: int = 100_000) -> None:
         self._intervals: deque[Interval] = deque(maxlen=capacity)
@@ -44,18 +44,18 @@ class Trace:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """The intervals kept, in the order they were added."""
+        """The stored intervals, in order of addition."""
         return tuple(self._intervals)
 
     def add(self, plan: str, stage: str, began_s: float, ended_s: float) -> None:
-        """Keep one interval; the oldest gives way when there is no more room."""
+        """Store one interval, replacing the oldest if full."""
         if ended_s < began_s:
             raise ValueError(f"stage {stage!r} of plan {plan!r}: ended at {ended_s} s, before it began at {began_s} s")
         self.dropped += len(self._intervals) == self._intervals.maxlen
         self._intervals.append(Interval(plan, stage, began_s, ended_s))
 
     def spans(self, plan: str, stage: str) -> list[Span]:
-        """When this stage worked, in the order added."""
+        """Return a stage's busy times, in order of addition."""
         return [
             (began, ended)
             for its_plan, its_stage, began, ended in self._intervals
@@ -63,7 +63,7 @@ class Trace:
         ]
 
     def overlap_s(self, first: tuple[str, str], second: tuple[str, str]) -> Overlap:
-        """How long two stages, each a (plan, stage), were busy at once and each, over the intervals kept."""
+        """Return how long two stages, each (plan, stage), were busy at once, and each one."""
         a, b = self.spans(*first), self.spans(*second)
         return Overlap(overlap_s(a, b), busy_s(a), busy_s(b))
 
@@ -73,7 +73,7 @@ class Trace:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same time covered, as spans that are sorted and apart; empty spans vanish.
+    """Return the same covered time as sorted, disjoint spans without empty ones.
 
     >>> merged([(4.0, 5.0), (0.0, 2.0), (1.0, 3.0), (3.0, 3.5)])
     [(0.0, 3.5), (4.0, 5.0)]
@@ -90,12 +90,12 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def busy_s(spans: Iterable[Span]) -> float:
-    """Seconds covered by at least one span."""
+    """Return seconds covered by at least one span."""
     return sum(ended - began for began, ended in merged(spans))
 
 
 def overlap_s(first: Iterable[Span], second: Iterable[Span]) -> float:
-    """Seconds covered by both.
+    """Return seconds covered by both.
 
     >>> overlap_s([(0.0, 2.0), (3.0, 4.0)], [(1.0, 3.5)])
     1.5
@@ -104,6 +104,7 @@ def overlap_s(first: Iterable[Span], second: Iterable[Span]) -> float:
     total, i, j = 0.0, 0, 0
     while i < len(a) and j < len(b):
         total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
+        # Advance the span that ends first: the other may overlap the next one too.
         if a[i][1] <= b[j][1]:
             i += 1
         else:
@@ -112,7 +113,7 @@ def overlap_s(first: Iterable[Span], second: Iterable[Span]) -> float:
 
 
 def tracks(spans: Sequence[Span]) -> list[int]:
-    """A track for each span, so that spans on one track never overlap and there are as few tracks as can be.
+    """Assign each span a track so that spans on a track never overlap, with as few tracks as possible.
 
     >>> tracks([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
     [0, 1, 0]
@@ -121,6 +122,7 @@ def tracks(spans: Sequence[Span]) -> list[int]:
     made = 0
     for place in sorted(range(len(spans)), key=lambda index: spans[index]):
         began, ended = spans[place]
+        # Heaps give the track that becomes free first, and the lowest free track.
         while working and working[0][0] <= began:
             heapq.heappush(free, heapq.heappop(working)[1])
         if not free:
@@ -132,10 +134,11 @@ def tracks(spans: Sequence[Span]) -> list[int]:
 
 
 def chrome_events(intervals: Iterable[Interval]) -> list[dict[str, Any]]:
-    """Per plan a process, per stage a thread (more where its calls overlap), times in microseconds from the first."""
+    """Make trace events: a process per plan, a thread per stage and overlapping call, microseconds from the first."""
     by_stage: dict[tuple[str, str], list[Span]] = {}
     for plan, stage, began, ended in intervals:
         by_stage.setdefault((plan, stage), []).append((began, ended))
+    # Clocks start anywhere, so times count from the first interval.
     origin = min((began for spans in by_stage.values() for began, _ in spans), default=0.0)
     processes = {plan: number for number, plan in enumerate(dict.fromkeys(plan for plan, _ in by_stage), 1)}
     events = [_name("process_name", process, 0, plan) for plan, process in processes.items()]

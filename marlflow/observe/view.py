@@ -1,8 +1,7 @@
-"""The live view of a run as one Rich renderable: a header, a table of policies, a table of stages.
+"""The live view as one Rich renderable: a header, a table of policies, a table of stages.
 
-It is a value, made anew from the last two records for each drawing, and fits itself to the terminal: below 110
-columns numbers are short and agents are counted, below 80 some columns go, and from 130 on there are further ones;
-policies and stages that find no room are summed up in one line.
+It adapts to the terminal: numbers are short below 110 columns, columns are left out below 80 and added from 130, and
+rows that do not fit are counted in one line.
 """
 
 from __future__ import annotations
@@ -26,16 +25,17 @@ _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
 _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
 _BAR_COLUMNS = 24
-_EVALUATION_COLUMNS = len("at 100.0k")  # of its heading, so that it takes no room from the others
-# Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and room above for messages.
+_EVALUATION_COLUMNS = len("at 100.0k")
+# Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and space above for messages.
 _ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
+# For a policy that the run's info does not list.
 _NOBODY = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A run as it stands. `clock_s` is the time to show; `rows` is how many the terminal has, None for no limit."""
+    """A snapshot of a run. `clock_s` is the time shown; `rows` is the terminal's height, None for no limit."""
 
     info: RunInfo
     before: MetricsRecord | None
@@ -44,7 +44,6 @@ class View:
     rows: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw as wide as `options` allow."""
         until = f"  {self.info.runtime}, until {wording.stop_phrase(self.info.stop)}"
         yield _line(Text.assemble((self.info.name, "bold"), until))
         if self.now is None:
@@ -82,7 +81,7 @@ def _more(count: int, what: str) -> Iterator[Text]:
 
 
 def _room(rows: int | None, policies: int, stages: int) -> tuple[int, int]:
-    """Rows of each table to show: neither takes more than half of what there is, unless the other leaves it."""
+    """Divide the rows between the tables: neither gets more than half unless the other needs less."""
     if rows is None:
         return policies, stages
     free = max(rows - _ROWS_BESIDE_TABLES, 2 * _FEWEST_ROWS)
@@ -117,7 +116,7 @@ def _empty_table(gap: int) -> Table:
 
 
 def _styles(info: RunInfo, now: MetricsRecord) -> dict[str, str]:
-    """One colour per policy, the same in both tables and in every report."""
+    """Return one color per policy, the same in both tables and in every report."""
     ids = dict.fromkeys((*info.policies, *now["policies"]))
     return {policy: _POLICY_STYLES[place % len(_POLICY_STYLES)] for place, policy in enumerate(ids)}
 
@@ -138,8 +137,6 @@ def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, w
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What a row of the policies' table is made from."""
-
     about: PolicyInfo
     metrics: PolicyMetrics
     updates_per_s: float | None
@@ -149,7 +146,7 @@ _Column: TypeAlias = tuple[str, int, Callable[[_Standing], str]]  # heading, lea
 
 
 def _evaluation(now: MetricsRecord, width: int) -> str:
-    """The heading of evaluation returns: how the policies acted; where there is room, against whom, and when."""
+    """Return the heading of evaluation returns: the mode, and on wide terminals the opponents and env steps."""
     evaluated = [metrics for metrics in now["policies"].values() if metrics["eval_episodes"] is not None]
     modes = sorted({str(metrics["eval_mode"]) for metrics in evaluated})
     steps = max((metrics["eval_env_steps"] or 0 for metrics in evaluated), default=None)
@@ -160,7 +157,7 @@ def _evaluation(now: MetricsRecord, width: int) -> str:
 
 
 def _policy_columns(width: int, evaluation: str) -> list[_Column]:
-    """The columns after the policy's name that fit a terminal of `width` columns."""
+    """Return the columns after the policy's name that fit into `width`."""
     wide = width >= WIDE_COLUMNS
     count = wording.full_count if wide else wording.short_count
     who: list[_Column] = [
@@ -217,16 +214,17 @@ def _stages(
 
 
 def _busiest(now: MetricsRecord, rows: int) -> list[str]:
-    """The stages with the most busy time in all, in the order of the plans; so rows do not jump between reports."""
+    """Return the busiest stages in plan order, by total time, so that rows stay in place between reports."""
     kept = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
     return [name for name in now["stages"] if name in kept]
 
 
 def _share_bar(share: StageShares, ascii_only: bool) -> Text:
-    """Busy, waiting for input and waiting for room as lengths; what is blank was neither (the pace held it)."""
+    """Draw busy, waiting for input and waiting for room as a bar; blank means held back by the pace."""
     glyphs, bar, drawn, end = _SHARE_GLYPHS_ASCII if ascii_only else _SHARE_GLYPHS, Text(), 0, 0.0
     for part, glyph, style in zip((share.busy, share.starved, share.blocked), glyphs, _SHARE_STYLES, strict=True):
         end = min(end + part, 1.0)
+        # Rounding the running total, not each share, keeps the bar's length exact.
         columns = round(end * _BAR_COLUMNS) - drawn
         bar.append(glyph * columns, style)
         drawn += columns

@@ -1,4 +1,4 @@
-"""Numbers, times and agents as short text for a person. ASCII only: a log file may have any encoding."""
+"""Formats numbers, times and agents as short text, in ASCII for log files of any encoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBER_SUFFIX = re.compile(r"_\d+$")
 
 
 def full_count(count: int) -> str:
-    """A count with its thousands apart.
+    """Format a count with thousands separators.
 
     >>> full_count(1234567)
     '1,234,567'
@@ -23,7 +23,7 @@ def full_count(count: int) -> str:
 
 
 def short_count(count: int) -> str:
-    """A count in at most five characters and three digits, rounded down.
+    """Format a count in at most five characters and three digits, rounded down.
 
     >>> [short_count(count) for count in (999, 12_345, 1_999_999, 3_000_000_000)]
     ['999', '12.3k', '1.99M', '3.00G']
@@ -32,12 +32,13 @@ def short_count(count: int) -> str:
         if count >= unit:
             digits = 2 if count < 10 * unit else 1 if count < 100 * unit else 0
             shift = 10**digits
+            # Integer division rounds down: 999,999 must not become 1000k.
             return f"{count * shift // unit / shift:.{digits}f}{suffix}"
     return str(count)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds, with days where there are any.
+    """Format seconds as hours, minutes and seconds, and days if any.
 
     >>> duration(3723.9), duration(90000)
     ('1:02:03', '1d 01:00:00')
@@ -49,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def mean_return(value: float | None) -> str:
-    """A return with two decimals, fewer where it is large.
+    """Format a return with two decimals, none if it is large.
 
     >>> mean_return(-12.3), mean_return(123456.7), mean_return(None)
     ('-12.30', '123,457', '-')
@@ -60,7 +61,7 @@ def mean_return(value: float | None) -> str:
 
 
 def spread(mean: float | None, std: float | None) -> str:
-    """A return and its standard deviation.
+    """Format a return and its standard deviation.
 
     >>> spread(-12.3, 4.0), spread(None, None)
     ('-12.30 +- 4.00', '-')
@@ -69,7 +70,7 @@ def spread(mean: float | None, std: float | None) -> str:
 
 
 def against(opponents: Collection[str]) -> list[str]:
-    """Whom policies were evaluated against; nothing if they played as in training.
+    """Format the opponents of an evaluation, if any.
 
     >>> against(["random"]), against(["random", "bot", "rival"]), against([])
     (['vs random'], ['vs 3 opponents'], [])
@@ -80,7 +81,7 @@ def against(opponents: Collection[str]) -> list[str]:
 
 
 def length(env_steps: float | None) -> str:
-    """The mean length of episodes, in env steps.
+    """Format a mean episode length, in env steps.
 
     >>> length(20.06), length(12345.6), length(None)
     ('20.1', '12,346', '-')
@@ -89,7 +90,7 @@ def length(env_steps: float | None) -> str:
 
 
 def small_number(value: float | None) -> str:
-    """A loss with about three digits, in at most nine characters.
+    """Format a loss with about three digits, in at most nine characters.
 
     >>> [small_number(value) for value in (0.0, 0.01234, -1.5, 123.4, 0.00001, 12345.6, None)]
     ['0', '0.012', '-1.500', '123.4', '1.0e-05', '12,346', '-']
@@ -105,7 +106,7 @@ def small_number(value: float | None) -> str:
 
 
 def speed(per_s: float | None) -> str:
-    """A rate per second.
+    """Format a rate per second.
 
     >>> speed(0.25), speed(34.56), speed(3456.0), speed(0.0), speed(None)
     ('0.25', '34.6', '3,456', '0', '-')
@@ -118,7 +119,7 @@ def speed(per_s: float | None) -> str:
 
 
 def staleness(versions: float | None) -> str:
-    """A mean staleness, in versions.
+    """Format a mean staleness, in versions.
 
     >>> staleness(0.0), staleness(3.44), staleness(None)
     ('0.0', '3.4', '-')
@@ -127,7 +128,7 @@ def staleness(versions: float | None) -> str:
 
 
 def loss_terms(loss: Mapping[str, float]) -> str:
-    """Every term of a loss.
+    """Format all terms of a loss.
 
     >>> loss_terms({"policy": -0.0125, "value": 3.5})
     'policy -0.013, value 3.500'
@@ -136,7 +137,7 @@ def loss_terms(loss: Mapping[str, float]) -> str:
 
 
 def headline_loss(loss: Mapping[str, float]) -> float | None:
-    """The one number to show of a loss where room is short: its `total`, `loss`, or else its first term."""
+    """Return the one number to show of a loss: its `total`, `loss`, or first term."""
     for name in ("total", "loss"):
         if name in loss:
             return loss[name]
@@ -144,13 +145,14 @@ def headline_loss(loss: Mapping[str, float]) -> float | None:
 
 
 def agents_phrase(agents: Sequence[str]) -> str:
-    """Agents in few words: those of one name are counted.
+    """Format agents, counting agents of the same group.
 
     >>> agents_phrase(["adversary_0", "adversary_1", "prey"])
     '2 x adversary, prey'
     """
     stems = [_NUMBER_SUFFIX.sub("", agent) for agent in agents]
     counts = Counter(stems)
+    # Reversed, so that the first agent of each group wins.
     first = dict(zip(reversed(stems), reversed(agents), strict=True))
     return (
         ", ".join(first[stem] if count == 1 else f"{count} x {stem}" for stem, count in counts.items()) or "no agents"
@@ -158,7 +160,7 @@ def agents_phrase(agents: Sequence[str]) -> str:
 
 
 def stop_phrase(stop: Mapping[str, float]) -> str:
-    """When the run ends.
+    """Format the stop conditions.
 
     >>> stop_phrase({"env_steps": 1e6, "policies.prey.return_mean": 5})
     '1,000,000 env steps or a mean return of 5.00 of prey'
@@ -178,7 +180,7 @@ def stop_phrase(stop: Mapping[str, float]) -> str:
 
 
 def faults_phrase(faults: Mapping[str, int]) -> str:
-    """The faults that happened, with their counts; empty if none did.
+    """Format the faults that happened with their counts.
 
     >>> faults_phrase({"workers_lost": 2, "env_errors": 0})
     'workers lost 2'
@@ -187,7 +189,7 @@ def faults_phrase(faults: Mapping[str, int]) -> str:
 
 
 def shares_phrase(shares: Mapping[str, float]) -> str:
-    """What time went to, in per cent.
+    """Format time shares in percent.
 
     >>> shares_phrase({"environments": 0.615, "policies": 0.385})
     'environments 62%, policies 38%'
@@ -196,7 +198,7 @@ def shares_phrase(shares: Mapping[str, float]) -> str:
 
 
 def padded(names: Iterable[str]) -> dict[str, str]:
-    """Names filled with blanks to the length of the longest.
+    """Pad names to the length of the longest.
 
     >>> padded(["prey", "adversary"])
     {'prey': 'prey     ', 'adversary': 'adversary'}

@@ -1,1 +1,1 @@
-"""Networks and what acts with them: actors with parameters, random ones and scripted ones."""
+"""Networks and actors: trained, random and scripted policies."""

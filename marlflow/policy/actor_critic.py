@@ -1,4 +1,4 @@
-"""An actor and a critic of one policy, with torsos of their own or a shared one."""
+"""Actor and critic of one policy, with separate torsos or a shared one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ StochasticActor: TypeAlias = CategoricalActor | GaussianActor
 
 
 class ActorCritic(nn.Module):
-    """`actor` is what is published; `critic` estimates the return of an observation.
+    """Publishes `actor`; `critic` estimates returns.
 
-    With `critic_torso` None the critic reads the features of the actor's torso, and trains it too. With
-    `normalise_returns` its head learns in units that follow the returns (see ReturnScale).
+    With `critic_torso` None the critic shares the actor's torso and trains it too. With `normalise_returns` the
+    critic's head is normalized by Pop-Art (see ReturnScale).
     """
 
     def __init__(
@@ -46,29 +46,29 @@ class ActorCritic(nn.Module):
         self.layers = _layers_of(self)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """The actor's outputs [N, ...] and the values [N] of `obs` [N, ...]."""
+        """Return the actor's outputs [N, ...] and the values [N] of `obs` [N, ...]."""
         if self.critic_torso is not None:
             return self.actor(obs), self.critic(obs)
         features = self.actor.torso(obs)
         return self.actor.head(features), in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
     def critic(self, obs: Tensor) -> Tensor:
-        """The values [N] of `obs` [N, ...]."""
+        """Return the values [N] of `obs` [N, ...]."""
         torso = self.actor.torso if self.critic_torso is None else self.critic_torso
         return in_units_of(self.returns, through(torso, self.critic_head, obs).squeeze(-1))
 
     def value_error(self, squared: Tensor) -> Tensor:
-        """Squared errors of values, any shape, in the squared units in which the critic learns."""
+        """Convert squared value errors of any shape to the squared units of the critic's head."""
         return squared if self.returns is None else squared / self.returns.variance
 
 
 def stochastic_actor(spaces: Spaces, torso: TorsoConfig, generator: torch.Generator) -> StochasticActor:
-    """The actor that fits the action space; raises ConfigInvalid if there is none."""
+    """Build the actor that fits the action space; raises ConfigInvalid if none does."""
     return stochastic_head(spaces, *build_torso(spaces, torso, generator), generator)
 
 
 def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: torch.Generator) -> StochasticActor:
-    """As `stochastic_actor`, behind a `body` that gives [N, features]."""
+    """Build the actor of `stochastic_actor` on a given `body`, which outputs [N, features]."""
     if isinstance(spaces.action, gym.Discrete):
         return CategoricalActor(body, features, spaces.num_actions, generator)
     if isinstance(spaces.action, gym.Box):
@@ -77,17 +77,17 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
 
 
 class DensePass:
-    """A forward pass of an ActorCritic outside autograd, whose gradients `pull` writes in closed form.
+    """Forward pass of an ActorCritic without autograd; `pull` writes the gradients in closed form.
 
-    It can be made where `DensePass.fits(module)`: Discrete actions, fully connected torsos, on a CPU, and a `.grad`
-    for each parameter to write into.
+    Use it only if `DensePass.fits(module)`: Discrete actions, fully connected torsos, on a CPU, with a `.grad` for each
+    parameter.
     """
 
     __slots__ = ("_actor", "_critic", "_layers", "_shared", "logits", "value")
 
     @staticmethod
     def fits(module: ActorCritic) -> bool:
-        """Whether `module` is of the kind that this is for."""
+        """Return whether `module` can be run this way."""
         return module.layers is not None and module.layers.actor.take_gradients
 
     def __init__(self, module: ActorCritic, obs: Tensor) -> None:
@@ -100,17 +100,18 @@ class DensePass:
         self.logits, self.value = self._actor[-1], self._critic[-1].squeeze(-1)
 
     def pull(self, d_logits: Tensor, d_value: Tensor) -> None:
-        """Writes the gradient of every parameter, from those by `logits` [N, A] and by `value` [N]."""
+        """Write every parameter's gradient, given those of `logits` [N, A] and `value` [N]."""
         layers = self._layers
         by_logits = layers.actor.pull(d_logits, self._actor)
         by_value = layers.critic.pull(d_value.unsqueeze(-1), self._critic)
         if layers.shared is not None and self._shared is not None:
+            # Layers.pull stops before the first layer's weights; a shared torso needs the gradient on the other side.
             by_features = torch.mm(by_logits, layers.actor.parameters[0])
             layers.shared.pull(by_features.addmm_(by_value, layers.critic.parameters[0]), self._shared)
 
 
 class ActorCriticLayers(NamedTuple):
-    """An ActorCritic as plain layers: those of the shared torso, if there is one, then the actor's and the critic's."""
+    """An ActorCritic as plain layers: the shared torso, if any, then the actor's and the critic's own layers."""
 
     shared: Layers | None
     actor: Layers
@@ -118,8 +119,9 @@ class ActorCriticLayers(NamedTuple):
 
 
 def _layers_of(module: ActorCritic) -> ActorCriticLayers | None:
-    # Exactly these classes: one derived from them may compute something else.
+    # Exact types: a subclass may compute something else.
     actor, critic_torso = module.actor, module.critic_torso
+    # Pop-Art rescales the critic's output, which the closed-form backward pass does not know.
     if module.returns is not None:
         return None
     if type(module) is not ActorCritic or type(actor) is not CategoricalActor or type(actor.torso) is not Dense:

@@ -1,7 +1,6 @@
-"""A policy that adapts to the task of each copy of its environment, by gradient steps of its own parameters.
+"""Actors that adapt to a task by gradient steps on their own parameters (MAML), separately per environment.
 
-Between its learner's publishes it has for each copy parameters of its own, and acts for all copies in one pass. Finn et
-al., "Model-agnostic meta-learning", 2017, https://arxiv.org/abs/1703.03400, algorithm 3, lines 5 to 8.
+Finn et al., "Model-agnostic meta-learning", 2017, https://arxiv.org/abs/1703.03400, algorithm 3, lines 5 to 8.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
 
 @runtime_checkable
 class AdaptingActor(WeightedActor, Protocol):
-    """An actor that changes between the phases of a collect: `inner_steps` times, for each copy apart.
+    """An actor that adapts `inner_steps` times per collection, separately for each environment.
 
     actor.restart(); ...; actor.adapt(copies, rows); ...; actor.restart()
     """
@@ -34,16 +33,16 @@ class AdaptingActor(WeightedActor, Protocol):
     """Inner steps since the last restart."""
 
     def restart(self) -> None:
-        """Forgets all adaptation: every copy has what was published."""
+        """Discard all adaptation: every environment uses the published parameters again."""
         ...
 
     def adapt(self, copies: Array, rows: Mapping[str, Array]) -> None:
-        """One inner step of each of `copies` [C] on its own rows, [C, R, ...]; the other copies stay as they are."""
+        """Take one inner step in each environment of `copies` [C] on its own rows, [C, R, ...]."""
         ...
 
 
 class FlatNetwork:
-    """A network of Discrete actions as a differentiable function of flat parameters, of several at once."""
+    """A network of Discrete actions as a differentiable function of flat parameters, batched over tasks."""
 
     def __init__(self, network: CategoricalActor) -> None:
         self._network = network
@@ -53,14 +52,14 @@ class FlatNetwork:
         self._sizes = [parameter.numel() for parameter in self._ordered]
         learns = [torch.full((parameter.numel(),), float(parameter.requires_grad)) for parameter in self._ordered]
         self.learns = torch.cat(learns)
-        """1 for each number that gradients change, 0 for those that only stand beside, [P]."""
+        """1 for each trainable number, 0 for the others, [P]."""
 
     def parameters(self) -> Tensor:
-        """Those that the network has now, [P]; gradients flow back to them."""
+        """Return the network's current parameters, [P]; gradients flow back to them."""
         return torch.cat([parameter.reshape(-1) for parameter in self._ordered])
 
     def __call__(self, parameters: Tensor, obs: Tensor) -> Tensor:
-        """Logits [T, N, A] of `obs` [T, N, ...], each of the T by parameters [T, P] of its own."""
+        """Return logits [T, N, A] of `obs` [T, N, ...], each of the T tasks with its row of `parameters` [T, P]."""
         logits: Tensor = vmap(self._logits)(parameters, obs)
         return logits
 
@@ -71,21 +70,21 @@ class FlatNetwork:
         return logits
 
     def log_prob(self, parameters: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """Log-probabilities [T, N] of the actions in `rows`, [T, N, ...]."""
+        """Return log-probabilities [T, N] of the actions in `rows`, [T, N, ...]."""
         logits = self(parameters, rows["obs"])
         return log_prob_and_entropy(logits, rows["action"], rows.get("action_mask"))[0]
 
 
 class Step(Protocol):
-    """How parameters [T, P] change by rows [T, N, ...] of a task each."""
+    """An inner update of parameters [T, P] on one batch of rows [T, N, ...] per task."""
 
     def __call__(self, network: FlatNetwork, parameters: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """The parameters after it."""
+        """Return the updated parameters."""
         ...
 
 
 class AdaptedActor:
-    """Acts as `network` does, from `adapt` to `restart` with parameters of each copy's own, changed by `step`."""
+    """Acts with `network`; after `adapt` each environment has its own parameters, updated by `step`."""
 
     def __init__(self, network: CategoricalActor, inner_steps: int, step: Step) -> None:
         self.network, self.inner_steps, self._step = network, inner_steps, step
@@ -93,18 +92,16 @@ class AdaptedActor:
         self.restart()
 
     def restart(self) -> None:
-        """Forgets all adaptation: every copy has what was published."""
         self.taken = 0
         self._adapted: dict[int, Tensor] = {}
         self._seating: _Seating | None = None
 
     def parameters_of(self, copy: int) -> Tensor:
-        """What acts in a copy now, [P]."""
+        """Return the parameters that act in an environment now, [P]."""
         adapted = self._adapted.get(copy)
         return self._function.parameters().detach() if adapted is None else adapted
 
     def adapt(self, copies: Array, rows: Mapping[str, Array]) -> None:
-        """One inner step of each of `copies` [C] on its own rows, [C, R, ...]; the other copies stay as they are."""
         self.taken += 1
         self._seating = None
         if not len(copies):
@@ -116,11 +113,11 @@ class AdaptedActor:
         self._adapted |= dict(zip(copies.tolist(), after, strict=True))
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """Samples an action per row by the parameters of its copy, or takes the most likely one when greedy."""
         if not self._adapted:
             return self.network.act(obs, action_mask, memory, mode, generator)
         seating = self._seated(generator.copies)
-        with torch.enable_grad():  # without it layers would leave torch for numpy, which knows no stacked parameters
+        # With gradients off, Dense computes in numpy, which cannot be vectorized over stacked parameters.
+        with torch.enable_grad():
             by_copy = self._function(seating.parameters, seating.spread(obs))
         logits = as_array(by_copy.detach())[seating.copy, seating.place]
         action, logp = sample(logits, action_mask, generator.uniform() if mode != "greedy" else None)
@@ -129,6 +126,7 @@ class AdaptedActor:
     def _seated(self, copies: Array) -> _Seating:
         if self._seating is None or not np.array_equal(self._seating.copies, copies):
             numbers, copy, counts = np.unique(copies, return_inverse=True, return_counts=True)
+            # Rows of one environment get consecutive places, so that all fit into a dense [C, R] layout.
             place = np.empty(len(copy), np.int64)
             place[np.argsort(copy, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
             stacked = torch.stack([self.parameters_of(number) for number in numbers.tolist()])
@@ -136,23 +134,22 @@ class AdaptedActor:
         return self._seating
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of an adapted actor is scheduled."""
+        # No setting of this actor is scheduled.
+        pass
 
     def flat(self) -> Array:
-        """A copy of all published parameters, in flat order, as one float32 vector."""
         return self.network.flat()
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all published parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         self.network.load_flat(flat)
         self.restart()
 
 
 @dataclass(frozen=True, slots=True)
 class _Seating:
-    """The rows of `copies` [N] as those of each copy lie side by side: at `copy` [N] and `place` [N] of [C, R].
+    """Where each of N rows goes in a dense [C, R] layout with one line per environment: at `copy` [N] and `place` [N].
 
-    `parameters` [C, P] are those of each copy.
+    `copies` [N] are the rows' environments, `parameters` [C, P] their parameters.
     """
 
     copies: Array
@@ -162,7 +159,7 @@ class _Seating:
     parameters: Tensor
 
     def spread(self, rows: Array) -> Tensor:
-        """`rows` [N, ...] as [C, R, ...], with zeros between."""
+        """Scatter `rows` [N, ...] into [C, R, ...], zero where empty."""
         laid = np.zeros((len(self.parameters), self.most, *rows.shape[1:]), rows.dtype)
         laid[self.copy, self.place] = rows
         return torch.from_numpy(laid)

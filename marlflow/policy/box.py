@@ -1,4 +1,4 @@
-"""Coordinates of a bounded Box in which every component of an action is in [-1, 1], as a tanh gives it."""
+"""Rescaling between a bounded Box and [-1, 1], the range of a tanh policy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from marlflow.policy.tensors import as_tensor
 
 
 class BoxCoordinates(nn.Module):
-    """Between actions in [-1, 1], [N, D], and those of a Box, [N, *shape].
+    """Converts actions between [-1, 1], [N, D], and a Box, [N, *shape].
 
-    `size` is D; `log_volume` is by how much a log-density in the Box is below that in [-1, 1], in nats. Raises
-    ConfigInvalid for a Box that is not bounded, or that has a component with only one value.
+    `size` is D; `log_volume`, in nats, is subtracted from log-densities in [-1, 1] to get those in the Box. Raises
+    ConfigInvalid for a Box with a `box_problem`.
     """
 
     centre: Tensor
@@ -36,18 +36,19 @@ class BoxCoordinates(nn.Module):
         self.register_buffer("scale", torch.from_numpy(self._scale), persistent=False)
 
     def within(self, action: Tensor) -> Tensor:
-        """Actions of the `action` column, [N, *shape], as [N, D] in [-1, 1]."""
+        """Rescale actions of the `action` column, [N, *shape], to [N, D] in [-1, 1]."""
         flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
         return (flat - self.centre) / self.scale
 
     def in_box(self, action: Array) -> Array:
-        """Actions [N, D] in [-1, 1] as they go into the `action` column, float32 [N, *shape]; none out of bounds."""
+        """Rescale actions [N, D] in [-1, 1] to the `action` column, float32 [N, *shape], clipped to the bounds."""
+        # Rounding may leave the bounds by one unit in the last place, hence the clipping.
         rounded: Array = np.minimum(np.maximum(self._centre + self._scale * action, self._low), self._high)
         return rounded.reshape(len(action), *self._shape)
 
 
 def box_problem(space: spaces.Space[object]) -> str | None:
-    """Why actions in [-1, 1] have no place in `space`; None where they have."""
+    """Return why `space` cannot be rescaled to [-1, 1], or None if it can."""
     if not isinstance(space, spaces.Box):
         return f"it needs a Box of actions, not {space}"
     if not space.is_bounded():
@@ -58,5 +59,5 @@ def box_problem(space: spaces.Space[object]) -> str | None:
 
 
 def normals(generator: RowRandom, size: int, device: str | None) -> Tensor:
-    """Standard normal numbers, float32 [N, size], the next `size` draws of each row's stream."""
+    """Draw standard normal numbers, float32 [N, size], `size` from each row's stream."""
     return as_tensor(np.stack([generator.normal() for _ in range(size)], axis=-1).astype(np.float32), device)

@@ -1,7 +1,4 @@
-"""Several critics that learn the same values from different beginnings: of an observation and an action, or of all.
-
-Two of them and the least of their values is what Fujimoto et al. (2018, arXiv:1802.09477) found against overestimation.
-"""
+"""Ensembles of critics, of an observation and one action (Box) or all actions (Discrete)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from marlflow.policy.torso import MLP, NestedTorsoConfig, TorsoConfig, build_tor
 
 
 class ActionCritics(nn.Module):
-    """Critics of an observation and all Discrete actions."""
+    """Critics that value all Discrete actions of an observation."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, count: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -30,13 +27,13 @@ class ActionCritics(nn.Module):
             self.heads.append(linear(features, spaces.num_actions, 1.0, generator))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Values [K, N, A] of `obs` [N, ...]."""
+        """Return values [K, N, A] of `obs` [N, ...]."""
         critics = zip(self.torsos, self.heads, strict=True)
         return torch.stack([through(torso, cast(nn.Linear, head), obs) for torso, head in critics]).float()
 
 
 class BoxCritics(nn.Module):
-    """Critics of an observation and an action of a Box, whose components are in [-1, 1]."""
+    """Critics of an observation and a Box action with components in [-1, 1]."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, count: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -47,32 +44,32 @@ class BoxCritics(nn.Module):
             self.heads.append(linear(features, 1, 1.0, generator))
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values [K, N] of `obs` [N, ...] and `action` [N, D]."""
+        """Return values [K, N] of `obs` [N, ...] and `action` [N, D]."""
         critics = zip(self.joins, self.heads, strict=True)
         return torch.stack([head(join(obs, action)).squeeze(-1) for join, head in critics]).float()
 
     def first(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The first critic's values alone, [N]."""
+        """Return the first critic's values, [N]."""
         value: Tensor = self.heads[0](self.joins[0](obs, action)).squeeze(-1)
         return value.float()
 
 
 class EarlyJoin(nn.Module):
-    """A torso over the numbers of the observation and of the action, side by side."""
+    """A torso over the concatenated observation and action."""
 
     def __init__(self, torso: nn.Module, rows: NormalisedRows | None) -> None:
         super().__init__()
         self.torso, self.rows = torso, rows
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Features [N, F] of `obs` [N, ...] and `action` [N, D]."""
+        """Return features [N, F] of `obs` [N, ...] and `action` [N, D]."""
         seen = as_rows(obs) if self.rows is None else self.rows(obs)
         features: Tensor = self.torso(torch.cat((seen, action), 1))
         return features
 
 
 class LateJoin(nn.Module):
-    """A torso over the observation, and one layer over what it found and the action."""
+    """A torso over the observation, then one layer over its features and the action."""
 
     def __init__(self, torso: nn.Module, features: int, action_size: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -80,13 +77,12 @@ class LateJoin(nn.Module):
         self.layer = Dense([features + action_size, features], "relu", generator)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Features [N, F] of `obs` [N, ...] and `action` [N, D]."""
         features: Tensor = self.layer(torch.cat((self.torso(obs).float(), action), 1))
         return features
 
 
 def _build_join(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
-    """Early where the observation is a vector, late where a torso has to look at its parts, or at an image."""
+    """Concatenate first if the observation is a vector; run the torso first for images and nested observations."""
     layout, size = spaces.layout(), int(torch.Size(spaces.action_shape).numel())
     assert isinstance(spaces.action, gym.Box)
     vector = layout.form == "flat" or (layout.form == "plain" and len(layout.shape) <= 1)
@@ -94,7 +90,7 @@ def _build_join(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) 
         numbers = sum(leaf.size for leaf in layout.leaves)
         rows = None
         if isinstance(model, MLP) and model.normalise_observations:
-            # Actions are within -1 and 1 as they are.
+            # Normalize only the observation: actions are in [-1, 1] already.
             rows, model = NormalisedRows(numbers), replace(model, normalise_observations=False)
         torso, features = model.build((numbers + size,), generator)
         return EarlyJoin(torso, rows), features

@@ -1,8 +1,6 @@
-"""Fully connected layers: differentiable as any module, and with their backward pass in closed form.
+"""Fully connected layers, with a closed-form backward pass for small networks on a CPU.
 
-A small network on a CPU spends most of its time between kernels: autograd costs more than the arithmetic, and torch's
-tanh takes some processors six times as long as numpy's. So where no gradient is wanted, or where a loss knows its own
-(`forward_layers`, then `backward_layers`), autograd is left out. The tests hold the two against each other.
+There autograd costs more than the arithmetic, and torch's tanh up to six times numpy's. Tests compare both paths.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from torch.nn import functional
 
 Activation: TypeAlias = Literal["tanh", "relu"]
 
-# In place: the result is all that the backward pass of either needs.
+# In place, because either backward pass needs only the result.
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
 _GAIN = math.sqrt(2.0)
 _TANH_BACKWARD: Callable[[Tensor, Tensor], Tensor] = torch.ops.aten.tanh_backward
@@ -27,27 +25,28 @@ _THRESHOLD_BACKWARD: Callable[[Tensor, Tensor, float], Tensor] = torch.ops.aten.
 
 
 class Dense(nn.Module):
-    """Fully connected layers, each with the activation, over the flattened observation."""
+    """Fully connected layers, each with an activation, over the flattened observation."""
 
     def __init__(self, sizes: Sequence[int], activation: Activation, generator: torch.Generator) -> None:
         super().__init__()
         layers = [linear(inputs, outputs, _GAIN, generator) for inputs, outputs in pairwise(sizes)]
         self.layers = nn.ModuleList(layers)
         self.activation = activation
-        # The same parameters, found without nn.Module's attribute search.
+        # A plain list avoids the cost of nn.Module's attribute lookup.
         self.in_order = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Features [N, F] of `obs` [N, ...]."""
+        """Return features [N, F] of `obs` [N, ...]."""
         if not torch.is_grad_enabled():
             return forward_layers(as_rows(obs), self.in_order, self.activation, len(self.layers))[-1]
         x = as_rows(obs)
-        for layer in self.layers:  # not `in_order`: for a while the layers may have other parameters (torch.func)
+        # Not `in_order`: torch.func.functional_call swaps the layers' parameters temporarily.
+        for layer in self.layers:
             x = _ACTIVATIONS[self.activation](layer(x))
         return x
 
     def through(self, obs: Tensor, head: nn.Linear) -> Tensor:
-        """`head(self(obs))`."""
+        """Return `head(self(obs))`, without autograd if gradients are off."""
         if torch.is_grad_enabled():
             return functional.linear(self(obs), head.weight, head.bias)
         parameters = [*self.in_order, head.weight, head.bias]
@@ -55,13 +54,13 @@ class Dense(nn.Module):
 
 
 def through(torso: nn.Module, head: nn.Linear, obs: Tensor) -> Tensor:
-    """`head(torso(obs))`, at less cost where the torso knows how."""
+    """Return `head(torso(obs))` by the faster way if the torso has one."""
     outputs: Tensor = torso.through(obs, head) if type(torso) is Dense else head(torso(obs))
     return outputs
 
 
 def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """A fully connected layer with orthogonal weights of `gain` and zero biases."""
+    """Build a linear layer with orthogonal weights of `gain` and zero biases."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain, generator)
     nn.init.zeros_(layer.bias)
@@ -69,7 +68,7 @@ def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -
 
 
 def as_rows(obs: Tensor) -> Tensor:
-    """Observations of any shape and dtype as float32 [N, D]."""
+    """Flatten observations of any shape and dtype to float32 [N, D]."""
     x = obs if obs.dtype == torch.float32 else obs.float()
     if x.dim() == 2:
         return x
@@ -77,9 +76,9 @@ def as_rows(obs: Tensor) -> Tensor:
 
 
 def forward_layers(x: Tensor, parameters: Sequence[Tensor], activation: Activation, activated: int) -> list[Tensor]:
-    """`x` [N, D] and the output of each layer after it, outside autograd.
+    """Return `x` [N, D] and each layer's output, without autograd.
 
-    `parameters` are weight and bias of each layer in turn; the first `activated` layers have the activation.
+    `parameters` are each layer's weight and bias in turn; only the first `activated` layers have the activation.
     """
     values = [x]
     for index in range(len(parameters) // 2):
@@ -93,10 +92,9 @@ def forward_layers(x: Tensor, parameters: Sequence[Tensor], activation: Activati
 def backward_layers(
     grad: Tensor, values: Sequence[Tensor], parameters: Sequence[Tensor], activation: Activation, activated: int
 ) -> Tensor:
-    """Writes (not adds) the gradient of each parameter into its `.grad`, outside autograd.
+    """Write (not add) each parameter's `.grad`, without autograd; `values` is the result of `forward_layers`.
 
-    `grad` [N, F] is the gradient by the last output, `values` what `forward_layers` returned. Returns the gradient by
-    the first layer's output before its activation, [N, F]; times that layer's weights it is the gradient by `x`.
+    Takes the gradient of the last output, [N, F], and returns that of the first layer's output before its activation.
     """
     for index in range(len(values) - 2, -1, -1):
         weight, bias = parameters[2 * index], parameters[2 * index + 1]
@@ -113,6 +111,7 @@ def _activate(x: Tensor, activation: Activation) -> None:
     if activation == "relu":
         x.relu_()
     elif x.device.type == "cpu" and x.dtype == torch.float32:
+        # numpy's tanh writes into the tensor's own memory.
         array = x.numpy()
         np.tanh(array, out=array)
     else:
@@ -124,7 +123,7 @@ def _activation_backward(grad: Tensor, output: Tensor, activation: Activation) -
 
 
 def _write_weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> None:
-    # The same product either way; the matrix library is three times as fast with the narrow factor in front.
+    # Both branches compute the same product; BLAS is three times as fast with the narrow factor first.
     if x.shape[1] < grad.shape[1]:
         assert weight.grad is not None
         weight.grad.copy_(torch.mm(x.t(), grad).t())
@@ -133,7 +132,7 @@ def _write_weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> None:
 
 
 class Layers:
-    """The layers of a torso, a head, or both, to be run outside autograd."""
+    """The layers of a torso, a head, or both, run without autograd."""
 
     __slots__ = ("_activated", "_activation", "parameters")
 
@@ -146,14 +145,14 @@ class Layers:
 
     @property
     def take_gradients(self) -> bool:
-        """Whether there is a `.grad` to write into, on a CPU, and nothing is to be cast."""
+        """Whether gradients can be written: `.grad` exists on a CPU, and autocast is off."""
         first = self.parameters[0]
         return first.grad is not None and first.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def run(self, x: Tensor) -> list[Tensor]:
-        """`x` [N, D] and the output of each layer after it; see `forward_layers`."""
+        """Return `x` [N, D] and each layer's output; see `forward_layers`."""
         return forward_layers(x, self.parameters, self._activation, self._activated)
 
     def pull(self, grad: Tensor, values: Sequence[Tensor]) -> Tensor:
-        """Writes the parameters' gradients; see `backward_layers`."""
+        """Write the parameters' gradients; see `backward_layers`."""
         return backward_layers(grad, values, self.parameters, self._activation, self._activated)

@@ -1,7 +1,6 @@
-"""A policy over a bounded Box without chance, but for Gaussian noise while it explores.
+"""Deterministic policy over a bounded Box, with Gaussian exploration noise (DDPG, TD3).
 
-Lillicrap et al., 2016, arXiv:1509.02971, whose noise remembers; Fujimoto et al., 2018, arXiv:1802.09477, found that
-independent noise does as well.
+Lillicrap et al., 2016, arXiv:1509.02971; independent noise as in Fujimoto et al., 2018, arXiv:1802.09477.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 
 
 class DeterministicActor(nn.Module):
-    """A torso with a linear head and a tanh; `exploration_noise` comes from the schedule of that name.
+    """A torso with a linear head and a tanh.
 
-    It is the standard deviation of the noise, where every component of the action is in [-1, 1].
+    The schedule `exploration_noise` is the standard deviation of the noise, in coordinates where every action component
+    is in [-1, 1]. `behaviour_logp` is NaN.
     """
 
     def __init__(
@@ -45,33 +45,29 @@ class DeterministicActor(nn.Module):
         self.device: str | None = None
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Actions [N, D] in [-1, 1] for `obs` [N, ...]."""
+        """Return actions [N, D] in [-1, 1] for `obs` [N, ...]."""
         return torch.tanh(through(self.torso, self.head, obs).float())
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """An action per row, with noise when exploring, clipped to the box; of unknown likelihood (NaN)."""
         with torch.inference_mode():
             action = self(as_tensor(obs, self.device))
             if mode == "explore" and self.exploration_noise > 0.0:
                 action = action + self.exploration_noise * normals(generator, self.box.size, self.device)
         chosen = as_array(action)
+        # The sum is NaN or infinite if any entry is: cheaper than testing each.
         if not np.isfinite(chosen.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not finite")
         return Acted(self.box.in_box(chosen), np.full(len(obs), np.nan, np.float32), memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes `exploration_noise`."""
         self.exploration_noise = float(values.get("exploration_noise", self.exploration_noise))
 
     def move_to(self, device: str) -> None:
-        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
         self.to(device)
         self.device = None if device == "cpu" else device
 
     def flat(self) -> Array:
-        """A copy of all parameters, in their order, as one float32 vector."""
         return read_flat(self)
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         write_flat(self, flat)

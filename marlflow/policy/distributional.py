@@ -1,4 +1,4 @@
-"""Action values as distributions over fixed atoms (C51: Bellemare et al., 2017, arXiv:1707.06887)."""
+"""Distributional Q-network over fixed atoms (C51: Bellemare et al., 2017, arXiv:1707.06887)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class AtomsHead(nn.Module):
-    """Logits of `support` [K] for each action; as a module, the expected values, so that a QActor acts on them.
+    """Logits of the atoms `support` [K] per action; called as a module it returns expected values, as a QActor needs.
 
-    `dueling` has a stream for the state and one for the actions, centred over them (Hessel et al., 2018,
-    arXiv:1710.02298, section "The integrated agent").
+    `dueling` adds a state stream and centers the action stream (Hessel et al., 2018, arXiv:1710.02298, section "The
+    integrated agent").
     """
 
     support: Tensor
@@ -32,7 +32,7 @@ class AtomsHead(nn.Module):
         self.advantage = linear(features, num_actions * atoms, 1.0, generator)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Logits [N, A, K] of `features` [N, F]."""
+        """Return logits [N, A, K] of `features` [N, F]."""
         advantage: Tensor = self.advantage(features).unflatten(-1, (-1, len(self.support)))
         if self.state is None:
             return advantage
@@ -40,16 +40,15 @@ class AtomsHead(nn.Module):
         return state + (advantage - advantage.mean(1, keepdim=True))
 
     def expected(self, logits: Tensor) -> Tensor:
-        """Values [N, A] of `logits` [N, A, K]."""
+        """Return values [N, A] of `logits` [N, A, K]."""
         return logits.softmax(-1) @ self.support
 
     def forward(self, features: Tensor) -> Tensor:
-        """Action values [N, A] of `features` [N, F]."""
         return self.expected(self.logits(features))
 
 
 class DistributionalQNetwork(nn.Module):
-    """What a C51 learner learns: all of it is published to `actor`. `atoms` of them lie from `low` to `high`."""
+    """The network of a C51 learner, with `atoms` atoms from `low` to `high`; publishes `actor`."""
 
     def __init__(
         self, spaces: Spaces, torso: TorsoConfig, dueling: bool, atoms: int, low: float, high: float, seed: int
@@ -62,14 +61,12 @@ class DistributionalQNetwork(nn.Module):
 
     @property
     def head(self) -> AtomsHead:
-        """What turns features into distributions."""
         return cast(AtomsHead, self.actor.head)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Action values [N, A] of `obs` [N, ...]."""
         q: Tensor = self.actor(obs)
         return q
 
     def logits(self, obs: Tensor) -> Tensor:
-        """Logits of each action's atoms, [N, A, K], of `obs` [N, ...]."""
+        """Return logits of each action's atoms, [N, A, K], of `obs` [N, ...]."""
         return self.head.logits(self.actor.torso(obs))

@@ -1,9 +1,8 @@
-"""A policy over Box actions: a Gaussian whose samples are clipped to the box.
+"""Gaussian policy over a Box, with samples clipped to the box.
 
-The Gaussian lives in coordinates in which a bounded component of the box is [-1, 1], and its standard deviation does
-not depend on the observation. What is stored is the clipped action, and its likelihood is exact: a density inside the
-box, and at a bound the whole mass beyond it (Fujita and Maeda, "Clipped action policy gradient", ICML 2018,
-arXiv:1802.07564). So the learner recomputes from the stored action what the actor reported.
+Bounded components are rescaled to [-1, 1]; the standard deviation does not depend on the observation. The clipped
+action's likelihood is exact: a density inside the box, and at a bound the whole mass beyond it (Fujita and Maeda,
+"Clipped action policy gradient", ICML 2018, arXiv:1802.07564).
 """
 
 from __future__ import annotations
@@ -28,7 +27,10 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class GaussianActor(nn.Module):
-    """A torso with a linear head for the means, and one free log standard deviation per component of the action."""
+    """A torso with a linear head for the means, and one free log standard deviation per action component.
+
+    Greedy actions are the mean, with the log-probability of sampling it.
+    """
 
     centre: Tensor
     scale: Tensor
@@ -41,6 +43,7 @@ class GaussianActor(nn.Module):
         self.device: str | None = None
         low, high = box.low.astype(np.float32).ravel(), box.high.astype(np.float32).ravel()
         bounded = np.isfinite(low) & np.isfinite(high)
+        # Halve before adding: the sum of two large bounds could overflow float32.
         centre = np.where(bounded, 0.5 * np.where(bounded, low, 0.0) + 0.5 * np.where(bounded, high, 0.0), 0.0)
         scale = np.where(bounded, np.where(bounded, high, 0.0) - centre, 1.0)
         for name, value in {"low": low, "high": high, "centre": centre, "scale": scale}.items():
@@ -50,15 +53,15 @@ class GaussianActor(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(len(low)))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Means [N, D] of `obs` [N, ...], in the coordinates of the box."""
+        """Return means [N, D] of `obs` [N, ...], rescaled."""
         return through(self.torso, self.head, obs)
 
     def log_prob_and_entropy(self, mean: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of the clipped `action` [N, *shape], and of the unclipped Gaussian, [N] each, in nats; a Box has no mask."""
+        """Return log-probabilities of the clipped `action` [N, *shape] and Gaussian entropies, [N] each, in nats."""
         flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
         noise = ((flat - self.centre) / self.scale - mean) * torch.exp(-self.log_std)
         inside = -0.5 * noise.square() - self.log_std - _HALF_LOG_TWO_PI
-        # log_ndtr(noise) is the mass below, log_ndtr(-noise) the mass above: one evaluation serves both bounds.
+        # log_ndtr(noise) is the mass below, log_ndtr(-noise) the mass above, so one evaluation covers both bounds.
         at_low, at_high = flat <= self.low, flat >= self.high
         beyond = torch.special.log_ndtr(torch.where(at_low, noise, -noise))
         logp = torch.where(at_low | at_high, beyond, inside).sum(-1)
@@ -66,7 +69,6 @@ class GaussianActor(nn.Module):
         return logp, entropy
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """Samples an action per row and clips it; when greedy the mean, with the log-probability of sampling it."""
         with torch.inference_mode():
             mean = self(as_tensor(obs, self.device))
             sampled = mean
@@ -81,17 +83,15 @@ class GaussianActor(nn.Module):
         return Acted(as_array(action).reshape(len(obs), *self._shape), likelihood, memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of a Gaussian actor is scheduled."""
+        # No setting of this actor is scheduled.
+        pass
 
     def move_to(self, device: str) -> None:
-        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
         self.to(device)
         self.device = None if device == "cpu" else device
 
     def flat(self) -> Array:
-        """A copy of all parameters, in their order, as one float32 vector."""
         return read_flat(self)
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         write_flat(self, flat)

@@ -1,6 +1,6 @@
-"""Networks over observations of several parts: what reads the parts out of a row, and what computes with them.
+"""Networks over nested (Dict, Tuple) observations: reading leaves out of rows, and computing with them.
 
-Only here do pixels stop being bytes; see `base.observations` for how rows are laid out.
+Pixels are bytes until they are read here; `base.observations` defines the row layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BRIGHTEST = 255.0
 
 
 class Reader:
-    """Reads one leaf out of rows, as float32: pixels as 0 to 1, everything else as the number that it is."""
+    """Reads one leaf out of rows as float32, with pixels scaled to [0, 1]."""
 
     def __init__(self, layout: Layout, leaf: Leaf) -> None:
         self.leaf_shape = leaf.shape
@@ -28,10 +28,10 @@ class Reader:
         self._scale = 1.0 / BRIGHTEST if leaf.pixels else None
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """The leaf's numbers, float32 [N, *leaf_shape], of rows [N, D]."""
+        """Return the leaf's numbers, float32 [N, *leaf_shape], from rows [N, D]."""
         part = obs[:, self._where]
         if self._dtype is not None and self._dtype != torch.uint8:
-            # A copy of its own is aligned as numbers of more than a byte must be.
+            # A view of several bytes per number needs aligned memory, which a slice of bytes may not have; a copy does.
             part = part.clone(memory_format=torch.contiguous_format).view(self._dtype)
         numbers = part.float()
         if self._scale is not None:
@@ -40,7 +40,7 @@ class Reader:
 
 
 class Flattened(nn.Module):
-    """A torso over the numbers of all leaves side by side, float32 [N, D], in the order of `layout`."""
+    """A torso over the concatenated numbers of all leaves, float32 [N, D], in the order of `layout`."""
 
     def __init__(self, layout: Layout, torso: nn.Module) -> None:
         super().__init__()
@@ -48,20 +48,19 @@ class Flattened(nn.Module):
         self.torso = torso
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Features [N, F] of rows [N, D]."""
         features: Tensor = self.torso(torch.cat([as_rows(read(obs)) for read in self._readers], 1))
         return features
 
 
 class Part(NamedTuple):
-    """What sees one leaf."""
+    """One leaf and the network that reads it."""
 
     leaf: Leaf
     network: nn.Module
 
 
 class Joined(nn.Module):
-    """A network of its own for each of some leaves, whose features stand before the other leaves' numbers."""
+    """Separate networks for some leaves; a torso over their features, followed by the other leaves' numbers."""
 
     def __init__(self, layout: Layout, parts: Sequence[Part], torso: nn.Module) -> None:
         super().__init__()
@@ -72,7 +71,6 @@ class Joined(nn.Module):
         self.torso = torso
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Features [N, F] of rows [N, D]."""
         found = [network(read(obs)).flatten(1) for read, network in zip(self._seen, self.parts, strict=True)]
         found += [as_rows(read(obs)) for read in self._others]
         features: Tensor = self.torso(torch.cat(found, 1))

@@ -1,8 +1,7 @@
-"""Running means and variances that belong to a policy: of what it observes, and of what its critic estimates.
+"""Running normalization of observations and returns, with statistics that belong to the policy.
 
-They are parameters that no optimiser steps (`requires_grad` False): so they are published, kept in checkpoints and
-copied into targets with all others. A learner shows its module the rows of each batch once it has learned from them
-(`observe`), so that a batch is learned from with the same numbers by which its actions were chosen.
+The statistics are parameters with `requires_grad` False, so they are published, saved and copied into target networks
+like the others. A learner calls `observe` after learning from a batch, so that acting and learning use the same ones.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from marlflow.policy.dense import as_rows
 
 _SMALLEST_VARIANCE = 1e-8
 _FARTHEST = 10.0
-"""Standard deviations from the mean beyond which an observation is clipped."""
+"""Number of standard deviations at which a normalized observation is clipped."""
 _WINDOW_ROWS = 1e6
-"""How many rows count: older ones fade, so that statistics follow a policy that changes what it sees."""
+"""Rows after which old ones fade, so that statistics follow a policy that changes what it observes."""
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """A submodule that wants to see each batch that was learned from."""
+    """A submodule that updates its statistics from each training batch."""
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Takes notice of columns [N, ...], or of sequences [S, T, ...] of which only some rows are `present`."""
+        """Update from columns [N, ...], or [S, T, ...] with a bool [S, T] column `present`."""
         ...
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance, [D] each, of all rows shown so far, the latest million or so."""
+    """Mean and variance, [D] each, of about the last million rows."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -41,80 +40,82 @@ class RunningMoments(nn.Module):
         self.count = nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def add(self, rows: Tensor) -> None:
-        """Merges in `rows` [N, D] (Chan et al., "Updating formulae and a pairwise algorithm", 1979, equation 2.1)."""
+        """Merge in `rows` [N, D] (Chan et al., "Updating formulae and a pairwise algorithm", 1979, equation 2.1)."""
         if not len(rows):
             return
         new_mean, new_variance = rows.double().mean(0), rows.double().var(0, correction=0)
+        # Float64 for the merge: float32 loses the small difference of large means.
         count, mean = float(self.count), self.mean.double()
         share = len(rows) / (count + len(rows))
         difference = new_mean - mean
         variance = (1.0 - share) * self.variance + share * new_variance + share * (1.0 - share) * difference.square()
         if not bool(torch.isfinite(variance.float()).all()):
-            return  # of rows such as these nothing can be learned; those that were are still usual
+            # Skip NaN and infinite rows: merged in, they would spoil the statistics for good.
+            return
         self.mean.copy_(mean + share * difference)
         self.variance.copy_(variance)
+        # A capped count gives new rows a fixed smallest share.
         self.count.fill_(min(count + len(rows), _WINDOW_ROWS))
 
     @property
     def deviation(self) -> Tensor:
-        """The standard deviation, [D]; 1 before anything was shown."""
+        """The standard deviation, [D]; 1 before any rows."""
         return torch.sqrt(self.variance + _SMALLEST_VARIANCE)
 
 
 class NormalisedRows(nn.Module):
-    """Observations shifted and scaled to mean 0 and variance 1, component by component."""
+    """Normalizes each component of observations to mean 0 and variance 1."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.moments = RunningMoments(width)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Numbers [N, D] of `obs` [N, ...]."""
+        """Return normalized rows [N, D] of `obs` [N, ...]."""
         scaled = (as_rows(obs) - self.moments.mean) / self.moments.deviation
         return scaled.clamp(-_FARTHEST, _FARTHEST)
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Learns what is usual."""
         with torch.no_grad():
             self.moments.add(as_rows(_present(columns, "obs")))
 
 
 class NormalisedTorso(nn.Module):
-    """A torso over normalised observations."""
+    """A torso over normalized observations."""
 
     def __init__(self, torso: nn.Module, width: int) -> None:
         super().__init__()
         self.rows, self.torso = NormalisedRows(width), torso
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Features [N, F] of `obs` [N, ...]."""
         features: Tensor = self.torso(self.rows(obs))
         return features
 
 
 class ReturnScale(nn.Module):
-    """What a critic's head gives is in these units, whose zero and one follow the returns; values stay what they were.
+    """Pop-Art: normalizes a critic's outputs by the running mean and deviation of returns.
 
-    Pop-Art (van Hasselt et al., "Learning values across many orders of magnitude", 2016, arXiv:1602.07714, equations
-    2 and 3): whenever mean and deviation change, the head is changed so that no value does.
+    When the statistics change, the head's weights are changed so that its values do not (van Hasselt et al., "Learning
+    values across many orders of magnitude", 2016, arXiv:1602.07714, equations 2 and 3).
     """
 
     def __init__(self, head: nn.Linear) -> None:
         super().__init__()
         self.moments = RunningMoments(1)
-        self._head = [head]  # in a list: it is a submodule of whoever has both
+        # The list keeps nn.Module from registering the head here too: it belongs to the critic.
+        self._head = [head]
 
     def forward(self, output: Tensor) -> Tensor:
-        """Values of what the head gave, any shape."""
+        """Convert the head's output, of any shape, to values."""
         return output * self.moments.deviation + self.moments.mean
 
     @property
     def variance(self) -> Tensor:
-        """By which a squared error of values has to be divided to be one of the head's own units, [1]."""
+        """Divide squared value errors by this for the units of the head's output, [1]."""
         return self.moments.deviation.square()
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Learns from `value_target` how large returns are."""
+        """Update from `value_target`, and rescale the head."""
         (head,) = self._head
         with torch.no_grad():
             mean, deviation = self.moments.mean.clone(), self.moments.deviation
@@ -125,7 +126,7 @@ class ReturnScale(nn.Module):
 
 
 def in_units_of(returns: ReturnScale | None, output: Tensor) -> Tensor:
-    """Values of what a critic's head gave, any shape; without a scale they are that."""
+    """Convert a critic head's output, of any shape, to values; without a scale it already is."""
     if returns is None:
         return output
     value: Tensor = returns(output)
@@ -133,7 +134,7 @@ def in_units_of(returns: ReturnScale | None, output: Tensor) -> Tensor:
 
 
 def observers(module: nn.Module) -> list[Observer]:
-    """The submodules that want to see each batch."""
+    """Return the submodules with statistics to update."""
     return [part for part in module.modules() if isinstance(part, Observer)]
 
 

@@ -1,4 +1,4 @@
-"""Action values, and the epsilon-greedy policy over them (Watkins, 1989; Mnih et al., 2015)."""
+"""Q-networks and epsilon-greedy actors (Watkins, 1989; Mnih et al., 2015)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class DuelingHead(nn.Module):
-    """A state's value and each action's advantage over the mean (Wang et al., 2016, arXiv:1511.06581, equation 9)."""
+    """State value plus each action's advantage over the mean (Wang et al., 2016, arXiv:1511.06581, equation 9)."""
 
     def __init__(self, features: int, num_actions: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -29,17 +29,17 @@ class DuelingHead(nn.Module):
         self.advantage = linear(features, num_actions, 1.0, generator)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Action values [N, A] of `features` [N, F]."""
+        """Return action values [N, A] of `features` [N, F]."""
         advantage: Tensor = self.advantage(features)
         state: Tensor = self.state(features)
         return state + (advantage - advantage.mean(-1, keepdim=True))
 
 
 class QActor(nn.Module):
-    """Acts epsilon-greedily on action values; `epsilon` comes from the schedule of that name and starts at 1.
+    """Epsilon-greedy actor; the schedule `epsilon` starts at 1.
 
-    With a `ladder` above 0, copies of the environment explore differently (see `epsilon_of_copy`); how many there are
-    comes as `copies`, beside what is scheduled.
+    With a `ladder` above 0, environments explore differently (see `epsilon_of_copy`); `set_schedule` takes their number
+    as `copies`.
     """
 
     def __init__(self, torso: nn.Module, head: nn.Module) -> None:
@@ -47,19 +47,18 @@ class QActor(nn.Module):
         self.torso, self.head = torso, head
         self.epsilon, self.ladder, self.copies = 1.0, 0.0, 1
         self.device: str | None = None
-        # Exactly these classes: one derived from them may compute something else.
+        # Exact types: a subclass may compute something else.
         plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
         self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if plain else None
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Action values [N, A] of `obs` [N, ...]."""
+        """Return action values [N, A] of `obs` [N, ...]."""
         if isinstance(self.head, nn.Linear):
             return through(self.torso, self.head, obs)
         q: Tensor = self.head(self.torso(obs))
         return q
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """The best legal action of each row, or with probability `epsilon` when exploring a uniform legal one."""
         with torch.inference_mode():
             seen = as_tensor(obs, self.device)
             q = as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
@@ -69,7 +68,6 @@ class QActor(nn.Module):
         return Acted(action, logp, memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes `epsilon`, and `copies`."""
         self.epsilon = float(values.get("epsilon", self.epsilon))
         self.copies = int(values.get("copies", self.copies))
 
@@ -79,21 +77,18 @@ class QActor(nn.Module):
         return epsilon_of_copy(self.epsilon, generator.copies, self.copies, self.ladder)
 
     def move_to(self, device: str) -> None:
-        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
         self.to(device)
         self.device = None if device == "cpu" else device
 
     def flat(self) -> Array:
-        """A copy of all parameters, in their order, as one float32 vector."""
         return read_flat(self)
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         write_flat(self, flat)
 
 
 class QNetwork(nn.Module):
-    """What a Q-learner learns: all of it is published to `actor`."""
+    """The network of a Q-learner; publishes `actor`."""
 
     def __init__(self, spaces: Spaces, torso: TorsoConfig, dueling: bool, seed: int) -> None:
         super().__init__()
@@ -105,23 +100,21 @@ class QNetwork(nn.Module):
         self.layers = self.actor.layers if type(self) is QNetwork else None
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Action values [N, A] of `obs` [N, ...]."""
         q: Tensor = self.actor(obs)
         return q
 
 
 class QPass:
-    """A forward pass of a QNetwork outside autograd, whose gradients `pull` writes in closed form.
+    """Forward pass of a QNetwork without autograd; `pull` writes the gradients in closed form.
 
-    It can be made where `QPass.fits(module)`: fully connected layers, not dueling, on a CPU, and a `.grad` for each
-    parameter to write into.
+    Use it only if `QPass.fits(module)`: fully connected, not dueling, on a CPU, with a `.grad` for each parameter.
     """
 
     __slots__ = ("_layers", "_values", "q")
 
     @staticmethod
     def fits(module: QNetwork) -> bool:
-        """Whether `module` is of the kind that this is for."""
+        """Return whether `module` can be run this way."""
         return module.layers is not None and module.layers.take_gradients
 
     def __init__(self, module: QNetwork, obs: Tensor) -> None:
@@ -130,25 +123,26 @@ class QPass:
         self.q = self._values[-1]
 
     def pull(self, d_q: Tensor) -> None:
-        """Writes the gradient of every parameter, from that by `q` [N, A]."""
+        """Write every parameter's gradient, given that of `q` [N, A]."""
         self._layers.pull(d_q, self._values)
 
 
 def epsilon_of_copy(epsilon: float, copy: Array, copies: int, ladder: float) -> Array:
-    """The probability of a random action in each of the copies `copy`, [N], of `copies`.
+    """Return the probability of a random action in environments `copy` [N] of `copies`.
 
-    epsilon ** (1 + i * ladder / (copies - 1)) in copy i (Horgan et al., 2018, arXiv:1803.00933, section 4.1); a copy
-    that would all but never explore does so with the smallest probability there is.
+    It is epsilon ** (1 + i * ladder / (copies - 1)) in environment i (Horgan et al., 2018, arXiv:1803.00933, section
+    4.1).
     """
+    # Environment 0 explores with epsilon itself, the last one with epsilon ** (1 + ladder).
     exponent = 1.0 + copy * (ladder / max(1, copies - 1))
+    # Never 0, whose logarithm is infinite.
     return np.maximum(epsilon**exponent, np.finfo(np.float64).tiny)
 
 
 def epsilon_greedy(q: Array, mask: Array | None, epsilon: float | Array, generator: RowRandom) -> tuple[Array, Array]:
-    """Actions (int64 [N]) and their log-probabilities (float32 [N]).
+    """Choose actions (int64 [N]) and their log-probabilities (float32 [N]).
 
-    `q` float32 [N, A] and no NaN, `mask` bool [N, A]; `epsilon` is one number, or [N] above 0. Draws once, and not if
-    `epsilon` is 0: a draw below `epsilon`, divided by it, is itself uniform and picks the random action.
+    `q` is float32 [N, A] without NaN, `mask` bool [N, A], `epsilon` one number or [N] above 0.
     """
     rows, actions = q.shape
     if mask is not None:
@@ -158,13 +152,16 @@ def epsilon_greedy(q: Array, mask: Array | None, epsilon: float | Array, generat
     greedy = q.argmax(1)
     if isinstance(epsilon, float) and epsilon <= 0.0:
         return greedy, np.zeros(rows, np.float32)
+    # One draw does both: below epsilon it explores, and divided by epsilon it is uniform again and picks the action.
     uniform = generator.uniform()
     explores = uniform < epsilon
+    # Rounding must not make the quotient 1: there is no action with that index.
     within = np.minimum(uniform, np.nextafter(epsilon, 0.0)) / epsilon
     if mask is None:
         other, legal = (within * actions).astype(np.int64), actions
     else:
         other, legal = uniform_legal(mask, within)
     action = np.where(explores, other, greedy)
+    # The random draw may pick the greedy action too.
     probability = epsilon / legal + (1.0 - epsilon) * (action == greedy)
     return action, np.log(probability).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Torsos with memory: gated recurrent units and long short-term memory, behind dense layers over the observation.
+"""Recurrent torsos: GRU and LSTM over dense layers.
 
-A recurrent torso is asked for one step of many agents when acting, and for whole sequences when learning; both go
-through the same arithmetic. Cho et al., 2014, arXiv:1406.1078 (GRU, in the form that cuDNN has); Hochreiter and
-Schmidhuber, "Long short-term memory", 1997, doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al., 2000.
+Acting takes one step for many agents; learning unrolls whole sequences with the same arithmetic. Cho et al., 2014,
+arXiv:1406.1078 (GRU in cuDNN's form); Hochreiter and Schmidhuber, "Long short-term memory", 1997,
+doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al., 2000.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from marlflow.policy.torso import MLP, TorsoConfig, build_for, build_torso
 
 @runtime_checkable
 class RecurrentTorsoConfig(TorsoConfig, Protocol):
-    """How to build a torso with memory: what its `build` gives is a RecurrentTorso."""
+    """Builds a RecurrentTorso."""
 
     @property
     def memory_shape(self) -> tuple[int, ...]:
-        """The shape of what is remembered of one agent."""
+        """The shape of one agent's recurrent state."""
         ...
 
 
 class RecurrentTorso(nn.Module):
-    """Features of observations and of what is remembered; memory is zero at an episode's start.
+    """Computes features from observations and recurrent state, which is zero at an episode's start.
 
-    Derive from it with a `_project` and a `_cell`. The encoder sees each observation by itself, all at once.
+    Subclasses implement `_project` and `_cell`. The encoder handles each observation separately, so a sequence is
+    encoded in one call.
     """
 
     def __init__(self, encoder: nn.Module, memory_shape: tuple[int, ...], features: int) -> None:
@@ -42,21 +43,21 @@ class RecurrentTorso(nn.Module):
         self.encoder, self.memory_shape, self.features = encoder, memory_shape, features
 
     def _project(self, encoded: Tensor) -> Tensor:
-        """What of a step does not depend on the memory, [N, P] of `encoded` [N, E]."""
+        """Compute the part of a step that does not depend on memory, [N, P] of `encoded` [N, E]."""
         raise NotImplementedError
 
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [N, F] and memory [N, *memory_shape] after one step."""
+        """Return features [N, F] and memory [N, *memory_shape] after one step."""
         raise NotImplementedError
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [N, F] of `obs` [N, ...] after `memory` [N, *memory_shape], and the memory after them."""
+        """Return features [N, F] of `obs` [N, ...] and the next memory, given `memory` [N, *memory_shape]."""
         return self._cell(self._project(self.encoder(obs)), memory)
 
     def unroll(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [S, T, F] of `obs` [S, T, ...], step by step from `memory` [S, *memory_shape], and the last memory.
+        """Return features [S, T, F] of `obs` [S, T, ...] and the last memory, given `memory` [S, *memory_shape].
 
-        Where `present` (bool [S, T]) is false there is no step: memory stays as it is, and features mean nothing.
+        Steps where `present` (bool [S, T]) is false leave the memory as it is; their features are meaningless.
         """
         projected = self._project(self.encoder(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
         steps = []
@@ -68,7 +69,7 @@ class RecurrentTorso(nn.Module):
 
 
 class GRUTorso(RecurrentTorso):
-    """Gated recurrent units; the memory is the features, [H]."""
+    """A GRU; its memory is its features, [H]."""
 
     def __init__(self, encoder: nn.Module, inputs: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__(encoder, (hidden,), hidden)
@@ -79,6 +80,7 @@ class GRUTorso(RecurrentTorso):
 
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         hidden = memory.shape[1]
+        # The reset gate applies to the memory's share after its linear layer and bias, as in cuDNN.
         recalled = functional.linear(memory, self.by_memory.weight, self.by_memory.bias)
         reset, keep = torch.sigmoid(projected[:, : 2 * hidden] + recalled[:, : 2 * hidden]).chunk(2, 1)
         new = torch.tanh(torch.addcmul(projected[:, 2 * hidden :], reset, recalled[:, 2 * hidden :]))
@@ -87,7 +89,7 @@ class GRUTorso(RecurrentTorso):
 
 
 class LSTMTorso(RecurrentTorso):
-    """Long short-term memory; the memory is the features and the cells, [2, H]."""
+    """An LSTM; its memory is features and cells, [2, H]."""
 
     def __init__(self, encoder: nn.Module, inputs: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__(encoder, (2, hidden), hidden)
@@ -106,7 +108,7 @@ class LSTMTorso(RecurrentTorso):
 
 
 def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> tuple[nn.Linear, nn.Linear]:
-    """The layers of `count` gates by the input and by the memory: orthogonal gate by gate, and biases at zero."""
+    """Build the input and memory layers of `count` gates: orthogonal per gate, biases zero."""
     by_input, by_memory = nn.Linear(inputs, count * hidden), nn.Linear(hidden, count * hidden)
     for layer in (by_input, by_memory):
         nn.init.zeros_(layer.bias)
@@ -117,7 +119,7 @@ def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> t
 
 @dataclass(frozen=True, slots=True)
 class GRU:
-    """Gated recurrent units over dense layers, which see all numbers of an observation side by side."""
+    """A GRU over dense layers, which see an observation's numbers concatenated."""
 
     hidden_size: int = 64
     encoder_sizes: Sequence[int] = (64,)
@@ -125,15 +127,12 @@ class GRU:
 
     @property
     def memory_shape(self) -> tuple[int, ...]:
-        """The shape of what is remembered of one agent."""
         return (self.hidden_size,)
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        """A RecurrentTorso over `obs` [N, *obs_shape], and how many features it has."""
         return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
 
     def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        """The same over rows of `layout`, flat or packed, [N, D]."""
         return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
     def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
@@ -142,7 +141,7 @@ class GRU:
 
 @dataclass(frozen=True, slots=True)
 class LSTM:
-    """Long short-term memory over dense layers, which see all numbers of an observation side by side."""
+    """An LSTM over dense layers, which see an observation's numbers concatenated."""
 
     hidden_size: int = 64
     encoder_sizes: Sequence[int] = (64,)
@@ -150,15 +149,12 @@ class LSTM:
 
     @property
     def memory_shape(self) -> tuple[int, ...]:
-        """The shape of what is remembered of one agent: features, then cells."""
         return (2, self.hidden_size)
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        """A RecurrentTorso over `obs` [N, *obs_shape], and how many features it has."""
         return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
 
     def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        """The same over rows of `layout`, flat or packed, [N, D]."""
         return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
     def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
@@ -166,9 +162,9 @@ class LSTM:
 
 
 def build_recurrent_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[RecurrentTorso, int]:
-    """A torso with memory over the `obs` column of these spaces, and how many features it has; see `build_torso`.
+    """Build a recurrent torso over the `obs` column, and return it with its number of features.
 
-    `model` is a RecurrentTorsoConfig, as validation sees to; raises ConfigInvalid as `build_torso` does.
+    `model` must be a RecurrentTorsoConfig, which validation ensures; raises ConfigInvalid as `build_torso` does.
     """
     torso, features = build_torso(spaces, model, generator)
     return cast(RecurrentTorso, torso), features

@@ -1,4 +1,4 @@
-"""Policies with memory: a recurrent torso before the head of any actor that can look at features."""
+"""Recurrent policies: a recurrent torso in front of a feed-forward actor's head."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Head = TypeVar("Head", bound=StochasticActor | QActor)
 
 
 class RecurrentActor(nn.Module, Generic[Head]):
-    """Acts as `head` does, which looks at the features of `torso` (its own torso is nn.Identity)."""
+    """Acts as `head` does on the features of `torso`; the head's own torso is nn.Identity."""
 
     def __init__(self, torso: RecurrentTorso, head: Head) -> None:
         super().__init__()
@@ -34,49 +34,45 @@ class RecurrentActor(nn.Module, Generic[Head]):
         self.device: str | None = None
 
     def unroll(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The head's outputs [S, T, ...], the features [S, T, F] and the last memory; see `RecurrentTorso.unroll`."""
+        """Return the head's outputs [S, T, ...], features [S, T, F] and last memory; see `RecurrentTorso.unroll`."""
         features, after = self.torso.unroll(obs, memory, present)
         outputs: Tensor = self.head(features.flatten(0, 1))
         return outputs.unflatten(0, features.shape[:2]), features, after
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """What the head chooses for each row, after one step of its memory."""
         with torch.inference_mode():
             features, after = self.torso.step(as_tensor(obs, self.device), as_tensor(memory, self.device))
+        # The recurrent features are the head's observation.
         acted = self.head.act(as_array(features), action_mask, None, mode, generator)
         return Acted(acted.action, acted.behaviour_logp, as_array(after))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Hands them to the head."""
         self.head.set_schedule(values)
 
     def move_to(self, device: str) -> None:
-        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
         self.to(device)
         self.head.move_to(device)
         self.device = self.head.device
 
     def flat(self) -> Array:
-        """A copy of all parameters, in their order, as one float32 vector."""
         return read_flat(self)
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         write_flat(self, flat)
 
 
 def recurrent_stochastic_actor(
     spaces: Spaces, model: TorsoConfig, generator: torch.Generator
 ) -> RecurrentActor[StochasticActor]:
-    """The actor with memory that fits the action space; raises ConfigInvalid if there is none."""
+    """Build the recurrent actor that fits the action space; raises ConfigInvalid if none does."""
     torso, features = build_recurrent_torso(spaces, model, generator)
     return RecurrentActor(torso, stochastic_head(spaces, nn.Identity(), features, generator))
 
 
 class RecurrentActorCritic(nn.Module):
-    """`actor` is what is published; the critic reads the features of the actor's torso, and trains it too.
+    """Publishes `actor`; the critic shares the actor's torso and trains it too.
 
-    With `normalise_returns` its head learns in units that follow the returns (see ReturnScale).
+    With `normalise_returns` the critic's head is normalized by Pop-Art (see ReturnScale).
     """
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, seed: int, normalise_returns: bool = False) -> None:
@@ -87,15 +83,15 @@ class RecurrentActorCritic(nn.Module):
         self.returns = ReturnScale(self.critic_head) if normalise_returns else None
 
     def forward(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-        """The actor's outputs [S, T, ...] and the values [S, T] of `obs` [S, T, ...]; see `RecurrentTorso.unroll`."""
+        """Return actor outputs [S, T, ...] and values [S, T] of `obs` [S, T, ...]; see `RecurrentTorso.unroll`."""
         outputs, features, _ = self.actor.unroll(obs, memory, present)
         return outputs, in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
     def critic(self, obs: Tensor, memory: Tensor) -> Tensor:
-        """The values [N] of `obs` [N, ...] after `memory` [N, ...]."""
+        """Return the values [N] of `obs` [N, ...] given `memory` [N, ...]."""
         features, _ = self.actor.torso.step(obs, memory)
         return in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
     def value_error(self, squared: Tensor) -> Tensor:
-        """Squared errors of values, any shape, in the squared units in which the critic learns."""
+        """Convert squared value errors of any shape to the squared units of the critic's head."""
         return squared if self.returns is None else squared / self.returns.variance

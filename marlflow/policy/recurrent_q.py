@@ -1,4 +1,4 @@
-"""Action values of observations and of what is remembered, over whole sequences."""
+"""Recurrent Q-network (R2D2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from marlflow.policy.torso import TorsoConfig
 
 
 class RecurrentQNetwork(nn.Module):
-    """What a recurrent Q-learner learns: all of it is published to `actor`, which is epsilon-greedy."""
+    """The network of a recurrent Q-learner; publishes the epsilon-greedy `actor`."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, dueling: bool, seed: int) -> None:
         super().__init__()
@@ -25,9 +25,9 @@ class RecurrentQNetwork(nn.Module):
         self.actor = RecurrentActor(torso, QActor(nn.Identity(), head))
 
     def forward(self, obs: Tensor, memory: Tensor, present: Tensor, burn_in: int) -> Tensor:
-        """Action values [S, T - burn_in, A] of `obs` [S, T, ...] after `memory` [S, ...] and `burn_in` steps.
+        """Return action values [S, T - burn_in, A] of `obs` [S, T, ...], given `memory` [S, ...] before the burn-in.
 
-        Where `present` (bool [S, T]) is false there is no step. The burn-in only renews the memory: it is without
+        `present` (bool [S, T]) marks existing steps. The first `burn_in` steps only refresh the memory, without
         gradients (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3).
         """
         if burn_in:

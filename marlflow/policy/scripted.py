@@ -1,4 +1,4 @@
-"""Policies without parameters: uniformly random ones, and a user's own function."""
+"""Policies without parameters: random, and a user's own function."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from marlflow.policy.actor import Acted, Mode
 
 
 class RandomActor:
-    """Uniform over the legal actions of a Discrete space, over MultiDiscrete and MultiBinary, or in a bounded Box.
+    """Acts uniformly over legal Discrete actions, MultiDiscrete, MultiBinary or a bounded Box, in every mode.
 
-    It is the same in every mode. Raises ConfigInvalid for an action space that it cannot be uniform in.
+    Raises ConfigInvalid for other action spaces.
     """
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
@@ -32,7 +32,6 @@ class RandomActor:
             raise ConfigInvalid([f"a random policy needs whole-number actions or a bounded Box, not {action_space}"])
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """Actions for the rows of `obs`, with one draw of `generator` for each component of an action."""
         if action_mask is not None:
             action, legal = uniform_legal(action_mask, generator.uniform())
             return Acted(action, -np.log(legal, dtype=np.float32), memory)
@@ -43,17 +42,18 @@ class RandomActor:
         return Acted(action.reshape(len(obs), *self._shape), logp, memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of a random actor is scheduled."""
+        # No setting of this actor is scheduled.
+        pass
 
 
 class CallableActor:
-    """A user's `choose(obs, action_mask, generator)`, which returns actions [N, ...]; the same in every mode."""
+    """Acts by a user's `choose(obs, action_mask, generator)`, which returns actions [N, ...], in every mode."""
 
     def __init__(self, choose: Callable[[Array, Array | None, RowRandom], Array]) -> None:
         self._choose = choose
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """What the function chose; raises MarlflowError for a wrong number of actions or an illegal one."""
+        """Return the function's actions; raises MarlflowError for a wrong number of actions or an illegal one."""
         action = np.asarray(self._choose(obs, action_mask, generator))
         if action.shape[:1] != (len(obs),):
             raise MarlflowError(f"{self._choose!r} returned shape {action.shape} for {len(obs)} observations")
@@ -64,14 +64,16 @@ class CallableActor:
         return Acted(action, np.full(len(obs), np.nan, np.float32), memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of a function is scheduled."""
+        # No setting of this actor is scheduled.
+        pass
 
 
 def uniform_legal(mask: Array, uniform: Array) -> tuple[Array, Array]:
-    """Actions (int64 [N]) uniform over the legal ones in `mask` (bool [N, A]), and how many those are, [N].
+    """Choose legal actions of `mask` (bool [N, A]) uniformly: actions (int64 [N]) and how many are legal, [N].
 
     `uniform` is float64 [N] in [0, 1); raises MarlflowError for a row without a legal action.
     """
+    # ranks counts the legal actions up to each one; the chosen action is the first whose count exceeds `wanted`.
     ranks = np.add.accumulate(mask, 1, dtype=np.int64)
     legal = ranks[:, -1]
     if not legal.all():

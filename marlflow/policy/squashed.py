@@ -1,7 +1,7 @@
-"""A policy over a bounded Box: a Gaussian, squashed into the box by a tanh (Haarnoja et al., 2018, arXiv:1812.05805).
+"""Tanh-squashed Gaussian policy over a bounded Box (Haarnoja et al., 2018, arXiv:1812.05805).
 
-The standard deviation depends on the observation, and lies between exp(-20) and exp(2), as in the authors' code. The
-log-density is that of the squashed action (their appendix C), in a form that is exact however far out the tanh is.
+The standard deviation depends on the observation and is clamped to [exp(-20), exp(2)], as in the authors' code. The
+log-density is exact even where the tanh saturates (appendix C).
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 
 
 class SquashedGaussianActor(nn.Module):
-    """A torso with a linear head for the means and the log standard deviations, [N, D] each, before the tanh."""
+    """A torso with a linear head for means and log standard deviations, [N, D] each, before the tanh.
+
+    Greedy actions are the tanh of the mean, with the log-density of sampling it.
+    """
 
     def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
         super().__init__()
@@ -39,20 +42,19 @@ class SquashedGaussianActor(nn.Module):
         self.device: str | None = None
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and log standard deviations of `obs` [N, ...], [N, D] each."""
+        """Return means and log standard deviations of `obs` [N, ...], [N, D] each."""
         mean, log_std = through(self.torso, self.head, obs).float().chunk(2, -1)
         return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
 
     def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [N, D] in [-1, 1], and their log-densities there, [N] in nats, differentiable by the parameters.
+        """Return differentiable actions [N, D] in [-1, 1] and their log-densities there, [N] in nats.
 
-        `noise`: standard normal numbers, [N, D]; where they are 0, the action is the tanh of the mean.
+        `noise` is standard normal, [N, D]; zeros give the tanh of the mean.
         """
         mean, log_std = self(obs)
         return squashed_sample(mean, log_std, noise)
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """Samples an action per row; when greedy the tanh of the mean, with the log-density of sampling it."""
         with torch.inference_mode():
             mean, log_std = self(as_tensor(obs, self.device))
             sampled = mode != "greedy"
@@ -64,29 +66,27 @@ class SquashedGaussianActor(nn.Module):
         return Acted(self.box.in_box(as_array(squashed)), likelihood, memory)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of a squashed Gaussian is scheduled."""
+        # No setting of this actor is scheduled.
+        pass
 
     def move_to(self, device: str) -> None:
-        """Acts on a torch device from here on; what comes in and goes out are still arrays."""
         self.to(device)
         self.device = None if device == "cpu" else device
 
     def flat(self) -> Array:
-        """A copy of all parameters, in their order, as one float32 vector."""
         return read_flat(self)
 
     def load_flat(self, flat: Array) -> None:
-        """Replaces all parameters by those of `flat`; raises WeightsMismatch if it has another size."""
         write_flat(self, flat)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The tanh of a Gaussian's sample, [N, D], and its log-density, [N] in nats (arXiv:1812.05805, equation 26).
+    """Return the tanh of a Gaussian sample, [N, D], and its log-density, [N] in nats (arXiv:1812.05805, equation 26).
 
-    `mean`, `log_std` and `noise` (standard normal) are [N, D]; the sample is differentiable by the first two.
+    `mean`, `log_std` and standard normal `noise` are [N, D]; gradients flow to the first two.
     """
     raw = mean + log_std.exp() * noise
-    # log(1 - tanh(x)**2) without the square, which rounds to 1 for large x.
+    # log(1 - tanh(x)**2), written without the square, which rounds to 1 for large x.
     log_slope = 2.0 * (_LOG_TWO - raw - functional.softplus(-2.0 * raw))
     logp = (-0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI - log_slope).sum(-1)
     return torch.tanh(raw), logp

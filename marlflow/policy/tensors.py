@@ -1,4 +1,4 @@
-"""Between arrays and tensors: observations in, and a network's parameters as one float32 vector, and back."""
+"""Conversion between numpy arrays, tensors and flat parameter vectors."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from marlflow.base.errors import WeightsMismatch
 
 
 def as_tensor(array: Array, device: str | None = None) -> Tensor:
-    """`array` as a tensor, sharing its memory unless it is read-only (as arrays from an object store are).
-
-    With `device` on that one, None is the CPU.
-    """
+    """Convert to a tensor on `device` (None: CPU), sharing memory where possible."""
+    # Arrays from Ray's object store are read-only, which torch cannot share.
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor if device is None else tensor.to(device)
 
 
 def as_array(tensor: Tensor) -> Array:
-    """`tensor` as an array, sharing its memory if that is the CPU's."""
+    """Convert to an array, sharing memory with a CPU tensor."""
     array: Array = tensor.numpy() if tensor.is_cpu else tensor.cpu().numpy()
     return array
 
 
 def parameter_count(module: nn.Module) -> int:
-    """How many numbers the parameters of `module` are."""
+    """Count the numbers in the parameters of `module`."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def in_flat_order(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters of `module` as they stand in a flat vector: first those that do not learn, then the others."""
+    """Order the parameters of `module` as in a flat vector: untrained ones first."""
     return sorted(module.parameters(), key=lambda parameter: parameter.requires_grad)
 
 
 def read_flat(module: nn.Module) -> Array:
-    """A copy of all parameters of `module`, in flat order, as one float32 vector."""
+    """Return a copy of all parameters of `module`, in flat order, as one float32 vector."""
     with torch.no_grad():
         parts = [parameter.reshape(-1).cpu().numpy() for parameter in in_flat_order(module)]
     return np.concatenate(parts, dtype=np.float32)
 
 
 def write_flat(module: nn.Module, flat: Array) -> None:
-    """Replaces all parameters of `module` by those of `flat`; raises WeightsMismatch if it has another size."""
+    """Replace all parameters of `module` by `flat`; raises WeightsMismatch if its size differs."""
     expected = parameter_count(module)
     if flat.shape != (expected,):
         raise WeightsMismatch(
             f"expected a flat vector of {expected} parameters for {type(module).__name__}, got shape {flat.shape}: the "
             "weights are of another network; build actor and learner from the same spaces, model and settings"
         )
+    # copy_ moves each slice to the parameter's own device.
     source, offset = as_tensor(flat), 0
     with torch.no_grad():
         for parameter in in_flat_order(module):

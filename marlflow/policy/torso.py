@@ -1,6 +1,6 @@
-"""The part of a network that turns observations into features: configs that build it.
+"""Torsos, which turn observations into features, and the configs that build them.
 
-Weights start orthogonal and biases at zero (Saxe et al., 2014, arXiv:1312.6120), from a generator of the caller's.
+Weights start orthogonal and biases at zero (Saxe et al., 2014, arXiv:1312.6120), drawn from the caller's generator.
 """
 
 from __future__ import annotations
@@ -20,41 +20,44 @@ from marlflow.policy.dense import Activation, Dense
 from marlflow.policy.nested import BRIGHTEST, Flattened, Joined, Part
 from marlflow.policy.normalised import NormalisedTorso
 
-# In place: the result is all that the backward pass of either needs.
+# In place, because either backward pass needs only the result.
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
 
 
 class TorsoConfig(Protocol):
-    """How to build a torso.
+    """Builds a torso.
 
-    Of observations with several parts it sees all numbers side by side, as float32 [N, D]: pixels as 0 to 1, Discrete
-    values one-hot. One that wants them part by part is a NestedTorsoConfig.
+    Nested observations arrive as concatenated float32 numbers [N, D], pixels in [0, 1], Discrete values one-hot. For
+    separate leaves implement NestedTorsoConfig.
     """
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        """A module from `obs` [N, *obs_shape] to features [N, F], and F."""
+        """Build a module from `obs` [N, *obs_shape] to features [N, F]; return it and F."""
         ...
 
 
 @runtime_checkable
 class NestedTorsoConfig(TorsoConfig, Protocol):
-    """How to build a torso that looks at the parts of an observation; see `policy.nested` for what reads them."""
+    """Builds a torso that sees the leaves of a nested observation; `policy.nested` reads them."""
 
     def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        """A module from rows of `layout`, flat or packed, [N, D], to features [N, F], and F."""
+        """Build a module from flat or packed rows of `layout`, [N, D], to features [N, F]; return it and F."""
         ...
 
 
 def build_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
-    """A module from the `obs` column of these spaces, [N, *obs_shape], to features [N, F], and F.
+    """Build a module from the `obs` column, [N, *obs_shape], to features [N, F]; return it and F.
 
-    Raises ConfigInvalid for observations that nobody can see, and for those that `model` cannot.
+    Raises ConfigInvalid for observations that no policy supports, or `model` does not.
     """
     return build_for(spaces.layout(), model, generator)
 
 
 def build_for(layout: Layout, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
-    """A module from rows of `layout` to features [N, F], and F; raises ConfigInvalid where `model` cannot see them."""
+    """Build a module from rows of `layout` to features [N, F]; return it and F.
+
+    Raises ConfigInvalid if `model` does not support the layout.
+    """
     if layout.form == "plain":
         return model.build(layout.shape, generator)
     if isinstance(model, NestedTorsoConfig):
@@ -71,8 +74,7 @@ def build_for(layout: Layout, model: TorsoConfig, generator: torch.Generator) ->
 class MLP:
     """Fully connected layers over the flattened observation.
 
-    With `normalise_observations` they see each of its numbers shifted and scaled by its running mean and variance,
-    which belong to the policy.
+    `normalise_observations` normalizes each number by its running mean and variance, which belong to the policy.
     """
 
     hidden_sizes: Sequence[int] = (64, 64)
@@ -80,7 +82,6 @@ class MLP:
     normalise_observations: bool = False
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        """A module from `obs` [N, *obs_shape] to features [N, F], and F."""
         sizes = [math.prod(obs_shape), *self.hidden_sizes]
         dense = Dense(sizes, self.activation, generator)
         return NormalisedTorso(dense, sizes[0]) if self.normalise_observations else dense, sizes[-1]
@@ -90,7 +91,7 @@ class MLP:
 class CNN:
     """Convolutions over an image [height, width, channels], then fully connected layers.
 
-    The defaults are those of Mnih et al. (2015, doi:10.1038/nature14236) for 84 x 84 pixels; uint8 becomes 0 to 1.
+    The defaults are those of Mnih et al. (2015, doi:10.1038/nature14236) for 84 x 84 pixels; uint8 is scaled to [0, 1].
     """
 
     channels: Sequence[int] = (32, 64, 64)
@@ -100,7 +101,7 @@ class CNN:
     activation: Activation = "relu"
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        """A module from `obs` [N, *obs_shape] to features [N, F], and F; raises ConfigInvalid if it does not fit."""
+        """Build the module; raises ConfigInvalid if the observation is no image, or too small."""
         if len(obs_shape) != 3:
             raise ConfigInvalid(
                 [f"a CNN sees [height, width, channels], not observations of shape {obs_shape}; use MLP"]
@@ -110,10 +111,7 @@ class CNN:
         return nn.Sequential(convolutions, Dense(sizes, self.activation, generator)), sizes[-1]
 
     def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        """Convolutions for each part of three dimensions, then dense layers over what they find and all other parts.
-
-        `layout` is flat or packed. Returns a module and its features, as `build`, and raises as it does.
-        """
+        """Build convolutions for each three-dimensional leaf, then dense layers over their features and the rest."""
         images = [leaf for leaf in layout.leaves if len(leaf.shape) == 3]
         if not images:
             shapes = ", ".join(f"{named(leaf.path)}: {leaf.shape}" for leaf in layout.leaves)
@@ -129,7 +127,7 @@ class CNN:
         return Joined(layout, parts, Dense(sizes, self.activation, generator)), sizes[-1]
 
     def _convolutions(self, name: str, image: tuple[int, ...], generator: torch.Generator) -> tuple[Convolutional, int]:
-        """Those for one image, and how many numbers come out of the last; `name` is how errors call it."""
+        """Return the convolutions for one image and their output size; `name` is for errors."""
         if not len(self.channels) == len(self.kernel_sizes) == len(self.strides):
             raise ConfigInvalid(["a CNN needs as many channels as kernel_sizes and strides"])
         height, width, planes = image
@@ -155,7 +153,7 @@ def _too_small(name: str, image: tuple[int, ...], kernel: int, left: tuple[int, 
 
 
 class Convolutional(nn.Module):
-    """Convolutions over [N, height, width, channels]; whatever comes out, flattened."""
+    """Convolutions over [N, height, width, channels], with flattened output."""
 
     def __init__(self, convolutions: nn.ModuleList, activation: Activation) -> None:
         super().__init__()
@@ -163,8 +161,9 @@ class Convolutional(nn.Module):
         self._activate = _ACTIVATIONS[activation]
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Numbers [N, D] of `obs` [N, height, width, channels], of any dtype."""
+        """Return numbers [N, D] of `obs` [N, height, width, channels], of any dtype."""
         x = obs.float() * (1.0 / BRIGHTEST) if obs.dtype == torch.uint8 else obs.float()
+        # torch convolves [N, channels, height, width].
         x = x.permute(0, 3, 1, 2)
         for convolution in self.convolutions:
             x = self._activate(convolution(x))
