@@ -17,6 +17,8 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 html_title = f"marlflow {release}"
 html_copy_source = False
 html_show_sphinx = False
