@@ -1,8 +1,8 @@
 """What the distribution holds: the packages under marlflow/, and the folder conf/ as the package marlflow.conf.
 
-Nearly everything else is declared in pyproject.toml. The packages are not, because setuptools takes there either package
-discovery or a list that names every package by hand, and only a list can hold the renamed folder. The description is
-not, because the README links to files of the source folder, which a package index does not have.
+Nearly everything else is declared in pyproject.toml. The packages are not, because setuptools takes there either
+package discovery or a list that names every package by hand, and only a list can hold the renamed folder. The
+description is not, because the README links to files of the source folder, which a package index does not have.
 """
 
 import re

@@ -8,7 +8,7 @@ from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from marlflow import __version__  # noqa: E402  this checkout's, found by the line above
+from marlflow import __version__
 
 project = "marlflow"
 author = copyright = "The marlflow developers"
@@ -48,10 +48,10 @@ def as_restructured_text(_app: Sphinx, _what: str, _name: str, _of: object, _opt
     lines[:] = re.sub(r"(?<=[\[ ])\*(?=\w)", r"\\*", text).split("\n")
 
 
-def with_readable_defaults(  # noqa: PLR0913, PLR0917  the arguments are Sphinx's
+def with_readable_defaults(
     _app: Sphinx, _what: str, _name: str, _of: object, _options: object, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Writes a default that a dataclass makes anew each time as `...`, which Sphinx can parse; `<factory>` it cannot."""
+    """Writes a default that a dataclass makes by a factory as `...`: Sphinx cannot parse `<factory>`."""
     return signature and signature.replace("<factory>", "..."), returns
 
 

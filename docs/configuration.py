@@ -114,9 +114,10 @@ defaults:
 marlflow plan --config-dir conf env=simple_tag policy@policies.agent=remembering
 ```
 
-An environment of your own, `conf/env/<name>.yaml`, is in [your_own_environment.md](your_own_environment.md#give-it-a-name), an
-algorithm, `conf/algorithm/<name>.yaml`, in [your_own_algorithm.md](your_own_algorithm.md). A network is a file with the
-class and its settings, `conf/model/<name>.yaml`, chosen by `model@policies.<id>.model=<name>`.
+An environment of your own, `conf/env/<name>.yaml`, is in
+[your_own_environment.md](your_own_environment.md#give-it-a-name), an algorithm, `conf/algorithm/<name>.yaml`, in
+[your_own_algorithm.md](your_own_algorithm.md). A network is a file with the class and its settings,
+`conf/model/<name>.yaml`, chosen by `model@policies.<id>.model=<name>`.
 """
 SPOKEN = {
     "Schedule": "a schedule",

@@ -71,6 +71,26 @@ def test_every_command_on_records_is_a_plan_that_can_run(tmp_path: Path, monkeyp
         assert main(["plan", *shlex.split(line)[2:]]) == 0
 
 
+SHOWN = [block for page in PAGES for block in blocks(page) if re.match(r"\$ marlflow (plan|train) .*=", block)]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=lambda block: block.partition("\n")[0])
+def test_what_a_page_shows_is_what_is_printed(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line, _, shown = block.partition("\n")
+    main(shlex.split(line)[2:])
+    said = capsys.readouterr()
+    on_any_machine, _, _ = shown.partition("\nplacement on this machine")
+    assert on_any_machine.strip() in said.out + said.err
+
+
+def test_the_readmes_experiment_is_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = [block for block in blocks(README, "python") if "mf.Experiment(" in block]
+    until_training, trains, _ = program.partition("result = mf.train(")
+    assert trains
+    exec(until_training, {})
+    assert "agent: dqn" in capsys.readouterr().out
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A reader's folder with modules of their own, in which this process is: as `PYTHONPATH=. marlflow` would be."""
