@@ -99,7 +99,7 @@ FAULTS = [
 
 BY_HAND = (
     "",
-    "Provoked by hand, since they take a machine of their own:",
+    "Provoked by hand, since they take a machine of their own, or some minutes:",
     "",
     "| What happened | What was said | What was lost | Setting |",
     "|---|---|---|---|",
@@ -112,6 +112,17 @@ BY_HAND = (
     "node was 7.45GB used / 23.54GB limit `` | nothing: it did not start; no process was left | "
     "`rollouts.num_workers` |",
     "| The folder of Ray's session is deleted during a run | the run went on to its end | nothing | `RAY_TMPDIR` |",
+    "| An environment computes in C and keeps Python's lock (`sum(range(10**13))` in `step()`), over Ray | `` "
+    "WARNING: rollout worker 0 has not been heard from for 30 s: its process is stopped, or code in C, of an "
+    "environment for example, keeps Python's lock there; nothing ends that; env.step_timeout_s=<seconds> would "
+    "`` | nothing: the round waits, `stop.time_s` does not end it, and this is said again after 60 s, 120 s and "
+    "so on; Ctrl-C ends the run after `stop.grace_s` | `env.step_timeout_s` |",
+    "| The same with `env.step_timeout_s=5` | after 10 s: `` rollout worker 0: it died and is replaced; "
+    "workers_lost 1, and faults.workers_lost allows 100 `` | its round and its episodes | `faults.workers_lost: "
+    "100` |",
+    "| The same with `runtime=inline` | nothing, with or without `env.step_timeout_s`: no other code in Python "
+    "can run in that process, Ctrl-C included; `kill -9` ends it | what came "
+    "after the last checkpoint | `runtime=ray` |",
 )
 
 

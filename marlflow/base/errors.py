@@ -24,6 +24,9 @@ from collections.abc import Sequence
 
 from marlflow.base.near import meant
 
+DEBUGGER_QUIT = "the debugger was quit"
+"""What KeyboardInterrupt says where it stands for leaving a debugger in code of the user's."""
+
 
 class MarlflowError(Exception):
     """The root of all errors that marlflow raises on purpose."""
@@ -108,11 +111,19 @@ class UserCodeFailed(MarlflowError):
 
 
 class EnvironmentFailed(UserCodeFailed):
-    """An environment raised, or broke PettingZoo's contract."""
+    """An environment raised, or broke PettingZoo's contract.
+
+    `earlier` are the failures that its worker tolerated before this one in the same round, which nobody else reports.
+    """
+
+    kind = "env_errors"
+    earlier: "tuple[EnvironmentFailed, ...]" = ()
 
 
 class EnvironmentHung(EnvironmentFailed):
     """A step or reset of an environment took longer than `env.step_timeout_s`."""
+
+    kind = "env_hangs"
 
 
 class MatchmakerFailed(UserCodeFailed):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words, split
-from marlflow.cli.job import prepared
+from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.env.frames import their_frames
 from marlflow.experiment.schema import read
 from marlflow.experiment.settings import setting_problems
@@ -26,7 +26,7 @@ _EXAMPLES = "marlflow check-env connect_four, or marlflow check-env my_module.ma
 
 def run_check_env(words: list[str]) -> int:
     """Prints what was found; returns 0 if the environment is ready, else 1. Raises InvalidInput."""
-    found = split(words, "check-env", own=[_JSON], own_with_value=[_EPISODES], hydra=False)
+    found = split(words, "check-env", own=[_JSON, ALL_OUTPUT], own_with_value=[_EPISODES], hydra=False)
     found.overrides = _with_env(found.overrides)
     trial = _tried(found, _whole_number(found.own_values.get(_EPISODES, "200")))
     if _JSON in found.own_flags:
@@ -71,14 +71,14 @@ def _tried(words: Words, episodes: int) -> Trial:
         problems += setting_problems(experiment.env, "env")
     if problems or experiment is None:
         raise ConfigInvalid(problems)
-    with _progress() as watch:
-        try:
+    try:
+        with _progress() as watch, output_shown(words):
             return check_environment(experiment.env, episodes, experiment.seed, watch=watch)
-        except KeyboardInterrupt as interrupted:
-            frames = their_frames(interrupted)
-            if frames:
-                print(f"in {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}", file=sys.stderr)
-            raise
+    except KeyboardInterrupt as interrupted:
+        frames = their_frames(interrupted)
+        if frames:
+            print(f"in {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}", file=sys.stderr)
+        raise
 
 
 @contextmanager

@@ -48,6 +48,7 @@ flags:
   --mermaid              the plan as a Mermaid flowchart
   --machines <list>      check and place for these machines instead of what is there:
                          '[{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]'
+  --all-output           all that the environment prints, not its first lines alone; on standard error
   --config-dir <folder>  a folder with configuration groups of your own
 """,
 }
@@ -138,6 +139,7 @@ some values:
 flags:
   --episodes <n>         random episodes, 200; what a minute allows if that is less
   --json                 everything that was found as JSON
+  --all-output           all that the environment prints, not its first lines alone; on standard error
   --config-dir <folder>  a folder with configuration groups of your own
 
 exit codes: 0, ready; 1, something is wrong; 2, it cannot be made

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from marlflow.cli.arguments import Words
 from marlflow.experiment.compose import composing
 from marlflow.experiment.overrides import Prepared, prepare
+from marlflow.experiment.trial.output import first_lines
+
+ALL_OUTPUT = "--all-output"
+"""The flag of commands that try an environment; without it, they show some of what it prints."""
+_LINES = 20
 
 
 def prepared(words: Words) -> Prepared:
@@ -14,3 +21,8 @@ def prepared(words: Words) -> Prepared:
     searchpath = [f"file://{Path(folder).resolve()}" for folder in words.config_dirs]
     with composing():
         return prepare(words.overrides, searchpath, words.multirun)
+
+
+def output_shown(words: Words) -> AbstractContextManager[None]:
+    """While an environment is tried: what it prints goes to standard error, all of it or the first lines."""
+    return first_lines(sys.maxsize if ALL_OUTPUT in words.own_flags else _LINES)

@@ -10,10 +10,11 @@ import errno
 import os
 import sys
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 
 from marlflow import __version__
-from marlflow.base.errors import InvalidInput, MarlflowError, StageFailed, UserCodeFailed
+from marlflow.base.errors import DEBUGGER_QUIT, InvalidInput, MarlflowError, StageFailed, UserCodeFailed
 from marlflow.cli import arguments
 from marlflow.cli.helptext import MAIN, command_help
 from marlflow.experiment.interrupt import HungUp, Terminated
@@ -57,8 +58,9 @@ def _exit_code(words: list[str]) -> int:
     except Terminated:
         print("terminated", file=sys.stderr)
         return _TERMINATED
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except (KeyboardInterrupt, BdbQuit) as ended:
+        why = (DEBUGGER_QUIT,) if isinstance(ended, BdbQuit) else ended.args
+        print(": ".join(["interrupted", *map(str, why)]), file=sys.stderr)
         return _INTERRUPTED
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
-from marlflow.cli.job import prepared
+from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.cli.placement import drawn_placement
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.placing import described_machines
@@ -23,14 +23,15 @@ _MERMAID, _MACHINES = "--mermaid", "--machines"
 
 def run_plan(words: list[str]) -> int:
     """Prints the plan as a tree, or with --mermaid as a Mermaid flowchart; returns 0, raises InvalidInput."""
-    found = split(words, "plan", own=[_MERMAID], own_with_value=[_MACHINES], hydra=False)
+    found = split(words, "plan", own=[_MERMAID, ALL_OUTPUT], own_with_value=[_MACHINES], hydra=False)
     job = prepared(found)
     problems = list(job.problems)
     experiment = read(job.config, problems)
     described = found.own_values.get(_MACHINES)
     machines = _machines(experiment, described)
     try:
-        made = check(experiment, problems, machines)
+        with output_shown(found):
+            made = check(experiment, problems, machines)
     except ConfigInvalid as error:
         if described is not None:
             raise

@@ -58,12 +58,12 @@ class AECWindow(Opened):
         """One turn of the agent in the last turn's `deciding`, and the dead steps that follow."""
         (action,) = actions
         self._clear()
+        self._place.env_steps += 1  # before: what is said of this turn, while it runs and when it fails, has its number
         self._step(action, self._roster.agents[self._turn.deciding[0]])
         rewards = self._said.rewards
         for agent in self._known:  # the dead too, until their dead step, which deletes their reward
             if agent not in rewards and agent in self._said.agents:
                 raise self._place.broken(_UNREWARDED, agent)
-        self._place.env_steps += 1
         self._settle()
         return self._turn
 

@@ -84,8 +84,8 @@ class Opened:
         return self._place.words(agent)
 
     def name(self) -> str:
-        """The environment and its copy in words."""
-        return f"{self._place.name}, copy {self._place.copy}"
+        """The copy in words."""
+        return f"copy {self._place.copy}"
 
     def close(self) -> None:
         """Frees what the environment holds; raises EnvironmentFailed if it cannot."""

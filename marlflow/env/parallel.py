@@ -45,6 +45,7 @@ class ParallelWindow(Opened):
     def act(self, actions: Sequence[Any]) -> Turn:
         """One env step with the actions of the agents in the last turn's `deciding`."""
         live, env, turn, place = self._live, self._env, self._turn, self._place
+        place.env_steps += 1  # before: what is said of this step, while it runs and when it fails, has its number
         try:
             stepped = env.step(dict(zip(live, actions, strict=True)))
         except Exception as error:
@@ -52,7 +53,6 @@ class ParallelWindow(Opened):
         if not isinstance(stepped, tuple) or len(stepped) != 5:
             raise place.broken(f"step() returned {_counted(stepped)}; {_FIVE}")
         observations, rewards, terminations, truncations, infos = stepped
-        place.env_steps += 1
         if (
             True in terminations.values()
             or True in truncations.values()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import traceback
+from bdb import BdbQuit
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.errors import DEBUGGER_QUIT, EnvironmentFailed
 
 _OWN = ("aec.py", "global_state.py", "opened.py", "parallel.py", "roster.py")
 _WINDOW_FILES = {str(Path(__file__).with_name(name)) for name in _OWN}
 
 
 class Place:
-    """One copy of an environment, the seed of its episode and how far that has come."""
+    """One copy of an environment, the seed of its episode and how far that has come.
+
+    `env_steps` counts the env steps that the episode has begun: 0 in reset(), 1 in its first step() and after it.
+    """
 
     __slots__ = ("copy", "env_steps", "name", "seed")
 
@@ -37,7 +41,12 @@ class Place:
         return EnvironmentFailed(self.words(agent), reason)
 
     def raised(self, error: Exception, doing: str, agent: str | None = None) -> EnvironmentFailed:
-        """The environment raised `error` while `doing`, for example `step()`."""
+        """The environment raised `error` while `doing`, for example `step()`.
+
+        Raises KeyboardInterrupt if it is that of a debugger which was quit there: that is the user, who wants to stop.
+        """
+        if isinstance(error, BdbQuit):
+            raise KeyboardInterrupt(DEBUGGER_QUIT) from None
         if isinstance(error, EnvironmentFailed):
             return error
         reason = f"{doing} raised {type(error).__name__}: {error}"

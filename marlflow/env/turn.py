@@ -138,7 +138,7 @@ class Window(Protocol):
         ...
 
     def name(self) -> str:
-        """The environment and its copy in words."""
+        """The copy in words."""
         ...
 
     def reset(self, seed: int, task: int | None = None) -> Turn:

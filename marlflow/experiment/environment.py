@@ -7,6 +7,7 @@ import importlib
 import inspect
 import logging
 import math
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -98,7 +99,7 @@ def _open(make_env: Callable[[], Any], env: Env) -> Window:
     try:
         with told_if_slow(f"environment {name}"):
             return open_window(make_env(), name=name)
-    except ConfigInvalid:
+    except (ConfigInvalid, BdbQuit):  # who quits a debugger wants to stop
         raise
     except EnvironmentFailed as error:
         # Its reason says what was called: reset() raised ValueError: ...

@@ -212,11 +212,14 @@ class Checkpoints:
 class Evaluation:
     """Episodes apart from training: every how many env steps, how many, and how the policies act in them.
 
+    The first evaluation comes after the first round, and one at the end of the run.
+
     `final_episodes` are played at the end of the run, None: as many as `episodes`. 0 episodes: no evaluation.
     `greedy`: the most likely action, or the mean. `sampled`: a draw from the distribution that a policy has learned,
     without exploration noise; where actions have to be mixed, as in rock-paper-scissors, only this says how a policy
     plays. `opponents`: names of policies, or `random`. Each policy that learns then has `episodes` of its own, in which
-    it takes its seats in turn, and each opponent in turn takes all others; None: all policies play as in training.
+    it takes its seats in turn, and each opponent in turn takes all others, rounded up so that each of these pairings
+    has as many; None: all policies play as in training.
     """
 
     every_env_steps: int = 50_000

@@ -14,13 +14,14 @@ from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentH
 from marlflow.base.items import Weights
 from marlflow.experiment.experiment import Faults
 from marlflow.policy.actor import EvaluationMode
+from marlflow.rollout.faults import fault_of
 from marlflow.rollout.fragment import Evaluated, Fault
 from marlflow.rollout.protocol import Matchup, Request, Round, Workers
 
 log = logging.getLogger("marlflow")
 
 _Made = TypeVar("_Made", Round, Evaluated)
-_OF_ENVIRONMENTS = ("env_errors", "env_hangs")
+OF_ENVIRONMENTS = ("env_errors", "env_hangs")
 _SAID = {
     "env_errors": "its episode was given up",
     "env_hangs": "its episode was given up",
@@ -67,7 +68,7 @@ class FaultBudget:
 
     def _beyond(self, fault: Fault, before: int) -> MarlflowError:
         kind, allowed = fault.kind, self._allowed[fault.kind]
-        if kind in _OF_ENVIRONMENTS:
+        if kind in OF_ENVIRONMENTS:
             reason = fault.reason
             if allowed:
                 reason += f"; {_episodes(before)} given up before, and faults.{kind} allows no more"
@@ -77,22 +78,20 @@ class FaultBudget:
             f"{fault.where}: {fault.reason}\nthat was {kind} {self.spent[kind]}, and faults.{kind} allows {allowed}"
         )
 
-    def last_straw(self, failure: EnvironmentFailed) -> EnvironmentFailed:
-        """What a worker raised whose own faults, in this round alone, are more than all that is allowed."""
-        allowed = {kind: self._allowed[kind] for kind in _OF_ENVIRONMENTS}
-        if not any(allowed.values()):
-            return failure
-        allows = ", ".join(f"{kind} {count}" for kind, count in allowed.items())
-        before = f"{_episodes(sum(self.spent[kind] for kind in _OF_ENVIRONMENTS))} given up in earlier rounds"
-        reason = f"{failure.reason}; that is beyond faults ({allows}), and {before}"
-        return EnvironmentFailed(failure.where, reason, failure.user_traceback)
+    def last_straw(self, failure: EnvironmentFailed) -> MarlflowError:
+        """Counts what a worker raised whose own faults, in this round alone, are more than all that is allowed.
+
+        Returns what ends the run: the first fault that is beyond its budget.
+        """
+        self.account([fault_of(one) for one in (*failure.earlier, failure)])
+        return self.failure or failure
 
 
 class BudgetedWorkers:
     """Workers whose environments may break as many episodes as a budget says.
 
-    What a worker itself raises, because its environments broke more than all that is allowed in one round, is
-    EnvironmentFailed that says so. The faults of rounds and evaluations are for whoever gets them.
+    What a worker itself raises, because its environments broke more than all that is allowed in one round, becomes the
+    first fault that is beyond its budget. The faults of rounds and evaluations are for whoever gets them.
     """
 
     def __init__(self, workers: Workers, budget: FaultBudget) -> None:

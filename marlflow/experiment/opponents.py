@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
@@ -44,8 +45,13 @@ class Pairings:
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
 
     def dealt(self, episodes: int) -> list[Pairing]:
-        """`episodes` for each policy, its pairings in turn."""
-        return [pairings[number % len(pairings)] for pairings in self.of.values() for number in range(episodes)]
+        """`episodes` for each policy, or the least above it in which all of its pairings have as many, in turn."""
+        return [
+            pairing
+            for pairings in self.of.values()
+            for _ in range(ceil(episodes / len(pairings)))
+            for pairing in pairings
+        ]
 
 
 def only_opponents(experiment: Experiment) -> set[str]:

@@ -301,7 +301,8 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
         known = [key for key in config if key != "hydra"]
         names = list(dict.fromkeys([*known, *(group for group in groups.names() if group not in _PACKAGED)]))
         word.prefix = None
-        yield absent(word.key, word.key, names, "a run")
+        own = "" if nearest(word.key, names) else f"; an argument of the environment is env.{word.line.lstrip('+')}"
+        yield f"{absent(word.key, word.key, names, 'a run')}{own}"
     elif parts[0] == "policies" and len(parts) > 2 and parts[1] not in policies and not word.prefix:
         word.prefix = None
         yield f"{word.key}: {_no_policy(parts[1], policies)}"

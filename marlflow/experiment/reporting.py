@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,13 @@ from marlflow.flow import StageId, StageTimes
 from marlflow.observe.console import RunConsole
 from marlflow.observe.curves import draw_learning_curves
 from marlflow.observe.record import MetricsRecord
+from marlflow.observe.run_log import NAME
 from marlflow.observe.sinks import METRICS, JsonlSink, Sink, TensorBoardSink
 from marlflow.observe.trace import Trace
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.checkpoints import Checkpoint
+
+log = logging.getLogger("marlflow")
 
 _TRACED, _LOOKED_AT = 100_000, 10_000  # intervals of stages
 
@@ -50,9 +54,21 @@ class Reporting:
         if self._experiment.log.jsonl:
             self._lines = JsonlSink(self._metrics, before)
             self._files[self._metrics] = self._lines
+            if checkpoint is not None and self._lines.dropped:
+                self._say_dropped(self._lines.dropped, checkpoint.env_steps)
         if self._experiment.log.tensorboard:
             resumed_at = None if checkpoint is None else checkpoint.env_steps
             self._files[self._run_dir / "events.out.tfevents"] = TensorBoardSink(self._run_dir, resumed_at)
+
+    def _say_dropped(self, lines: Sequence[str], env_steps: int) -> None:
+        """A user may miss the last evaluation, which a run makes after its last checkpoint."""
+        what, kept = ("1 report is", "it") if len(lines) == 1 else (f"{len(lines)} reports are", "the last of them")
+        text = (
+            f"{what} dropped from {METRICS}, made after the checkpoint at {env_steps:,} env steps: the run goes on "
+            f"from there as if it had never stopped; {NAME} has {kept}"
+        )
+        log.info("%s: %s", text, lines[-1])
+        self._console.notice(text)
 
     @property
     def _metrics(self) -> Path:

@@ -14,9 +14,10 @@ from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.evaluating import Evaluator
 from marlflow.experiment.experiment import Policy
-from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
+from marlflow.experiment.faults import OF_ENVIRONMENTS, BudgetedWorkers, FaultBudget
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper, not_resumed, usable
+from marlflow.experiment.never_updated import why_never_updated
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.players import dealer_of
@@ -55,7 +56,7 @@ class Run:
         name: str,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        self._experiment, self._spec, self._run_dir = made.experiment, made.spec, run_dir
+        self._made, self._experiment, self._spec = made, made.experiment, made.spec
         self._runtime, self._console = runtime, shown
         self._interrupt = interrupt
         self.budget = FaultBudget(made.experiment.faults, shown.notice)
@@ -94,6 +95,11 @@ class Run:
         return self.budget.failure or self._not_kept
 
     @property
+    def has_played(self) -> bool:
+        """Whether a round was received, so that there is something to report."""
+        return self._tally.env_steps > 0
+
+    @property
     def kept_at(self) -> int | None:
         """Env steps of the checkpoint that `marlflow resume` would go on from; None if there is none."""
         return self._keeper.kept_at
@@ -118,8 +124,7 @@ class Run:
             self.report()
         for name in self._spec.learning:
             if self._tally.policies[name].updates == 0:
-                sampled = self._tally.policies[name].agent_steps_sampled
-                self._console.notice(f"policy {name} was never updated: {sampled:,} agent steps were too few for it")
+                self._say(why_never_updated(self._made, name, self._tally.policies[name]))
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
@@ -331,6 +336,11 @@ class Run:
         if self._tally.env_steps >= self._due_log:
             self._due_log += self._experiment.log.every_env_steps
             self.report()
+
+    def report_failure(self) -> None:
+        """Reports the run as a stage that failed has left it, with the faults of a round that has no receipts."""
+        self._tally.faults |= {kind: self.budget.spent[kind] for kind in OF_ENVIRONMENTS}
+        self.report()
 
     def report(self) -> None:
         """Tells the files and the console how the run stands; `last` has what earlier reports said of evaluations."""

@@ -26,7 +26,7 @@ from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
 from marlflow.experiment.written import preamble
-from marlflow.observe.console import DetachableConsole, console
+from marlflow.observe.console import DetachableConsole, RunConsole, console
 from marlflow.observe.frames import frame
 from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
 from marlflow.observe.run_log import logged_in
@@ -161,15 +161,16 @@ def _go_alone(
         if checkpoint is not None:
             forget_recorded_after(checkpoint, where, recorded)
         made = replace(made, spec=replace(made.spec, recording=recorded))
-        shown = DetachableConsole(console(experiment.log.console, run_info(made, where)))
+        shown, last_notices = DetachableConsole(console(experiment.log.console, run_info(made, where))), list[str]()
+        stack.callback(_say, last_notices, shown)  # below the last state, where they stay
         stack.callback(shown.close)
         relay = Relay(experiment, shown.notice)
         interrupt = Interrupt(experiment.stop.grace_s, shown.notice, relay.running)
         stack.enter_context(interrupt.listening())
         stack.callback(relay.close)
         stack.callback(runtime.close)
-        for text in (*_passed_over(checkpoint), f"starting {_processes(made)}", *_rounds_too_long(made), *made.remarks):
-            shown.notice(text)
+        starting = f"starting {_processes(made)}"
+        _say([*_passed_over(checkpoint), starting, *_rounds_too_long(made), *made.remarks], shown)
         run: Run | None = None
         with _says_if_lost(interrupt, where):
             try:
@@ -181,13 +182,18 @@ def _go_alone(
                 run.run()
             except (StageFailed, KeyboardInterrupt) as ended:
                 if _loss(interrupt, ended) is None:
-                    if run is not None and isinstance(ended, StageFailed):
-                        run.report()
-                    shown.notice(_how_to_go_on(kept_at(where) if run is None else run.kept_at, where))
+                    if run is not None and run.has_played and isinstance(ended, StageFailed):
+                        run.report_failure()
+                    last_notices.append(_how_to_go_on(kept_at(where) if run is None else run.kept_at, where))
                 raise
             if interrupt.asked or run.failure is not None:
-                shown.notice(_how_to_go_on(run.kept_at, where))
+                last_notices.append(_how_to_go_on(run.kept_at, where))
     return _result(run, made, where)
+
+
+def _say(texts: Sequence[str], shown: RunConsole) -> None:
+    for text in texts:
+        shown.notice(text)
 
 
 def _result(run: Run, made: Ready, where: Path) -> Result:

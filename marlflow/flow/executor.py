@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marlflow.base.errors import MarlflowError, PlanInvalid, Stalled
+from marlflow.base.errors import DEBUGGER_QUIT, MarlflowError, PlanInvalid, Stalled
 from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
 from marlflow.flow.firing import Firing, condition
@@ -121,6 +122,8 @@ class Executor:
                 raise
             failure = failures[0]
         if isinstance(failure, MarlflowError):
+            if isinstance(failure.__cause__, BdbQuit):  # in an operator: that is the user, who wants to stop
+                raise KeyboardInterrupt(DEBUGGER_QUIT)
             raise failure.with_traceback(None)  # the loop's frames say nothing; the cause has the operator's own
         if failure is not None:
             raise failure

@@ -11,11 +11,12 @@ A source ends its flow by raising StopIteration or, where Python forbids that (i
     ...     raise EndOfFlow
 
 What else an operator may declare: `place` (a Place, where it runs), `name`, `routes` (of a split: the type of what it
-routes), `at_most_one` (of a gather: it never gives several items for one), `updates` (the learner that it changes),
-`publishes` (it hands out weights), `under_way` (of a source: how many of its items have begun already, and have to be
-asked for before the plan can be at rest), `max_staleness` (how many versions old its rows may be), `held` (of a gather:
-a list of the items that it keeps between calls, which is kept with the plan's state and put back), `rest` (of a gather:
-gives what it still holds, when it is known that nothing more will come).
+routes), `at_most_one` (of a gather: it never gives several items for one), `agent_steps` (of a gather: it gives nothing
+before it has been given so many of them), `updates` (the learner that it changes), `publishes` (it hands out weights),
+`under_way` (of a source: how many of its items have begun already, and have to be asked for before the plan can be at
+rest), `max_staleness` (how many versions old its rows may be), `held` (of a gather: a list of the items that it keeps
+between calls, which is kept with the plan's state and put back), `rest` (of a gather: gives what it still holds, when
+it is known that nothing more will come).
 
 What decides whether it may run elsewhere (see relocate): `by_segment` (it needs of its learner or replay no more than
 values and a version: True if it may be given any part of the segments, to the same end; False if whole batches),

@@ -17,7 +17,10 @@ ConsoleKind: TypeAlias = Literal["auto", "live", "plain", "none"]
 
 
 class RunConsole(Sink, Protocol):
-    """A sink for a person's eyes, which also takes messages; closing leaves the last state or a summary behind."""
+    """A sink for a person's eyes, which also takes messages; closing leaves the last state or a summary behind.
+
+    Messages can be shown after it is closed, too: they are then the last that a person sees.
+    """
 
     def notice(self, text: str) -> None:
         """Show a message, such as "stopping after this round"."""

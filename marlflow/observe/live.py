@@ -49,8 +49,9 @@ class LiveConsole:
         self._live.refresh()
 
     def notice(self, text: str) -> None:
-        """Show a message above the view, where it stays."""
-        self._terminal.print(Text(f"{wording.duration(self._run_s())}  {text}", style="bold yellow"))
+        """Show a message above the view, where it stays, or once it is closed below; commands in it can be copied."""
+        message = Text(f"{wording.duration(self._run_s())}  {text}", style="bold yellow")
+        self._terminal.print(message, soft_wrap=True)
 
     def close(self) -> None:
         """Draw the last state in full, however long, and give the terminal and the logging handlers back."""

@@ -9,7 +9,7 @@ from marlflow.observe import wording
 from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
 
-_EVALUATION_COLUMNS = 34  # at least, so that reports with and without evaluations stand in line
+_RETURN_COLUMNS = len(" 100.00 +- 100.00 at 999,999")  # of an evaluation, after how and against whom it was made
 
 
 class PlainConsole:
@@ -19,23 +19,30 @@ class PlainConsole:
         self._file = file or sys.stdout
         self._run_dir = info.run_dir
         self._last: MetricsRecord | None = None
+        self._evaluation_columns = len("greedy") + _RETURN_COLUMNS
         self._closed = False
         self._write(_opening(info))
 
     def report(self, record: MetricsRecord) -> None:
-        """Write one line for each policy, and one for faults if there are new ones."""
-        rates = updates_per_s(self._last, record)
-        ids = wording.padded(record["policies"])
-        evaluated = {policy: _evaluated(metrics) for policy, metrics in record["policies"].items()}
-        aligned = wording.padded([" " * _EVALUATION_COLUMNS, *evaluated.values()])
-        for policy, metrics in record["policies"].items():
-            standing = _standing(metrics, rates[policy], aligned[evaluated[policy]])
-            self._write(f"{_clock(record)}  {ids[policy]}  {standing}")
+        """Write one line for each policy, and one for faults if there are new ones.
+
+        At its end a run may report the env step of the report before again: only the summary has what is new then.
+        """
+        if self._last is None or record["env_steps"] != self._last["env_steps"]:
+            self._write_policies(record)
         if record["faults"] != (self._last["faults"] if self._last else {}):
             faults = wording.faults_phrase(record["faults"])
             if faults:
                 self._write(f"{_clock(record)}  faults so far: {faults}")
         self._last = with_last_evaluations(self._last, record)
+
+    def _write_policies(self, record: MetricsRecord) -> None:
+        rates, ids = updates_per_s(self._last, record), wording.padded(record["policies"])
+        widths = [len(_how(metrics)) + _RETURN_COLUMNS for metrics in record["policies"].values()]
+        self._evaluation_columns = max([self._evaluation_columns, *widths])  # that of the reports to come, too
+        for policy, metrics in record["policies"].items():
+            standing = _standing(metrics, rates[policy], _evaluated(metrics).ljust(self._evaluation_columns))
+            self._write(f"{_clock(record)}  {ids[policy]}  {standing}")
 
     def notice(self, text: str) -> None:
         """Write a message of its own line."""
@@ -84,14 +91,17 @@ def _evaluated(metrics: PolicyMetrics) -> str:
 
 
 def _evaluation(metrics: PolicyMetrics) -> str:
-    how = " ".join([str(metrics["eval_mode"]), *wording.against(metrics["eval_against"])])
-    return f"{how} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
+    return f"{_how(metrics)} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
+
+
+def _how(metrics: PolicyMetrics) -> str:
+    return " ".join([str(metrics["eval_mode"]), *wording.against(metrics["eval_against"])])
 
 
 def _summary(record: MetricsRecord | None) -> str:
     if record is None:
         return "ended before the first report"
-    returns = "; ".join(_final(policy, metrics) for policy, metrics in record["policies"].items())
+    returns = "; ".join(_final(policy, metrics, record["env_steps"]) for policy, metrics in record["policies"].items())
     steps, episodes = wording.full_count(record["env_steps"]), wording.full_count(record["episodes"])
     shares = wording.shares_phrase(rollout_shares(None, record))
     workers = f" (rollout workers: {shares})" if shares else ""
@@ -99,9 +109,13 @@ def _summary(record: MetricsRecord | None) -> str:
     return f"ended after {took}, {steps} env steps, {episodes} episodes{workers}: {returns}"
 
 
-def _final(policy: str, metrics: PolicyMetrics) -> str:
-    episodes = metrics["eval_episodes"]
-    evaluation = (
-        "" if episodes is None else f" (eval {_evaluation(metrics)} over {wording.full_count(episodes)} episodes)"
-    )
-    return f"{policy} return {wording.mean_return(metrics['return_mean'])}{evaluation}"
+def _final(policy: str, metrics: PolicyMetrics, env_steps: int) -> str:
+    """How a policy stands after `env_steps` of the run; of an evaluation before its last version, at which env step."""
+    standing = f"{policy} return {wording.mean_return(metrics['return_mean'])}"
+    if updates := metrics["updates"]:
+        standing += f", updates {wording.full_count(updates)}"
+    if (episodes := metrics["eval_episodes"]) is None or (evaluated_at := metrics["eval_env_steps"]) is None:
+        return standing
+    is_of_the_end = (evaluated_at, metrics["eval_version"]) == (env_steps, metrics["version"])
+    at = "" if is_of_the_end else f", at {wording.full_count(evaluated_at)} env steps"
+    return f"{standing} (eval {_evaluation(metrics)} over {wording.full_count(episodes)} episodes{at})"

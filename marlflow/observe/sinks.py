@@ -35,13 +35,13 @@ class JsonlSink:
     """One JSON object per report and line, on disk as soon as `report` returns.
 
     Values that JSON cannot say (NaN, infinities) become null. A resumed run says how many reports there were at its
-    checkpoint: those after, which the run is about to make again, are taken out of the file first.
+    checkpoint: those after, which the run is about to make again, are taken out of the file first, and are `dropped`.
     """
 
     def __init__(self, path: Path, reports_before: int | None = None) -> None:
-        has_reports = reports_before is not None and path.exists()
-        # Fewer than there were at the checkpoint if the file was deleted or cut short since.
-        self._lines_before = _keep_first_reports(path, reports_before or 0) if has_reports else 0
+        self._lines_before, self.dropped = 0, list[str]()
+        if reports_before is not None and path.exists():
+            self._lines_before, self.dropped = _keep_first_reports(path, reports_before)
         self._file = AppendedFile(path)
 
     @property
@@ -79,12 +79,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _keep_first_reports(path: Path, count: int) -> int:
-    """Drops all reports after the first `count`; returns how many are left."""
+def _keep_first_reports(path: Path, count: int) -> tuple[int, list[str]]:
+    """Drops all reports after the first `count`; returns how many are left, and those that were dropped.
+
+    Fewer are left if the file was deleted or cut short since there were so many.
+    """
     lines = path.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines[:count] if line.endswith(b"\n")]  # the last may have been cut off by a crash
-    os.truncate(path, sum(map(len, kept)))  # in place: the disk may be full
-    return len(kept)
+    whole = [line for line in lines if line.endswith(b"\n")]  # the last may have been cut off by a crash
+    os.truncate(path, sum(map(len, whole[:count])))  # in place: the disk may be full
+    return len(whole[:count]), [line.decode(errors="replace").rstrip() for line in whole[count:]]
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -25,6 +26,7 @@ _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
 _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
 _BAR_COLUMNS = 24
+_EVALUATION_COLUMNS = len("at 100.0k")  # of its heading, so that it takes no room from the others
 # Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and room above for messages.
 _ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
@@ -153,7 +155,8 @@ def _evaluation(now: MetricsRecord, width: int) -> str:
     steps = max((metrics["eval_env_steps"] or 0 for metrics in evaluated), default=None)
     at = [] if steps is None or width < WIDE_COLUMNS else [f"at {wording.short_count(steps)}"]
     opponents = {opponent for metrics in evaluated for opponent in metrics["eval_against"]}
-    return "\n".join(["eval", *modes, *(wording.against(opponents) if at else []), *at])
+    against = [line for text in wording.against(opponents) for line in wrap(text, _EVALUATION_COLUMNS)] if at else []
+    return "\n".join(["eval", *modes, *against, *at])
 
 
 def _policy_columns(width: int, evaluation: str) -> list[_Column]:

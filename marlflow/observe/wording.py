@@ -147,12 +147,14 @@ def agents_phrase(agents: Sequence[str]) -> str:
     """Agents in few words: those of one name are counted.
 
     >>> agents_phrase(["adversary_0", "adversary_1", "prey"])
-    '2 adversary, prey'
+    '2 x adversary, prey'
     """
     stems = [_NUMBER_SUFFIX.sub("", agent) for agent in agents]
     counts = Counter(stems)
     first = dict(zip(reversed(stems), reversed(agents), strict=True))
-    return ", ".join(first[stem] if count == 1 else f"{count} {stem}" for stem, count in counts.items()) or "no agents"
+    return (
+        ", ".join(first[stem] if count == 1 else f"{count} x {stem}" for stem, count in counts.items()) or "no agents"
+    )
 
 
 def stop_phrase(stop: Mapping[str, float]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from marlflow.base.errors import EnvironmentFailed, EnvironmentHung
+from dataclasses import replace
+
+from marlflow.base.errors import EnvironmentFailed
 from marlflow.rollout.fragment import Fault
 
 
@@ -21,17 +23,19 @@ class FaultLog:
         self._tolerated = tolerated
         self.seen = 0
         self._new: list[Fault] = []
+        self._broke: list[EnvironmentFailed] = []  # since the last `take`
 
     def tolerate(self, failure: EnvironmentFailed) -> None:
-        """Raises `failure` if the budget is used up."""
+        """Raises `failure` if the budget is used up, with the earlier failures that no receipt has reported."""
         self.seen += 1
         if self.seen > self._tolerated:
+            failure.earlier = tuple(self._broke)
             raise failure
+        self._broke.append(failure)
 
     def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
         """An episode was given up; `reason` is that of `failure`, or says more."""
-        kind = "env_hangs" if isinstance(failure, EnvironmentHung) else "env_errors"
-        self._new.append(Fault(kind, failure.where, reason, failure.user_traceback, rows_lost))
+        self._new.append(replace(fault_of(failure), reason=reason, rows_lost=rows_lost))
 
     def report(self, fault: Fault) -> None:
         """Adds a fault that costs no episode."""
@@ -41,4 +45,10 @@ class FaultLog:
         """Those since the last call."""
         taken = tuple(self._new)
         self._new.clear()
+        self._broke.clear()
         return taken
+
+
+def fault_of(failure: EnvironmentFailed) -> Fault:
+    """The fault that an episode's end by `failure` is; how many rows it cost is not known here."""
+    return Fault(failure.kind, failure.where, failure.reason, failure.user_traceback, 0)

@@ -47,9 +47,17 @@ class StepRunning:
     is_over: bool = False
 
 
-News: TypeAlias = Printed | Logged | LeftOut | StepRunning
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Nothing has come from the process of this worker for `silent_s` seconds, not even that it has nothing to tell."""
 
-_KINDS: dict[str, type[News]] = {kind.__name__: kind for kind in (Printed, Logged, LeftOut, StepRunning)}
+    worker: int
+    silent_s: float
+
+
+News: TypeAlias = Printed | Logged | LeftOut | StepRunning | Silent
+
+_KINDS: dict[str, type[News]] = {kind.__name__: kind for kind in (Printed, Logged, LeftOut, StepRunning, Silent)}
 
 
 def to_bytes(news: Iterable[News]) -> bytes:

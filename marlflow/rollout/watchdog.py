@@ -38,7 +38,7 @@ class Playing(Protocol):
         ...
 
     def name(self) -> str:
-        """The environment and its copy in words."""
+        """The copy in words."""
         ...
 
 
@@ -78,7 +78,7 @@ class Watchdog:
         return f"{self.playing.where() if self.playing else 'an environment'}: {self.doing}"
 
     def env(self) -> str:
-        """The environment that is being called and its copy, "" if none is."""
+        """The copy of the environment that is being called, "" if none is."""
         return self.playing.name() if self.playing and self.is_busy else ""
 
     @contextmanager

@@ -1,6 +1,7 @@
 """Environments with something wrong, by import path."""
 
 import threading
+from bdb import BdbQuit
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,22 @@ class Stuck(CartPoleTeam):
             print("stuck", flush=True)  # noqa: T201  tells the test that waits for it
             threading.Event().wait()
         return super().step(actions)
+
+
+class Talks(CartPoleTeam):
+    """Keeps all rules, and says something when it is made and at each step."""
+
+    def __init__(self):
+        super().__init__()
+        print("on my way\n" * 30, end="")  # noqa: T201
+
+    def step(self, actions):
+        print("on my way")  # noqa: T201
+        return super().step(actions)
+
+
+class Debugged(CartPoleTeam):
+    """Its user quits the debugger in it."""
+
+    def step(self, actions):
+        raise BdbQuit

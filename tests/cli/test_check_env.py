@@ -1,6 +1,7 @@
 """`marlflow check-env`: what it says of good and of broken environments, and how it is called."""
 
 import json
+import re
 
 import pytest
 
@@ -25,7 +26,7 @@ def line(text: str, label: str) -> str:
 def test_a_good_environment_is_ready_and_the_next_command_is_named(marlflow: Marlflow) -> None:
     said = marlflow("check-env", "cartpole_team", "env.num_agents=2", "seed=4", *FEW)
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("marlflow.env.cartpole_team.parallel_env  Parallel, 2 cart, seed 4\n")
+    assert said.out.startswith("marlflow.env.cartpole_team.parallel_env  Parallel, 2 x cart, seed 4\n")
     assert line(said.out, "parallel_api_test") == "passed"
     assert line(said.out, "parallel_seed_test") == "passed"
     assert line(said.out, "rewards") == "conserved, not zero-sum"
@@ -49,6 +50,38 @@ def test_an_environment_is_named_as_in_other_commands_or_by_its_import_path(
     assert line(said.out, "action masks").startswith("in the observation, ")
 
 
+def test_no_line_ends_in_spaces(marlflow: Marlflow) -> None:
+    said = marlflow("check-env", "cartpole_team", "--episodes=5")
+    assert [line for line in said.out.splitlines() if line != line.rstrip()] == []
+
+
+def test_of_what_an_environment_prints_the_first_lines_are_shown_apart_from_what_was_found(marlflow: Marlflow) -> None:
+    said = marlflow("check-env", f"{BROKEN}.Talks", *FEW)
+    assert "on my way" not in said.out
+    *shown, last = said.err.splitlines()
+    assert shown == ["on my way"] * 20
+    assert re.fullmatch(r"[\d,]+ more lines of output left out; --all-output shows all", last)
+    left_out = int(last.split()[0].replace(",", ""))
+    everything = marlflow("check-env", f"{BROKEN}.Talks", *FEW, "--json", "--all-output")
+    assert set(everything.err.splitlines()) == {"on my way"}
+    assert len(everything.err.splitlines()) > 20
+    assert left_out > 20
+    assert json.loads(everything.out)["ready"]
+
+
+def test_quitting_a_debugger_is_no_finding(marlflow: Marlflow) -> None:
+    said = marlflow("check-env", f"{BROKEN}.Debugged", *FEW)
+    assert (said.code, said.out) == (130, "")
+    assert said.err.splitlines()[-1] == "interrupted: the debugger was quit"
+
+
+def test_an_argument_of_the_environment_belongs_to_env(marlflow: Marlflow) -> None:
+    said = marlflow("check-env", "cartpole_team", "num_poles=5")
+    assert said.code == 2
+    assert said.err.startswith("error: there is no num_poles; a run takes env, ")
+    assert said.err.endswith("; an argument of the environment is env.num_poles=5\n")
+
+
 def test_everything_as_json(marlflow: Marlflow) -> None:
     said = marlflow("check-env", "cartpole_team", "--episodes=5", "--json")
     found = json.loads(said.out)
@@ -60,7 +93,7 @@ def test_everything_as_json(marlflow: Marlflow) -> None:
 # Of each environment: where in an episode it went wrong, and what PettingZoo's own API test made of it.
 FAILING = {
     "WheelComesOff": (
-        "env step 5: step() raised RuntimeError: the wheel came off",
+        "env step 6: step() raised RuntimeError: the wheel came off",
         "failed: RuntimeError: the wheel came off",
     ),
     "GoesBlind": ("env step 4, agent 'cart_1': the observation has a NaN", "passed"),

@@ -119,6 +119,16 @@ def test_a_plan_as_mermaid(marlflow: Marlflow) -> None:
     assert "ppo_team" in said.out
 
 
+def test_what_an_environment_prints_is_no_part_of_the_plan(marlflow: Marlflow) -> None:
+    words = ("plan", "env=python", "env._target_=tests.cli.broken_environments.Talks", "runtime=inline", "--mermaid")
+    said = marlflow(*words)
+    assert said.out.startswith("flowchart")
+    *shown, last = said.err.splitlines()
+    assert shown == ["on my way"] * 20
+    assert last == "10 more lines of output left out; --all-output shows all"
+    assert marlflow(*words, "--all-output").err == "on my way\n" * 30
+
+
 def test_the_command_line_of_the_design_composes(marlflow: Marlflow) -> None:
     rules = 'mapping=[{match: "adversary_*", policy: hunters}, {match: "agent_*", policy: prey}]'
     said = marlflow("plan", "env=simple_tag", rules, "policy@policies.hunters=ppo", "+policy@policies.prey=dqn")

@@ -25,6 +25,7 @@ def assert_in_order(command: Command, run: Path, reason: str) -> None:
     assert [line for line in command.said if line in expected] == expected, command.said
     assert newest(run).env_steps == last
     assert not any("Traceback" in line for line in command.said)
+    assert command.said[-2:] == expected[-2:], "the last that a person sees"
     assert command.left() == []
 
 

@@ -75,14 +75,16 @@ def test_hydra_shows_the_configuration(marlflow: Marlflow, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failing_environment_ends_the_run_with_its_own_traceback_on_top(marlflow: Marlflow) -> None:
+def test_a_failing_environment_ends_the_run_with_its_own_traceback_above_the_error(marlflow: Marlflow) -> None:
     said = marlflow("train", *SHORT, FAILING)
     assert said.code == 1
     lines = said.err.splitlines()
+    while lines[0].startswith("WARNING: environment cartpole_team_v0, copy "):
+        del lines[0]  # each episode that broke
     assert lines[0] == "Traceback (most recent call last):"
     assert "broken_environments.py" in lines[1]
     assert lines[-1].startswith("error: environment cartpole_team_v0, copy ")
-    assert lines[-1].endswith("env step 5: step() raised RuntimeError: the wheel came off")
+    assert lines[-1].endswith("env step 6: step() raised RuntimeError: the wheel came off")
     assert len([line for line in lines if line.startswith("  File ")]) == 1
 
 

@@ -169,7 +169,7 @@ def test_an_environments_exception_says_where_and_shows_only_its_own_frames():
     with pytest.raises(EnvironmentFailed) as caught:
         window.act([0, 0])
     failure = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  (it has just been made)
-    assert failure.where == "environment wheels, copy 2, episode seed 7, env step 0"
+    assert failure.where == "environment wheels, copy 2, episode seed 7, env step 1"
     assert failure.reason == "step() raised ZeroDivisionError: a wheel came off"
     assert "in deeper" in failure.user_traceback
     assert "in step" in failure.user_traceback
@@ -184,7 +184,7 @@ def test_an_aec_environments_exception_names_the_agent():
     assert turn.masks[0].tolist() == [1] * 9
     with pytest.raises(EnvironmentFailed, match="AssertionError") as caught:
         window.act([99])
-    assert caught.value.where.endswith("env step 0, agent 'player_1'")
+    assert caught.value.where.endswith("env step 1, agent 'player_1'")
 
 
 class NoMasksAtFirst(Scripted):
@@ -287,7 +287,7 @@ def test_a_living_agent_without_a_reward_is_an_error_in_an_aec_environment():
     window.act([0])
     with pytest.raises(EnvironmentFailed, match="left an agent out of `rewards` that was and is in `agents`") as caught:
         window.act([0])
-    assert caught.value.where.endswith("env step 1, agent 'a'")
+    assert caught.value.where.endswith("env step 2, agent 'a'")
 
 
 class Lingering(Undeclared):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import logging
 import re
 from collections import Counter
@@ -126,9 +127,7 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     assert int(seed) in begun(4)[int(copy)]
     assert breaks(int(seed))
     assert named == agent
-    # A step that did not come to its end is not counted.
-    not_counted = kind in (Raises, Hangs)
-    assert int(step) == (0 if kind is RaisesInReset else AT_STEP - not_counted)
+    assert int(step) == (0 if kind is RaisesInReset else AT_STEP)
     assert isinstance(cause, EnvironmentHung) == (kind is Hangs)
     if kind in (Raises, RaisesInReset, Hangs):
         assert breaking_environments.__file__ in cause.user_traceback
@@ -158,6 +157,7 @@ def test_many_in_one_round_end_it_within_the_round_and_what_was_kept_before_stan
     cause = raised_within_a_round(experiment, tmp_path)
     assert cause.reason == "step() raised ValueError: the pole snapped"
     assert not (tmp_path / "checkpoints").exists(), "it was the first round"
+    assert reports(tmp_path)[-1]["faults"]["env_errors"] == 2, "the second in a round is one too many"
 
 
 # -- within a budget ------------------------------------------------------------------------------------------------
@@ -268,10 +268,35 @@ class NeverAgain(Breaks):
 def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NeverAgain, "alive", True)
     cause = raised_within_a_round(run_of(NeverAgain, Faults(env_errors=7)), tmp_path)
+    assert reports(tmp_path)[-1]["faults"]["env_errors"] == 9
     assert cause.reason == (
-        "reset() raised OSError: the server is gone; that is beyond faults (env_errors 7, env_hangs 0), "
-        "and no episodes were given up in earlier rounds"
+        "reset() raised OSError: the server is gone; "
+        "7 episodes were given up before, and faults.env_errors allows no more"
     )
+
+
+def test_of_several_failures_in_one_round_the_first_beyond_its_budget_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = run_of(Hangs, rollouts=Rollouts(1, fragment_env_steps=80), log=Log(400, "plain", tensorboard=False))
+    cause = raised_within_a_round(experiment, tmp_path)
+    assert isinstance(cause, EnvironmentHung)
+    assert cause.reason == KINDS[Hangs][0]
+    told = capsys.readouterr().out.splitlines()
+    (named,) = [line for line in told if "faults.env_hangs allows 0" in line]
+    assert named.startswith(f"{cause.where}: its episode was given up; env_hangs 1")
+    assert not [line for line in told if "0 env steps" in line and "updates" in line]  # nothing was made to report of
+
+
+class Debugged(CartPoleTeam):
+    def step(self, actions: dict[str, int]) -> Any:
+        raise bdb.BdbQuit
+
+
+def test_quitting_a_debugger_ends_the_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match="the debugger was quit"):
+        train(run_of(Debugged, Faults(env_errors=7)), tmp_path)
+    assert reports(tmp_path) == []
 
 
 # -- what is said ---------------------------------------------------------------------------------------------------

@@ -93,6 +93,15 @@ def test_each_policy_that_learns_has_episodes_of_its_own_against_each_opponent_b
     assert list(found["red"]["eval_against"].values()) == pytest.approx(against)
 
 
+def test_all_pairings_of_a_policy_have_as_many_episodes(tmp_path: Path, seen: Seen) -> None:
+    train(game(("blue", "random"), 5, policies=TWO, mapping=SEATS), tmp_path)
+    red, blue = [("red", "blue"), ("red", "random")] * 3, [("random", "blue")] * 5
+    assert seatings(seen.evaluations[-1]) == red + blue
+    found = reports(tmp_path)[-1]["policies"]
+    assert (found["red"]["eval_episodes"], found["blue"]["eval_episodes"]) == (6, 5)
+    assert found["red"]["eval_return_mean"] == pytest.approx(fmean(found["red"]["eval_against"].values()))
+
+
 def test_a_scripted_policy_may_be_an_opponent_and_nothing_else(tmp_path: Path, seen: Seen) -> None:
     policies = {**ONE, "paper": mf.Policy(mf.Scripted(always_paper))}
     train(game(("paper",), policies=policies), tmp_path)

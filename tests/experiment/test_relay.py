@@ -11,7 +11,7 @@ from marlflow.experiment import relay as module
 from marlflow.experiment.environment import environment_maker, opened
 from marlflow.experiment.experiment import Env, Stop
 from marlflow.experiment.relay import Relay
-from marlflow.rollout.news import LeftOut, Logged, Printed, StepRunning
+from marlflow.rollout.news import LeftOut, Logged, Printed, Silent, StepRunning
 from tests.runtime.small_runs import small_run
 
 WHERE = "environment taxi_v3, copy 4, episode seed 5, env step 6: step()"
@@ -43,20 +43,56 @@ def test_of_many_workers_no_more_lines_are_shown_than_can_be_read() -> None:
     shown = Shown()
     for worker in range(1_000):
         shown.relay(Printed(worker, "", "hello"))
-    shown.relay(LeftOut(999, 41, "/logs/worker.out"))
     shown.relay.close()
-    assert len([text for text in shown.told if text.endswith("hello")]) <= 200
-    assert shown.told[-1] == (
-        "[worker 999] 42 lines left out; all that it printed is in /logs/worker.out, and in .err beside it"
-    )
-    assert "[worker 998] 1 lines left out" in shown.told
+    hellos = [text for text in shown.told if text.endswith("hello")]
+    first, last = (text for text in shown.told if text not in hellos)
+    assert len(hellos) <= 200
+    assert first.endswith("] 1 line left out")
+    assert last.endswith(f"] {999 - len(hellos)} lines left out")
+    assert last.startswith("[workers ")
+    assert " more] " in last
+
+
+def test_what_is_left_out_is_said_at_once_and_then_rarely(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    shown = Shown()
+    for line in range(50):
+        for worker in (0, 1):
+            shown.relay(LeftOut(worker, 40, f"/logs/worker_{worker}.out"))
+            shown.relay(Printed(worker, "copy 4", f"turn {line}"))
+    shown.relay.close()
+    notices = [text for text in shown.told if "left out" in text]
+    assert notices == [
+        "[worker 0] 40 lines left out; all that it printed is in /logs/worker_0.out, and in .err beside it",
+        "[workers 0, 1] 3,960 lines left out; all that they printed is in /logs, and run.log names the file of each",
+    ]
+    assert "all that rollout worker 1 prints is in /logs/worker_1.out, and in .err beside it" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "ends"),
+    [
+        (None, "nothing ends that; env.step_timeout_s=<seconds> would"),
+        (60.0, "env.step_timeout_s=60 ends it, with its process"),
+    ],
+)
+def test_a_worker_that_is_silent_is_named(timeout_s: float | None, ends: str, caplog: pytest.LogCaptureFixture) -> None:
+    shown = Shown(env=Env(CartPoleTeam, step_timeout_s=timeout_s, copies=4))
+    shown.relay(Silent(3, 30.0))
+    assert caplog.messages == [
+        "rollout worker 3 has not been heard from for 30 s: its process is stopped, or code in C, of an environment "
+        f"for example, keeps Python's lock there; {ends}"
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "ends"),
     [
         ({}, "nothing ends it; env.step_timeout_s=<seconds> would, and faults.env_hangs says how often"),
-        ({"stop": Stop(time_s=60.0)}, "only stop.time_s=60 ends it; env.step_timeout_s=<seconds> would"),
+        (
+            {"stop": Stop(time_s=60.0, grace_s=10.0)},
+            "stop.time_s=60 and stop.grace_s=10 end it after 70 s at the latest; env.step_timeout_s=<seconds> would",
+        ),
         ({"env": Env(CartPoleTeam, step_timeout_s=300.0, copies=4)}, "env.step_timeout_s=300 ends it"),
     ],
     ids=["no bound", "time_s", "step_timeout_s"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -19,7 +20,17 @@ from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.env import cartpole_team
-from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experiment, Policy, PolicyStop, Rollouts, Stop
+from marlflow.experiment.experiment import (
+    Checkpoints,
+    Env,
+    Evaluation,
+    Experiment,
+    Log,
+    Policy,
+    PolicyStop,
+    Rollouts,
+    Stop,
+)
 from marlflow.experiment.keeping import identity, newest
 from marlflow.experiment.ready import ready
 from marlflow.experiment.train import resume, train
@@ -143,6 +154,28 @@ def test_a_run_that_goes_on_does_what_it_would_have_done(name: str, tmp_path: Pa
     assert any(copy["running"] for copy in half["workers"]["copies"]), "episodes were to be running"
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
     assert_equal(kept(whole), kept(parts))
+
+
+def test_reports_that_are_dropped_are_counted_and_the_last_stays_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def experiment(env_steps: int) -> Experiment:
+        log, evaluation = Log(80, "plain", tensorboard=False), Evaluation(10_000, episodes=2)
+        return small_run(env_steps=env_steps, log=log, evaluation=evaluation, checkpoint=Checkpoints(10_000))
+
+    train(experiment(160), tmp_path)
+    last = reports(tmp_path)[-1]
+    assert last["policies"]["hunters"]["eval_env_steps"] == 160, "the evaluation of the end comes after the checkpoint"
+    capsys.readouterr()
+    resume(experiment(320), tmp_path)
+    said = (
+        "1 report is dropped from metrics.jsonl, made after the checkpoint at 160 env steps: the run goes on from "
+        "there as if it had never stopped; run.log has it"
+    )
+    assert said in capsys.readouterr().out.splitlines()
+    (logged,) = [line for line in (tmp_path / "run.log").read_text().splitlines() if said in line]
+    assert json.loads(logged.partition(f"{said}: ")[2]) == last
+    assert [report["env_steps"] for report in reports(tmp_path)] == [80, 160, 240, 320, 320]
 
 
 def test_it_may_go_on_with_another_number_of_workers(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def lines_of(*numbers: int) -> list[str]:
 
 def test_the_first_line_describes_the_run() -> None:
     assert lines_of()[0] == (
-        "tag (runtime inline): adversary = ppo for 3 adversary; agent = dqn for agent_0; goal = random for goal_0; "
+        "tag (runtime inline): adversary = ppo for 3 x adversary; agent = dqn for agent_0; goal = random for goal_0; "
         "until 100,000 env steps or a mean return of 40.00 of adversary"
     )
 
@@ -31,7 +31,7 @@ def test_a_report_has_one_aligned_line_for_each_policy() -> None:
     _, adversary, agent, goal, _ = lines_of(2)
     assert adversary == (
         " 0:00:08        2,000 env steps     250/s  adversary  return     -10.50 +- 2.00  length   25.0  "
-        "eval greedy vs random 7.25 +- 1.50 at 1,500  "
+        "eval greedy vs random 7.25 +- 1.50 at 1,500        "
         "updates       160   20.0/s  staleness  0.5  loss policy -0.013, value 3.500"
     )
     assert "agent      return      18.00 +- 2.00" in agent
@@ -43,8 +43,10 @@ def test_the_last_line_sums_up() -> None:
     assert lines_of(1, 2)[-1] == (
         "ended after 0:00:08, 2,000 env steps, 20 episodes "
         "(rollout workers: environments 50%, policies 33%, bookkeeping 17%): "
-        "adversary return -10.50 (eval greedy vs random 7.25 +- 1.50 over 20 episodes); "
-        "agent return 18.00 (eval greedy vs random 7.25 +- 1.50 over 20 episodes); goal return -; "
+        "adversary return -10.50, updates 160 "
+        "(eval greedy vs random 7.25 +- 1.50 over 20 episodes, at 1,500 env steps); "
+        "agent return 18.00, updates 800 (eval greedy vs random 7.25 +- 1.50 over 20 episodes, at 1,500 env steps); "
+        "goal return -; "
         "its folder is runs/tag"
     )
     assert lines_of()[-1] == "ended before the first report; its folder is runs/tag"
@@ -55,7 +57,51 @@ def test_an_evaluation_is_in_the_line_of_its_report_and_in_the_last() -> None:
     adversary = [line for line in lines if "  adversary  " in line]
     assert ["eval greedy vs random 7.25 +- 1.50 at 1,500" in line for line in adversary] == [False, True, False]
     assert ["eval -  " in line for line in adversary] == [True, False, True]
-    assert "adversary return -9.50 (eval greedy vs random 7.25 +- 1.50 over 20 episodes)" in lines[-1]
+    assert "updates 240 (eval greedy vs random 7.25 +- 1.50 over 20 episodes, at 1,500 env steps)" in lines[-1]
+
+
+@pytest.mark.parametrize(("evaluated", "at"), [((2_000, 160), ""), ((2_000, 150), ", at 2,000 env steps")])
+def test_an_evaluation_of_the_end_is_told_without_its_env_step(evaluated: tuple[int, int], at: str) -> None:
+    file, last = io.StringIO(), record(2)
+    metrics = last["policies"]["adversary"]
+    metrics["eval_env_steps"], metrics["eval_version"] = evaluated
+    plain = PlainConsole(INFO, file)
+    plain.report(last)
+    plain.close()
+    assert (
+        f"adversary return -10.50, updates 160 (eval greedy vs random 7.25 +- 1.50 over 20 episodes{at})"
+        in file.getvalue()
+    )
+
+
+def test_reports_stand_in_line_however_wide_evaluations_are() -> None:
+    file, plain = io.StringIO(), None
+    for number, steps in ((2, 52), (3, None), (4, 999_999)):
+        now = record(number)
+        for metrics in now["policies"].values():
+            if metrics["eval_env_steps"] is not None:
+                metrics["eval_env_steps"], metrics["eval_against"] = steps, {"random": 1.0, "bot": 2.0}
+        plain = plain or PlainConsole(INFO, file)
+        plain.report(now)
+    lines = [line for line in file.getvalue().splitlines() if "  updates " in line]
+    assert "eval greedy vs 2 opponents 7.25 +- 1.50 at 999,999" in lines[-2]
+    assert len(lines) == 9
+    assert len({line.index("  updates ") for line in lines}) == 1
+
+
+def test_a_report_of_the_same_env_step_is_in_the_summary_alone() -> None:
+    again = record(2)
+    again["policies"]["adversary"]["eval_return_mean"] = 9.0
+    again["faults"] = {"closes_failed": 1}
+    file = io.StringIO()
+    plain = PlainConsole(INFO, file)
+    for one in (record(1), record(2), again):
+        plain.report(one)
+    plain.close()
+    lines = file.getvalue().splitlines()
+    assert sum("  2,000 env steps " in line for line in lines) == 4, "three policies, and the fault"
+    assert "faults so far: closes failed 1" in lines[-2]
+    assert "(eval greedy vs random 9.00 +- 1.50" in lines[-1]
 
 
 def test_faults_are_told_once_when_they_happen() -> None:

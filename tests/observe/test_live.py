@@ -57,12 +57,24 @@ def test_a_wide_view_shows_every_policy_in_full() -> None:
         "value",
         "3.500",
     ]
-    assert row(text, "adversary", "ppo") == ["adversary", "ppo", "3", "adversary", *numbers]
+    assert row(text, "adversary", "ppo") == ["adversary", "ppo", "3", "x", "adversary", *numbers]
     assert row(text, "goal", "random")[2:] == ["goal_0", "6,000", "20", "-", "-", "-", "-", "0", "0", "-", "-"]
     heads = [line.strip() for line in text.splitlines()[4:7]]
     assert heads == ["eval", "greedy", "vs random"]
     assert "at 1.50k" in text
     assert "folder: runs/tag" in text
+
+
+def test_against_several_opponents_the_evaluation_takes_no_more_room() -> None:
+    now = record(2)
+    for metrics in now["policies"].values():
+        metrics["eval_against"] = {"random": 1.0, "a_rival_with_a_name": 2.0}
+    text = drawn(110, before=record(1), now=now)
+    heads = [line.strip() for line in text.splitlines()[4:8]]
+    assert heads == ["eval", "greedy", "vs 2", "opponents"]
+    alone = drawn(110, before=record(1), now=record(2))
+    assert row(text, "policy") == row(alone, "policy")
+    assert [line.split()[0] for line in text.splitlines()[9:12]] == ["adver…", "agent", "goal"]
 
 
 def test_the_stage_table_says_who_is_busy_and_who_waits() -> None:
@@ -161,10 +173,15 @@ def test_the_clock_goes_on_between_reports_and_stops_at_close(terminal: Console)
     now_s = 103.0
     live.notice("hello")
     assert "0:00:07  hello" in screen(terminal)
+    command = "to go on from 1,000 env steps: marlflow resume " + "/a/folder" * 10
+    live.notice(command)
+    assert f"0:00:07  {command}" in screen(terminal), "in one line, to be copied"
     live.report(record(2))
     now_s = 110.0
     live.close()
     assert any(line.startswith("0:00:08  2,000 env steps") for line in screen(terminal))
+    live.notice("to go on from here")
+    assert [line for line in screen(terminal) if line][-1] == "0:00:15  to go on from here"
 
 
 def test_notices_prints_and_logs_land_above_the_view(terminal: Console, monkeypatch: pytest.MonkeyPatch) -> None:

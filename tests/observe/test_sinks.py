@@ -84,8 +84,10 @@ def test_a_resumed_run_keeps_the_reports_before_its_checkpoint(
 ) -> None:
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     write(path, *({"env_steps": steps} for steps in env_steps))
-    JsonlSink(path, reports_before=before).close()
+    sink = JsonlSink(path, reports_before=before)
+    sink.close()
     assert [report["env_steps"] for report in read_metrics(path)] == env_steps[:before]
+    assert [json.loads(line)["env_steps"] for line in sink.dropped] == env_steps[before:]
     assert [each.name for each in path.parent.iterdir()] == ["metrics.jsonl"]
 
 

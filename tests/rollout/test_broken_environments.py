@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import time
 from typing import ClassVar
 
@@ -209,3 +210,15 @@ def test_of_a_broken_episode_no_agents_rows_are_handed_over_not_even_of_one_that
     assert fault.rows_lost == 3  # two of a, of which one was open, and one of b, whose trajectory had ended
     assert (batches["all"].segments["episode"] > 0).all()
     assert batches["all"].rows + fault.rows_lost == receipt.agent_steps
+
+
+def test_a_failure_beyond_the_budget_comes_with_those_that_nobody_has_reported():
+    class Raises(Counter):
+        def step(self, actions):
+            raise OSError("no server")
+
+    several = worker(Raises, copies=[3, 5, 7], tolerated_faults=1)
+    with pytest.raises(EnvironmentFailed) as caught:
+        several.collect(1)
+    failures = pickle.loads(pickle.dumps((*caught.value.earlier, caught.value)))  # noqa: S301  as to the driver
+    assert [failure.where.split(", ")[1] for failure in failures] == ["copy 3", "copy 5"]

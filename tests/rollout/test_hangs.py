@@ -45,7 +45,7 @@ class Waits(CartPoleTeam):
 @pytest.mark.parametrize(
     ("waits_in", "where"),
     [
-        ("step", "environment cartpole_team_v0, copy 5, episode seed {seed}, env step 2: step()"),
+        ("step", "environment cartpole_team_v0, copy 5, episode seed {seed}, env step 3: step()"),
         ("reset", "environment cartpole_team_v0, copy 5, episode seed {seed}, env step 0: reset()"),
         ("making", "copy 5, at its opening: making the environment"),
     ],

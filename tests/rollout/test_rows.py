@@ -87,7 +87,7 @@ def test_a_broken_episode_costs_its_undelivered_rows_and_no_others():
     assert [(fault.kind, fault.rows_lost) for fault in faults] == [("env_errors", 3)] * 2
     for copy, fault in zip((9, 4), faults, strict=True):
         seed = episode_seed(SEED, copy, 0)
-        assert fault.where == f"environment built_v0, copy {copy}, episode seed {seed}, env step 7"
+        assert fault.where == f"environment built_v0, copy {copy}, episode seed {seed}, env step 8"
         assert fault.reason == "step() raised RuntimeError: a wheel came off"
         assert "a wheel came off" in fault.user_traceback
     assert receipt.next_episodes == {4: 2, 9: 2}
@@ -98,7 +98,7 @@ def test_beyond_its_budget_a_broken_episode_is_the_end():
     script = drifting(Break("step raises", 4, 1))
     worker = worker_of(lambda: BuiltAEC(script), seats({"built_0": "all"}, script_actions(script)), (0,), tolerated=1)
     worker.collect(5)
-    with pytest.raises(EnvironmentFailed, match=r"env step 4, .*: step\(\) raised RuntimeError: a wheel"):
+    with pytest.raises(EnvironmentFailed, match=r"env step 5, .*: step\(\) raised RuntimeError: a wheel"):
         worker.collect(5)
 
 

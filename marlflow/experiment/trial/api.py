@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import sys
 import traceback
 import warnings
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pettingzoo
 
+from marlflow.base.errors import DEBUGGER_QUIT
 from marlflow.env.frames import their_frames
 from marlflow.experiment.trial.outcome import Kind, Masks, TestOutcome
+from marlflow.experiment.trial.output import FirstLines
 from marlflow.rollout.closing import close_within
 from marlflow.rollout.watchdog import Overdue, Watchdog
 
@@ -74,6 +77,8 @@ def _outcome(name: str, test: Callable[[], None], notes: list[str]) -> TestOutco
             test()
     except Overdue as overdue:
         return TestOutcome(name, "failed", "a step or reset took longer than env.step_timeout_s", _where(overdue))
+    except BdbQuit:
+        raise KeyboardInterrupt(DEBUGGER_QUIT) from None
     except Exception as error:  # noqa: BLE001  (whatever it is, it is what the test found)
         return TestOutcome(name, "failed", _said(error), _where(error))
     return TestOutcome(name, "passed")
@@ -81,8 +86,8 @@ def _outcome(name: str, test: Callable[[], None], notes: list[str]) -> TestOutco
 
 @contextlib.contextmanager
 def _quiet(notes: list[str]) -> Iterator[None]:
-    """Nothing is printed in here, and every warning becomes a note, once."""
-    printed = io.StringIO()
+    """Nothing is printed in here, but for a debugger's; every warning becomes a note, once."""
+    printed = cast(Any, FirstLines(sys.stderr, 0))
     with (
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(printed),

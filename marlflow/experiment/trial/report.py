@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, ConsoleRenderable
 from rich.padding import Padding
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -22,13 +23,20 @@ def as_text(trial: Trial, width: int = 100) -> str:
     """All of it without colours, `width` characters wide."""
     into = io.StringIO()
     show(trial, Console(file=into, width=width, color_system=None, highlight=False, force_terminal=False))
-    return "\n".join(line.rstrip() for line in into.getvalue().splitlines())
+    return into.getvalue().rstrip()
 
 
 def show(trial: Trial, console: Console) -> None:
-    """Prints all of it."""
+    """Prints all of it, without the spaces that fill a table's columns up at the end of a line."""
     for part in _parts(trial, console.width):
-        console.print(part, soft_wrap=isinstance(part, Text))
+        if isinstance(part, Text):
+            console.print(part, soft_wrap=True)
+            continue
+        for line in console.render_lines(part, pad=False):
+            while line and not line[-1].text.rstrip():
+                line.pop()
+            last = [Segment(line[-1].text.rstrip(), line[-1].style)] if line else []
+            console.print(Segments([*line[:-1], *last, Segment.line()]), soft_wrap=True)
 
 
 def _parts(trial: Trial, width: int) -> Iterator[ConsoleRenderable]:

@@ -52,6 +52,9 @@ class Actors:
         return f"{what} asks for {shown or 'nothing'}, of which it has a reservation; {available()}"
 
 
+WITHOUT_A_WORD = "it ended without a word: killed, out of memory, or crashed"
+
+
 def cause(error: BaseException) -> str:
     """Why an actor was lost, in one sentence of the several that Ray has for it."""
     # When Ray itself ends processes because memory runs out, a page of figures follows the reason.
@@ -61,7 +64,7 @@ def cause(error: BaseException) -> str:
         return text
     process, machine, rest = found.groups()
     if "Worker unexpectedly exits" in rest:
-        rest = "it ended without a word: killed, out of memory, or crashed"
+        rest = WITHOUT_A_WORD
     return f"process {process} on {machine}: {rest}"
 
 

@@ -1,7 +1,9 @@
 """How rollout workers tell the driver news while a call to them is under way: through Ray's own key-value store.
 
 An actor's only thread is busy with the call, so a second thread posts, at most twice a second, what the first has to
-say. The driver looks as often. No port is opened and no process is started for it, and it works wherever Ray does.
+say, and every ten seconds that it is there. The driver looks as often, and notices who falls silent: code in C that
+keeps Python's lock stops the second thread too. No port is opened and no process is started for it, and it works
+wherever Ray does.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from typing import Any
 
 from ray.experimental import internal_kv
 
-from marlflow.rollout.news import News, from_bytes, to_bytes
+from marlflow.rollout.news import News, Silent, from_bytes, to_bytes
 
 _NAMESPACE = b"marlflow"
 _EVERY_S = 0.5
 _READ_TIMEOUT_S = 5.0
+_ALIVE_EVERY_S = 10.0
+_SILENT_LOOKS = 60
+"""After so many looks in which nothing came from a worker that is told, and again after twice as many."""
 
 log = logging.getLogger("marlflow")
 
@@ -50,21 +55,21 @@ class Outbox:
         self._has_news.set()
 
     def flush(self) -> None:
-        """Returns when all that was sent is posted."""
+        """Returns when all that was sent is posted; without news, that this process is there."""
         with self._lock:
             news = []
             while self._waiting:
                 news.append(self._waiting.popleft())
-            if news:
-                self._posted += 1
-                _put(f"{self._prefix}{self._posted:09d}", to_bytes(news))
+            self._posted += 1
+            _put(f"{self._prefix}{self._posted:09d}", to_bytes(news))
 
     def _post_again_and_again(self) -> None:
         pause = threading.Event()
-        while self._has_news.wait():
+        while True:
             self._has_news.clear()
             self.flush()
             pause.wait(_EVERY_S)
+            self._has_news.wait(_ALIVE_EVERY_S)
 
 
 class Inbox:
@@ -73,6 +78,7 @@ class Inbox:
     def __init__(self, on_news: Callable[[News], None]) -> None:
         self._on_news = on_news
         self.address = Address(f"{secrets.token_hex(8)}.", logging.getLogger().getEffectiveLevel())
+        self._silent_looks: dict[int, int] = {}  # of each worker that was heard from
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._read_again_and_again, name="marlflow-inbox", daemon=True)
         self._thread.start()
@@ -81,6 +87,7 @@ class Inbox:
         try:
             while not self._over.wait(_EVERY_S):
                 self._read()
+                self._notice_silence()
             self._read()
         except Exception as error:  # noqa: BLE001  whatever Ray raises when it is lost, which others notice and say
             log.info("news of the rollout workers can no longer be read: %s", error)
@@ -89,14 +96,28 @@ class Inbox:
         for key in sorted(_keys(self.address.prefix)):
             found = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
             internal_kv._internal_kv_del(key, namespace=_NAMESPACE)
+            self._silent_looks[_worker_of(key, self.address)] = 0
             for news in from_bytes(found) if found else ():
                 self._on_news(news)
+
+    def _notice_silence(self) -> None:
+        """Counts looks and not seconds: while this process is stopped itself, nobody falls silent."""
+        for worker in self._silent_looks:
+            looks = self._silent_looks[worker] = self._silent_looks[worker] + 1
+            times, rest = divmod(looks, _SILENT_LOOKS)
+            if not rest and times.bit_count() == 1:
+                self._on_news(Silent(worker, looks * _EVERY_S))
 
     def close(self, answers: bool) -> None:
         """Ends; if Ray still `answers`, once all is read that is there."""
         self._over.set()
         if answers:
             self._thread.join(_READ_TIMEOUT_S)
+
+
+def _worker_of(key: Any, address: Address) -> int:
+    """The worker whose outbox posted under `key`."""
+    return int(key[len(address.prefix) :].partition(b".")[0])
 
 
 def _put(key: str, value: bytes) -> None:

@@ -11,7 +11,7 @@ from marlflow.base.items import Weights
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault, Receipt
 from marlflow.rollout.protocol import Matchup, Request
-from marlflow.runtime.ray.actors import Actors, cause, never_ran
+from marlflow.runtime.ray.actors import WITHOUT_A_WORD, Actors, cause, never_ran
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.mail import Address
 from marlflow.runtime.ray.rollout import RolloutActor
@@ -73,7 +73,10 @@ class RemoteWorker:
 
     def lost(self, error: Exception) -> None:
         """Says so, and starts a successor, which begins the episodes that this one had not begun."""
-        self._on_fault(Fault("workers_lost", self.what, cause(error), "", 0))
+        reason = cause(error)
+        if reason.endswith(WITHOUT_A_WORD) and self._spec.step_timeout_s is not None:
+            reason += "; or its environment computed in C for longer than twice env.step_timeout_s, which ends it"
+        self._on_fault(Fault("workers_lost", self.what, reason, "", 0))
         self._replace()
 
     def _replace(self) -> None:

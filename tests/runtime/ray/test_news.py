@@ -71,14 +71,14 @@ def test_what_an_environment_says_and_where_it_hangs_comes_to_the_driver(ray_ses
     finally:
         runtime.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "marlflow-inbox"]
-    env = "cartpole_team_v0, copy 0"
+    env = "copy 0"
     assert Printed(0, env, "on standard output") in news
     assert Printed(0, env, "on standard error") in news
     assert Logged(0, env, "talks", logging.WARNING, "in the log") in news
     assert any(isinstance(one, Printed) and one.text.endswith("UserWarning: as a warning") for one in news)
     running = [one for one in news if isinstance(one, StepRunning)]
     assert running
-    assert all(one.where.endswith("env step 2: step()") for one in running)
+    assert all(one.where.endswith("env step 3: step()") for one in running)
 
 
 def test_no_debugger_waits_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
