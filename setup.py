@@ -12,9 +12,8 @@ from setuptools import find_packages, setup
 
 
 def description() -> str:
-    """The README without diagrams, pictures, and the targets of links into the source folder."""
+    """The README without pictures and the targets of links into the source folder."""
     readme = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
-    readme = re.sub(r"^```mermaid\n.*?^```\n\n", "", readme, flags=re.M | re.S)
     readme = re.sub(r"^!\[.*\]\(.*\)\n\n", "", readme, flags=re.M)
     return re.sub(r"\[([^]]+)\]\((?!https?:|#)[^)]+\)", r"\1", readme)
 

@@ -26,7 +26,7 @@ html_show_sphinx = False
 myst_enable_extensions = ["deflist"]
 # Headings are targets of links, as on GitHub: `concepts.md#place`. Three levels of them are in use.
 myst_heading_anchors = 4
-# The README and these pages show ```mermaid blocks on GitHub too.
+# GitHub draws ```mermaid blocks too. A browser fetches the script that draws them; it cannot do so offline.
 myst_fence_as_directive = ["mermaid"]
 # Blocks without a language are commands and what they print.
 highlight_language = "text"

@@ -265,8 +265,8 @@ def text() -> str:
         "## Its network: under `policies.<id>.model`\n",
         *settings("model"),
         f"## Who gets which CPU and GPU: `placement=`\n\n{choices('placement')}",
-        table(own(placement["cpu"]), "placement.", mf.RunPlacement),
-        "With `placement=inference_gpu`:\n",
+        "Each changes some keys of [the run's placement](#placement), which can be set one by one as well. "
+        "`placement=inference_gpu` adds these:\n",
         table(own(placement["inference_gpu"]), "placement.", mf.RunPlacement),
         f"## One process or Ray: `runtime=`\n\n{choices('runtime')}",
         table(own(files("runtime")["ray"]), "runtime.", mf.RuntimeChoice),

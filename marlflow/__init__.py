@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         RuntimeChoice,
         Stop,
     )
+    from marlflow.experiment.ready import Ready
     from marlflow.experiment.train import Result, resume, train
     from marlflow.experiment.trial import Trial, check_environment
     from marlflow.flow import (
@@ -116,6 +117,7 @@ if TYPE_CHECKING:
     from marlflow.rollout.matchups import EpisodeId, KeptMatchmaker, Matchmaker, RandomSeats
     from marlflow.rollout.shards import Shards
     from marlflow.rollout.stages import Concat
+    from marlflow.runtime.resources import Machines
     from marlflow.runtime.spec import Inference, Placement, Reservation
 
 __version__ = "0.1.0"
@@ -137,8 +139,8 @@ __all__ = [
     "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting",
     "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay",
     "SyncTarget", "TorchLearner", "TorchOptimiser", "TorsoConfig", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "WeightsMismatch", "at_start", "check_environment", "merge", "plan", "resume", "source",
-    "train",
+    "UserCodeFailed", "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan", "resume",
+    "source", "train",
 ]
 # fmt: on
 
@@ -215,12 +217,29 @@ def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] |
     `runtime.address`, which is joined for a moment. `machines` describes others instead, by Ray's names of resources:
     `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid, with every problem.
     """
-    from marlflow.experiment.placing import described_machines
     from marlflow.experiment.plans import drawn_plan
+
+    return drawn_plan(experiment, _checked(experiment, machines)[0].spec)
+
+
+def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None = None) -> str:
+    """Who would get which CPU, GPU and machine, as `marlflow plan` prints it; otherwise as `plan`.
+
+    On several machines this is one way to fill them: Ray decides when the run starts.
+    """
+    from marlflow.experiment.placement_table import drawn_placement
+
+    return drawn_placement(*_checked(experiment, machines))
+
+
+def _checked(
+    experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None
+) -> tuple[Ready, Machines | None]:
+    from marlflow.experiment.placing import described_machines
     from marlflow.experiment.train import check, machines_to_plan_for
 
     found = machines_to_plan_for(experiment) if machines is None else described_machines(machines, "machines")
-    return drawn_plan(experiment, check(experiment, machines=found).spec)
+    return check(experiment, machines=found), found
 
 
 def __getattr__(name: str) -> Any:

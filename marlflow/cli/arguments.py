@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from typing import Final
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.near import meant, nearest
 
 COMMANDS = ("train", "resume", "plan", "check-env")
 COMPLETION = ("-sc", "--shell-completion")
@@ -18,6 +20,16 @@ _WITH_VALUE = (*_CONFIG_DIR, "-c", "--cfg", "-p", "--package", "-i", "--info")
 # With these Hydra shows something and runs nothing.
 _CONFIGURATION = ("-c", "--cfg")
 _SHOWING = (*_CONFIGURATION, "-i", "--info", "--hydra-help")
+MERMAID: Final = "--mermaid"
+MACHINES: Final = "--machines"
+EPISODES: Final = "--episodes"
+JSON: Final = "--json"
+_COMMAND_OF = {
+    **dict.fromkeys((*_ALONE, *_WITH_VALUE), "train"),
+    **dict.fromkeys((MERMAID, MACHINES), "plan"),
+    **dict.fromkeys((EPISODES, JSON), "check-env"),
+}
+"""Flags that one command has, by that command."""
 
 
 @dataclass
@@ -77,26 +89,34 @@ def split(
             found.hydra_flags += [word] if value else [word, *_value_after(name, rest)]
         else:
             known = [*own, *own_with_value, "--help", *_CONFIG_DIR, *(_ALONE if hydra else ())]
-            problems.append(_no_flag(word, command, known))
+            problems.append(_no_flag(word, next(copy(rest), ""), command, known))
     if problems:
         raise ConfigInvalid(problems)
     return found
 
 
-def _value_after(flag: str, rest: object) -> list[str]:
-    value = next(rest, None)  # type: ignore[call-overload]
+def _value_after(flag: str, rest: Iterator[str]) -> list[str]:
+    value = next(rest, None)
     if value is None and flag not in ("-i", "--info"):
         raise ConfigInvalid([f"{flag} needs a value"])
     return [] if value is None else [value]
 
 
-def _no_flag(word: str, command: str, known: Sequence[str]) -> str:
-    key, _, value = word.lstrip("-").partition("=")
-    long = [flag for flag in known if flag.startswith("--")]
-    question = meant(word, long, "its flags are")
-    if "did you mean" not in question and key:
-        question = f"; settings are written without dashes: {key.replace('-', '_')}={value or '<value>'}"
-    return f"marlflow {command} has no flag {word}{question}"
+def _no_flag(word: str, following: str, command: str, known: Sequence[str]) -> str:
+    """The sentence about a flag that does not exist; `following` is the next word, which may be its value."""
+    name, _, value = word.partition("=")
+    key = name.lstrip("-")
+    refused = f"marlflow {command} has no flag {word}"
+    if name in _COMMAND_OF:
+        return f"{refused}; it is a flag of marlflow {_COMMAND_OF[name]}"
+    names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
+    if close := nearest(key, names):
+        return f"{refused}; did you mean '--{close}'?"
+    if not key:
+        return f"{refused}; its flags are {', '.join(f'--{one}' for one in names)}"
+    if not following.startswith("-") and "=" not in following:
+        value = value or following
+    return f"{refused}; settings are written without dashes: {key.replace('-', '_')}={value or '<value>'}"
 
 
 def unknown_command(name: str) -> ConfigInvalid:

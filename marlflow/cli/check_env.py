@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import Words, split
+from marlflow.cli.arguments import EPISODES, JSON, Words, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.env.frames import their_frames
 from marlflow.experiment.schema import read
@@ -20,16 +20,15 @@ from marlflow.experiment.settings import setting_problems
 from marlflow.experiment.trial import Trial, check_environment, quietly
 from marlflow.experiment.trial.report import show
 
-_EPISODES, _JSON = "--episodes", "--json"
 _EXAMPLES = "marlflow check-env connect_four, or marlflow check-env my_module.make_env"
 
 
 def run_check_env(words: list[str]) -> int:
     """Prints what was found; returns 0 if the environment is ready, else 1. Raises InvalidInput."""
-    found = split(words, "check-env", own=[_JSON, ALL_OUTPUT], own_with_value=[_EPISODES], hydra=False)
+    found = split(words, "check-env", own=[JSON, ALL_OUTPUT], own_with_value=[EPISODES], hydra=False)
     found.overrides = _with_env(found.overrides)
-    trial = _tried(found, _whole_number(found.own_values.get(_EPISODES, "200")))
-    if _JSON in found.own_flags:
+    trial = _tried(found, _whole_number(found.own_values.get(EPISODES, "200")))
+    if JSON in found.own_flags:
         print(json.dumps({"ready": trial.ready, **dataclasses.asdict(trial)}, indent=2))
     else:
         show(trial, Console(highlight=False))
@@ -59,7 +58,7 @@ def _with_env(words: list[str]) -> list[str]:
 
 def _whole_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigInvalid([f"{_EPISODES} must be a whole number of at least 1, not {text!r}"])
+        raise ConfigInvalid([f"{EPISODES} must be a whole number of at least 1, not {text!r}"])
     return int(text)
 
 

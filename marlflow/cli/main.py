@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from marlflow import __version__
-from marlflow.base.errors import DEBUGGER_QUIT, InvalidInput, MarlflowError, StageFailed, UserCodeFailed
+from marlflow.base.errors import DEBUGGER_QUIT, InvalidInput, MarlflowError
 from marlflow.cli import arguments
+from marlflow.cli.failures import failure
 from marlflow.cli.helptext import MAIN, command_help
 from marlflow.experiment.interrupt import HungUp, Terminated
 
@@ -99,22 +99,3 @@ def _command(name: str) -> Callable[[list[str]], int]:
 
         return run_check_env
     raise arguments.unknown_command(name)
-
-
-def failure(error: MarlflowError) -> str:
-    """What a run that failed says: the user's own traceback first, where there is one, then one sentence."""
-    for cause in _causes(error):
-        if isinstance(cause, UserCodeFailed):
-            own = f"{cause.user_traceback.rstrip()}\n\n" if cause.user_traceback else ""
-            return f"{own}error: {cause.where}: {cause.reason}"
-    if isinstance(error, StageFailed) and error.__cause__ is not None:
-        raised = error.__cause__
-        own = "".join(traceback.format_exception(type(raised), raised, raised.__traceback__, chain=False))
-        return f"{own}\nerror: {error}"
-    return f"error: {error}"
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__

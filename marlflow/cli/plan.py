@@ -7,10 +7,10 @@ import sys
 import yaml
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import split
+from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
-from marlflow.cli.placement import drawn_placement
 from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.placement_table import drawn_placement
 from marlflow.experiment.placing import described_machines
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import Ready
@@ -18,16 +18,14 @@ from marlflow.experiment.schema import read
 from marlflow.experiment.train import check, machines_to_plan_for
 from marlflow.runtime.resources import Lacking, Machines
 
-_MERMAID, _MACHINES = "--mermaid", "--machines"
-
 
 def run_plan(words: list[str]) -> int:
     """Prints the plan as a tree, or with --mermaid as a Mermaid flowchart; returns 0, raises InvalidInput."""
-    found = split(words, "plan", own=[_MERMAID, ALL_OUTPUT], own_with_value=[_MACHINES], hydra=False)
+    found = split(words, "plan", own=[MERMAID, ALL_OUTPUT], own_with_value=[MACHINES], hydra=False)
     job = prepared(found)
     problems = list(job.problems)
     experiment = read(job.config, problems)
-    described = found.own_values.get(_MACHINES)
+    described = found.own_values.get(MACHINES)
     machines = _machines(experiment, described)
     try:
         with output_shown(found):
@@ -39,7 +37,7 @@ def run_plan(words: list[str]) -> int:
     plan = drawn_plan(made.experiment, made.spec)
     for remark in made.remarks:
         print(f"note: {remark}", file=sys.stderr)
-    if _MERMAID in found.own_flags:
+    if MERMAID in found.own_flags:
         print(plan.mermaid())
     else:
         print(f"{_players(made)}\n\n{plan}\n\n{drawn_placement(made, machines)}")
@@ -52,23 +50,23 @@ def _machines(experiment: Experiment | None, described: str | None) -> Machines 
         return machines_to_plan_for(experiment)
     if experiment is not None and experiment.runtime.name == "inline":
         raise ConfigInvalid(
-            [f"{_MACHINES} is for runtime=ray, and runtime=inline is one process here; leave one of the two out"]
+            [f"{MACHINES} is for runtime=ray, and runtime=inline is one process here; leave one of the two out"]
         )
     try:
         entries = yaml.safe_load(described)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise ConfigInvalid(
-            [f"{_MACHINES} cannot be read ({reason}); is it whole, and quoted for the shell?"]
+            [f"{MACHINES} cannot be read ({reason}); is it whole, and quoted for the shell?"]
         ) from error
-    return described_machines(entries, _MACHINES)
+    return described_machines(entries, MACHINES)
 
 
 def _or_elsewhere(problem: str) -> str:
     """A problem of these machines, with how to plan for others."""
     if not isinstance(problem, Lacking):
         return problem
-    return f"{problem}; to plan for other machines, describe them: {_MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
+    return f"{problem}; to plan for other machines, describe them: {MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
 
 
 def _players(made: Ready) -> str:

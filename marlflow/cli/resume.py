@@ -38,7 +38,7 @@ def run_resume(words: list[str]) -> int:
             from marlflow.experiment.schema import from_config
             from marlflow.experiment.train import resume
 
-            return outcome(lambda: resume(from_config(config), run_dir, files=recorded(config)))
+            return outcome(resume(from_config(config), run_dir, files=recorded(config)))
 
         folder = quoted(str(run_dir).replace("${", "\\${"))
         hand_to_hydra([*flags, *ready.overrides, f"hydra.run.dir={folder}"], job)

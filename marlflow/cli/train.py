@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
+from marlflow.cli.sweep import Sweep
 from marlflow.experiment.comments import explained
 from marlflow.experiment.compose import MODULE, NAME
 from marlflow.experiment.overrides import composition_problem
@@ -33,7 +34,10 @@ _SWEEPS_ALL = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 def run_train(words: list[str]) -> int:
-    """Trains; returns 0. Raises ConfigInvalid before anything starts, any other MarlflowError from the run."""
+    """Trains; returns 0, or of a sweep its exit code.
+
+    Raises ConfigInvalid before anything starts, any other MarlflowError from the run.
+    """
     found = split(words, "train")
     ready = prepared(found)
     overrides = ready.overrides
@@ -41,16 +45,32 @@ def run_train(words: list[str]) -> int:
         if ready.problems:
             raise ConfigInvalid(ready.problems)
     else:
-        _check(ready.config, ready.problems, found.multirun)
+        problems = [*ready.problems, *_unused_folders(found.overrides, found.multirun)]
+        _check(ready.config, problems, found.multirun)
         overrides = [*overrides, *_folder_override(ready.config, found.multirun)]
+    if found.multirun and not found.only_shows:
+        return _run_sweep([*found.hydra_flags, *overrides], Sweep(ready.fixed))
     shown = io.StringIO()
     with redirect_stdout(shown) if found.only_shows else nullcontext():
-        hand_to_hydra([*found.hydra_flags, *overrides], job, several=found.multirun)
+        hand_to_hydra([*found.hydra_flags, *overrides], job)
     if found.shows_configuration:
         print(explained(shown.getvalue(), _as_written(ready.config)), end="")
     else:
         print(shown.getvalue(), end="")
     return 0
+
+
+def _run_sweep(words: Sequence[str], sweep: Sweep) -> int:
+    """Runs several jobs, then prints how each ended; returns the exit code."""
+    try:
+        hand_to_hydra(words, lambda config: outcome(sweep.watch(lambda: _trained(config))), several=True)
+    except MarlflowError as error:
+        if not sweep.has_said(error):
+            raise
+    finally:
+        if table := sweep.table():
+            print(table)
+    return sweep.code
 
 
 def _as_written(config: DictConfig) -> Any:
@@ -124,6 +144,19 @@ def quoted(value: str) -> str:
     return "'" + value.replace("'", "\\'") + "'"
 
 
+def _unused_folders(overrides: Sequence[str], several: bool) -> Iterator[str]:
+    """Folders that Hydra would pass over without a word: that of a single run in a sweep, and the reverse."""
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if several and key == "hydra.run.dir":
+            yield (
+                f"{override} is the folder of a single run; with -m write hydra.sweep.dir={value}, which has a folder "
+                "for each job, by its number or as hydra.sweep.subdir says"
+            )
+        elif not several and key in ("hydra.sweep.dir", "hydra.sweep.subdir"):
+            yield f"{override} is for several jobs, and there is no -m; write hydra.run.dir=<folder>"
+
+
 def _sweep_problems(config: DictConfig) -> Iterator[str]:
     """A sweeper that chooses its jobs by what came of others, and nothing that it could go by."""
     sweeper = str(config.hydra.sweeper._target_)
@@ -175,7 +208,11 @@ def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
 
 
 def job(config: DictConfig) -> float | None:
-    """One run; the figure that `objective` names, for sweepers."""
+    """One run; the figure that `objective` names."""
+    return outcome(_trained(config))
+
+
+def _trained(config: DictConfig) -> Result:
     from marlflow.experiment.folders import existing_run_problems
     from marlflow.experiment.schema import from_config
     from marlflow.experiment.train import train
@@ -183,7 +220,7 @@ def job(config: DictConfig) -> float | None:
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     if problems := list(existing_run_problems(run_dir)):  # first: whatever is logged goes to a file in it
         raise ConfigInvalid(problems)
-    return outcome(lambda: train(from_config(config), run_dir, files=recorded(config)))
+    return train(from_config(config), run_dir, files=recorded(config))
 
 
 def recorded(config: DictConfig) -> dict[str, str]:
@@ -196,11 +233,10 @@ def recorded(config: DictConfig) -> dict[str, str]:
     return {f".hydra/{name}.yaml": OmegaConf.to_yaml(content) for name, content in files.items()}
 
 
-def outcome(run: Callable[[], Result]) -> float | None:
-    """The objective of a run; raises KeyboardInterrupt or Terminated if a signal ended it, and what the run raises."""
+def outcome(result: Result) -> float | None:
+    """The objective of a run, for sweepers; raises KeyboardInterrupt or Terminated if a signal ended it."""
     from marlflow.experiment.interrupt import REASONS
 
-    result = run()
     if result.stopped_by in REASONS:  # in order, but whoever interrupted wants no further job either
         raise REASONS[result.stopped_by]
     return result.objective

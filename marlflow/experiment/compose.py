@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 MODULE = "marlflow.conf"
 NAME = "train"
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
+def _run_name(choice: str, *, _parent_: DictConfig) -> str:
+    """The name of a run in the environment that was chosen; of `env=python` the import path that it was given.
+
+    `_parent_` is the configuration, from OmegaConf.
+    """
+    target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
+    return target if _IMPORT_PATH.fullmatch(target) else choice
+
+
+OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
 
 
 @contextmanager

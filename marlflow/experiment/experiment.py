@@ -288,19 +288,44 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Raises ConfigInvalid for what is of another kind altogether: the likely slips of the pen."""
-        if problems := list(_other_kinds(self.env, self.policies, self.mapping)):
+        if problems := list(_other_kinds(self.env, self.policies, self.default_policy, self.mapping)):
             raise ConfigInvalid(problems)
 
 
-def _other_kinds(env: Any, policies: Any, mapping: Any) -> Iterator[str]:
-    if not isinstance(env, Env):
+def _other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any) -> Iterator[str]:
+    if isinstance(env, str) or callable(env):
+        shown = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
+        yield f"env is {env!r}, not an Env; write Env({shown})"
+    elif not isinstance(env, Env):
         yield f"env is {env!r}, not an Env; write Env(factory, arguments)"
-    for name, policy in policies.items():
+    everybody = {f"policies[{name!r}]": policy for name, policy in policies.items()}
+    for where, policy in {**everybody, "default_policy": default_policy}.items():
         if not isinstance(policy, Policy):
-            yield f"policies[{name!r}] is {policy!r}, not a Policy; write Policy({type(policy).__name__}(...))"
+            yield f"{where} is {_shown(policy)}, not a Policy; write Policy({_made('algorithm', policy)})"
+            continue
+        for part, value in (("algorithm", policy.algorithm), ("model", policy.model)):
+            if isinstance(value, str | type):
+                made = _made(part, value)
+                yield f"{where}.{part} is {_shown(value)}, where an object is wanted; write Policy({part}={made})"
     rules = isinstance(mapping, Sequence) and all(isinstance(rule, Rule) for rule in mapping)
     if isinstance(mapping, type) or not (mapping is None or rules or callable(mapping)):
         yield (
             f"mapping is {mapping!r}, neither a list of rules, such as [Rule('adversary_*', 'hunters'), ...], nor a "
             "matchmaker, such as RandomSeats(['hunters', 'prey'])"
         )
+
+
+def _shown(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+
+
+def _made(group: str, value: object) -> str:
+    """How Python makes the algorithm or model that a name, a class or an instance stands for."""
+    from marlflow.experiment.comments import files
+
+    if isinstance(value, type):
+        return f"{value.__name__}()"
+    if not isinstance(value, str):
+        return f"{type(value).__name__}(...)"
+    file = files(group).get(value.lower())
+    return f"{(file.target or '').rpartition('.')[2]}()" if file else {"algorithm": "PPO()", "model": "MLP()"}[group]

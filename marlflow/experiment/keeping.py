@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -236,4 +237,12 @@ def _differences(kept: Any, now: Any, path: str = "") -> Iterator[str]:
             else:
                 yield from _differences(kept[key], now[key], where)
     elif kept != now:
-        yield f"{path} was {kept!r} when it was kept, and is {now!r} now"
+        yield f"{path} was {kept!r} when it was kept, and is {now!r} now{_if_moved(path, kept, now)}"
+
+
+def _if_moved(path: str, kept: Any, now: Any) -> str:
+    """What to do about a file or folder that is now elsewhere than the run, which says `path` of it, had it."""
+    if not (isinstance(kept, str) and isinstance(now, str)) or Path(kept).exists() or not Path(now).exists():
+        return ""
+    link = shlex.join(["ln", "-s", str(Path(now).absolute()), kept])
+    return f"; if it was moved, move it back or link it ({link}), and leave {path} as it was"

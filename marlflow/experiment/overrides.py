@@ -24,21 +24,27 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import absent, meant, nearest
+from marlflow.base.near import meant, nearest
 from marlflow.experiment.compose import NAME, composed
 from marlflow.experiment.experiment import ENV_KEYS
 from marlflow.experiment.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
+from marlflow.experiment.suggestions import OF_A_POLICY, no_option, no_section, package_problem, value_for_choice
 
+_SEARCHPATH = "hydra.searchpath"
 _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`overrides` for Hydra, the `config` of the first job of them, and what is wrong with keys that were left out."""
+    """`overrides` for Hydra, the `config` of the first job of them, and what is wrong with keys that were left out.
+
+    `fixed` are the keys of overrides that have one value, so that it is the same in each job.
+    """
 
     overrides: list[str]
     config: DictConfig
     problems: list[str]
+    fixed: list[str]
 
 
 @dataclass
@@ -99,8 +105,9 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         if word.read.is_sweep_override() and not multirun:
             problems.append(f"{word.line} has several values: add -m to run one job for each, or write a list as [...]")
         problems += cast_problems(word.read)
-    before = _hydra_own(words, searchpath)
-    known = _Groups(before)
+    folders = _folders(words, searchpath)
+    before = _hydra_own(words, folders)
+    known = _Groups(before, [folder.removeprefix("file://") for folder in folders])
     compose = _Composer()
     groups = [word for word in words if _is_choice(word, known)]
     values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
@@ -116,21 +123,25 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     kept = [word for word in words if word.prefix is not None]
     first = [line for word in kept if not word.read.is_hydra_override() for line in word.lines(word.first())]
     whole = [line for word in kept for line in word.lines(word.whole())]
-    return Prepared(whole, compose([*before, *first]), problems)
+    fixed = [word.key for word in kept if not word.read.is_sweep_override()]
+    return Prepared(whole, compose([*before, *first]), problems, fixed)
 
 
-def _hydra_own(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
-    """The overrides of Hydra's own configuration, with `searchpath` added; raises ConfigInvalid for lost folders."""
-    own = [word for word in words if word.read.is_hydra_override()]
-    named = [word for word in own if word.key == "hydra.searchpath"]
-    folders = [*searchpath, *(folder for word in named for folder in word.values()[0])]
-    missing = [folder for folder in folders if _is_missing(folder)]
-    if missing:
+def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
+    """Further configuration folders: `searchpath`, and what the overrides name; raises ConfigInvalid for lost ones."""
+    folders = [*searchpath, *(folder for word in words if word.key == _SEARCHPATH for folder in word.values()[0])]
+    if missing := [folder for folder in folders if _is_missing(folder)]:
         raise ConfigInvalid(
             [f"the configuration folder {folder.removeprefix('file://')} does not exist" for folder in missing]
         )
-    path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
-    return [*path, *(word.first() for word in own if word not in named)]
+    return folders
+
+
+def _hydra_own(words: Sequence[_Word], folders: Sequence[str]) -> list[str]:
+    """The overrides of Hydra's own configuration, with `folders` for its search path."""
+    path = [f"{_SEARCHPATH}=[{','.join(folders)}]"] if folders else []
+    own = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
+    return [*path, *(word.first() for word in own)]
 
 
 def _is_missing(folder: str) -> bool:
@@ -189,9 +200,10 @@ def _loader() -> Any:
 
 @dataclass(frozen=True)
 class _Groups:
-    """The configuration groups there are, with Hydra's own overrides, which may name further folders, in force."""
+    """The configuration groups there are, with Hydra's own overrides, which may name further `folders`, in force."""
 
     hydra_own: list[str]
+    folders: list[str]
 
     def options(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
         return list(_loader().get_group_options(group, kind, NAME, self.hydra_own))
@@ -257,24 +269,11 @@ def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
             if choice is None:
                 yield f"{word.line}: to choose none, write {group}=[]"
             elif str(choice) not in options:
-                remedy = _of_their_own(group, str(choice)) or meant(str(choice), options, "there are")
-                yield f"there is no {group} {str(choice)!r}{remedy}"
-    if package is None and group in _PACKAGED:
-        yield f"{word.line} does not say whose: write {_PACKAGED[group]}={word.values()[0]}"
-
-
-def _of_their_own(group: str, choice: str) -> str | None:
-    """How an environment is written that somebody gave by its import path."""
-    if group != "env" or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", choice):
-        return None
-    return f": a name there is one of a configuration; for an import path write env=python env._target_={choice}"
-
-
-_PACKAGED = {
-    "policy": "policy@policies.<id>",
-    "algorithm": "algorithm@policies.<id>.algorithm",
-    "model": "model@policies.<id>.model",
-}
+                yield no_option(group, str(choice), options, groups.folders)
+            elif problem := package_problem(group, str(choice), groups.folders):
+                yield problem
+    if package is None and group in OF_A_POLICY:
+        yield f"{word.line} does not say whose: write {OF_A_POLICY[group]}={word.values()[0]}"
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -288,6 +287,11 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
             word.prefix = None
             yield problem
         return
+    for value in word.values():
+        if problem := value_for_choice(word.line, word.key, value):
+            word.prefix = None
+            yield problem
+            return
     if _exists(config, parts):
         if problem := _another_kind(word, _found(config, parts)):
             word.prefix = None
@@ -297,12 +301,11 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
         word.prefix = "" if word.prefix == "+" else word.prefix
         return
     policies = [str(name) for name in config.get("policies") or ()]
-    if len(parts) == 1:
+    if parts[0] not in config:
         known = [key for key in config if key != "hydra"]
-        names = list(dict.fromkeys([*known, *(group for group in groups.names() if group not in _PACKAGED)]))
+        names = list(dict.fromkeys([*known, *(group for group in groups.names() if group not in OF_A_POLICY)]))
         word.prefix = None
-        own = "" if nearest(word.key, names) else f"; an argument of the environment is env.{word.line.lstrip('+')}"
-        yield f"{absent(word.key, word.key, names, 'a run')}{own}"
+        yield no_section(word.key, word.line, config, names)
     elif parts[0] == "policies" and len(parts) > 2 and parts[1] not in policies and not word.prefix:
         word.prefix = None
         yield f"{word.key}: {_no_policy(parts[1], policies)}"

@@ -95,11 +95,6 @@ class Run:
         return self.budget.failure or self._not_kept
 
     @property
-    def has_played(self) -> bool:
-        """Whether a round was received, so that there is something to report."""
-        return self._tally.env_steps > 0
-
-    @property
     def kept_at(self) -> int | None:
         """Env steps of the checkpoint that `marlflow resume` would go on from; None if there is none."""
         return self._keeper.kept_at
@@ -338,9 +333,10 @@ class Run:
             self.report()
 
     def report_failure(self) -> None:
-        """Reports the run as a stage that failed has left it, with the faults of a round that has no receipts."""
+        """Reports the run as a failed stage has left it, with faults that no receipt has; only if there is anything."""
         self._tally.faults |= {kind: self.budget.spent[kind] for kind in OF_ENVIRONMENTS}
-        self.report()
+        if self._tally.env_steps or any(self._tally.faults.values()):
+            self.report()
 
     def report(self) -> None:
         """Tells the files and the console how the run stands; `last` has what earlier reports said of evaluations."""

@@ -182,7 +182,7 @@ def _go_alone(
                 run.run()
             except (StageFailed, KeyboardInterrupt) as ended:
                 if _loss(interrupt, ended) is None:
-                    if run is not None and run.has_played and isinstance(ended, StageFailed):
+                    if run is not None and isinstance(ended, StageFailed):
                         run.report_failure()
                     last_notices.append(_how_to_go_on(kept_at(where) if run is None else run.kept_at, where))
                 raise

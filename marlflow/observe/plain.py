@@ -26,15 +26,17 @@ class PlainConsole:
     def report(self, record: MetricsRecord) -> None:
         """Write one line for each policy, and one for faults if there are new ones.
 
-        At its end a run may report the env step of the report before again: only the summary has what is new then.
+        At its end a run may report the env step of the report before again: only the summary has what is new then. A
+        run that failed in its first round has nothing but faults to report.
         """
-        if self._last is None or record["env_steps"] != self._last["env_steps"]:
+        if record["env_steps"] not in (0, None if self._last is None else self._last["env_steps"]):
             self._write_policies(record)
         if record["faults"] != (self._last["faults"] if self._last else {}):
             faults = wording.faults_phrase(record["faults"])
             if faults:
                 self._write(f"{_clock(record)}  faults so far: {faults}")
-        self._last = with_last_evaluations(self._last, record)
+        if record["env_steps"]:
+            self._last = with_last_evaluations(self._last, record)
 
     def _write_policies(self, record: MetricsRecord) -> None:
         rates, ids = updates_per_s(self._last, record), wording.padded(record["policies"])

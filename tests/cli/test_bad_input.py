@@ -21,7 +21,27 @@ CASES = {
     "flag": (["plan", "--mermade"], "marlflow plan has no flag --mermade; did you mean '--mermaid'?"),
     "setting with dashes": (
         ["train", "--seed", "3"],
-        "marlflow train has no flag --seed; settings are written without dashes: seed=<value>",
+        "marlflow train has no flag --seed; settings are written without dashes: seed=3",
+    ),
+    "group with dashes": (
+        ["train", "--env", "simple_tag"],
+        "marlflow train has no flag --env; settings are written without dashes: env=simple_tag",
+    ),
+    "dashes without a value": (
+        ["train", "--learning-rate", "seed=1"],
+        "marlflow train has no flag --learning-rate; settings are written without dashes: learning_rate=<value>",
+    ),
+    "no name behind the dashes": (
+        ["plan", "--"],
+        "marlflow plan has no flag --; its flags are --mermaid, --machines, ",
+    ),
+    "flag of another command": (
+        ["train", "--machines", "[{CPU: 4}]"],
+        "marlflow train has no flag --machines; it is a flag of marlflow plan",
+    ),
+    "sweep of a command that has none": (
+        ["plan", "-m", "seed=1,2"],
+        "marlflow plan has no flag -m; it is a flag of marlflow train",
     ),
     "flag without value": (["train", "--cfg"], "--cfg needs a value"),
     "no key": (["plan", "simple_tag"], "'simple_tag' is not of the form key=value, such as env=simple_tag"),
@@ -66,6 +86,44 @@ CASES = {
         ["plan", "polic@policies.x=ppo"],
         "there is no configuration group 'polic' (in polic@policies.x=ppo); did you mean 'policy'?",
     ),
+    "a policy written as a value": (
+        ["plan", "policies.agent=dqn"],
+        "policies.agent=dqn is not how a policy is chosen; write policy@policies.agent=dqn",
+    ),
+    "a policy written as a part of its group": (
+        ["plan", "policy.agent=dqn"],
+        "policy.agent=dqn is not how a policy is chosen; write policy@policies.agent=dqn",
+    ),
+    "a setting written as a part of the group of policies": (
+        ["plan", "policy.agent.algorithm.epochs=3"],
+        "there is no policy.agent.algorithm.epochs; did you mean 'policies.agent.algorithm.epochs'?",
+    ),
+    "an algorithm written as a value": (
+        ["plan", "default_policy.algorithm=dqn"],
+        "default_policy.algorithm=dqn is not how an algorithm is chosen; write algorithm@default_policy.algorithm=dqn",
+    ),
+    "whose learning rate": (
+        ["plan", "policy@policies.cart=dqn", "algorithm.learning_rate=1e-3"],
+        "there is no algorithm.learning_rate; did you mean 'policies.cart.algorithm.learning_rate' or "
+        "'default_policy.algorithm.learning_rate'?",
+    ),
+    "whose unknown setting": (
+        ["plan", "algorithm.lr=1e-3"],
+        "algorithm.lr does not say whose: write policies.<id>.algorithm.lr",
+    ),
+    "a key without its section": (
+        ["plan", "num_workers=3"],
+        "there is no num_workers; did you mean 'rollouts.num_workers'?",
+    ),
+    "a key of many sections": (
+        ["plan", "every_env_steps=3"],
+        "there is no every_env_steps; did you mean 'evaluation.every_env_steps' or 'checkpoint.every_env_steps' or ",
+    ),
+    "an option with the end of its file": (
+        ["plan", "env=simple_tag.yaml"],
+        "there is no env 'simple_tag.yaml'; a choice is written without .yaml: env=simple_tag",
+    ),
+    "an experiment of one's own": (["plan", "experiment=walks"], "there is no experiment 'walks'; there are "),
     "whose policy": (
         ["plan", "policy=dqn"],
         "policy=dqn does not say whose: write policy@policies.<id>=dqn",
@@ -337,6 +395,37 @@ def test_bad_input_is_one_clear_error(marlflow: Marlflow, tmp_path: Path, words:
     assert said.err.startswith(f"error: {message}")
     assert "Traceback" not in said.err
     assert not list(tmp_path.iterdir()), "nothing may be left of a run that never began"
+
+
+def test_a_file_of_ones_own_is_answered_with_its_folder(marlflow: Marlflow, tmp_path: Path) -> None:
+    assert marlflow("plan", "experiment=walks").err.endswith(
+        "; an experiment of your own needs --config-dir <folder>\n"
+    )
+    (own := tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (own / "walks.yaml").write_text("# @package _global_\nname: walks\n", encoding="utf-8")
+    assert marlflow("plan", "experiment=walks").err == (
+        "error: there is no experiment 'walks' among those of marlflow; to use conf/experiment/walks.yaml add "
+        "--config-dir conf\n"
+    )
+    assert marlflow("plan", "--config-dir", "conf", "experiment=walks").code == 0
+    assert "--config-dir" not in marlflow("plan", "--config-dir", "conf", "experiment=runs").err
+
+
+@pytest.mark.parametrize("head", ["", "# Long walks.\n# @package _global_\n", "name: walks\n# @package _global_\n"])
+def test_an_experiment_whose_keys_would_not_be_the_runs_is_told_the_line_that_it_needs(
+    marlflow: Marlflow, tmp_path: Path, head: str
+) -> None:
+    (own := tmp_path / "conf" / "experiment").mkdir(parents=True)
+    text = f"{head}defaults:\n  - _self_\n  - override /env: simple_tag\n"
+    (own / "walks.yaml").write_text(text, encoding="utf-8")
+    said = marlflow("plan", "--config-dir", "conf", "experiment=walks")
+    assert (said.code, said.err) == (
+        2,
+        f"error: {own / 'walks.yaml'} must have '# @package _global_' as its first line, which makes its keys those "
+        "of the run\n",
+    )
+    (own / "walks.yaml").write_text(f"\n# @package _global_\n# Long walks.\n{text}", encoding="utf-8")
+    assert marlflow("plan", "--config-dir", "conf", "experiment=walks").code == 0
 
 
 def test_an_environment_that_cannot_be_reset_shows_the_users_own_line(marlflow: Marlflow) -> None:

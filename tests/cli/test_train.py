@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from marlflow.base.errors import EnvironmentFailed, MarlflowError, StageFailed
-from marlflow.cli.main import failure, main
+from marlflow.cli.failures import failure
+from marlflow.cli.main import main
 from tests.cli.conftest import Marlflow
 
 SHORT = (

@@ -83,6 +83,12 @@ def test_what_a_page_shows_is_what_is_printed(block: str, capsys: pytest.Capture
     assert on_any_machine.strip() in said.out + said.err
 
 
+def test_the_drawn_plan_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    (drawn,) = blocks(REPOSITORY / "docs" / "first_runs.md", "mermaid")
+    assert main(["plan", "experiment=cartpole_team_ppo_dqn", "--mermaid"]) == 0
+    assert drawn.strip() == capsys.readouterr().out.strip()
+
+
 def test_the_readmes_experiment_is_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = [block for block in blocks(README, "python") if "mf.Experiment(" in block]
     until_training, trains, _ = program.partition("result = mf.train(")
@@ -93,7 +99,7 @@ def test_the_readmes_experiment_is_a_plan(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A reader's folder with modules of their own, in which this process is: as `PYTHONPATH=. marlflow` would be."""
+    """A reader's folder with modules of their own, in which this process is, as that of `marlflow` would be."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
@@ -193,7 +199,7 @@ def test_the_tutorials_environment_keeps_pettingzoos_rules(
 
 def test_the_tutorials_plan_is_a_word_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shell = "".join(blocks(TUTORIAL))
-    (line,) = re.findall(r"^PYTHONPATH=\. marlflow (plan .*)$", shell, re.M)
+    (line,) = re.findall(r"^marlflow (plan .*scaled_ppo)$", shell, re.M)
     assert main(shlex.split(line)) == 0
     said = capsys.readouterr().out
     assert "red: scaled_ppo" in said
@@ -213,7 +219,7 @@ def test_the_page_on_algorithms_of_ones_own_has_two_that_run(tmp_path: Path) -> 
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    plan, train = re.findall(r"^PYTHONPATH=\. marlflow (plan|train) (.*)$", "".join(blocks(OWN_ALGORITHM)), re.M)
+    plan, train = re.findall(r"^marlflow (plan|train) (.*)$", "".join(blocks(OWN_ALGORITHM)), re.M)
     assert (plan[0], train[0]) == ("plan", "train")
     planned = [["plan", *shlex.split(words)] for _, words in (plan, train)]
     planned.append([word.replace("soft_q", "signed_ppo").replace("=dqn", "=ppo") for word in planned[0]])

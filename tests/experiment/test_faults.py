@@ -17,7 +17,7 @@ import pytest
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import EnvironmentFailed, EnvironmentHung, StageFailed
 from marlflow.base.random import episode_seed
-from marlflow.cli.main import failure
+from marlflow.cli.failures import failure
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.experiment.experiment import Checkpoints, Env, Evaluation, Experiment, Faults, Log, Rollouts
 from marlflow.experiment.keeping import newest

@@ -273,6 +273,33 @@ def test_another_run_is_refused_with_every_difference(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
+def _on_a_map(path: str) -> cartpole_team.CartPoleTeam:
+    return cartpole_team.CartPoleTeam(len(Path(path).read_text(encoding="utf-8")))
+
+
+def test_a_file_of_the_environment_that_was_moved_can_be_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (old := tmp_path / "old.map").write_text("####", encoding="utf-8")
+
+    def on(path: str) -> Experiment:
+        return small_run(env=Env(_on_a_map, {"path": path}, copies=4))
+
+    train(until(on("old.map"), HALF), tmp_path / "run")
+    old.rename(new := tmp_path / "new.map")
+    with pytest.raises(CheckpointUnusable) as refused:
+        resume(until(on("new.map"), WHOLE), tmp_path / "run")
+    assert str(refused.value).endswith(
+        f"env.path was 'old.map' when it was kept, and is 'new.map' now; if it was moved, move it back or link it "
+        f"(ln -s {new} old.map), and leave env.path as it was"
+    )
+    old.symlink_to(new)
+    with pytest.raises(CheckpointUnusable, match=r"env.path was 'old.map' when it was kept, and is 'new.map' now$"):
+        resume(until(on("new.map"), WHOLE), tmp_path / "run")
+    assert resume(until(on("old.map"), WHOLE), tmp_path / "run").stopped_by == f"stop.env_steps={WHOLE}"
+
+
 def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(until(small_run(), 800, checkpoint=Checkpoints(every_env_steps=400)), tmp_path)
     newer, older = newest(tmp_path), min(int(path.name) for path in (tmp_path / "checkpoints").iterdir())

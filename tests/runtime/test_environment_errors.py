@@ -11,7 +11,7 @@ import pytest
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.cli.main import failure
+from marlflow.cli.failures import failure
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.experiment.experiment import Env, Rollouts
 from marlflow.experiment.train import train

@@ -1,4 +1,4 @@
-"""Who gets which CPU, GPU and machine, as `marlflow plan` prints it."""
+"""Who gets which CPU, GPU and machine, as `marlflow plan` and `mf.placement` say it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""The jobs of `marlflow train -m`: which of them fail, and a table of how all of them ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.hydra_config import HydraConfig
+
+from marlflow.base.errors import InvalidInput, MarlflowError
+from marlflow.cli.failures import failure
+
+if TYPE_CHECKING:
+    from marlflow.experiment.train import Result
+
+_FAILED, _BAD_INPUT = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job that has ended: the overrides that others do not have, its folder, and its result or its error."""
+
+    number: int
+    settings: str
+    folder: Path
+    outcome: Result | MarlflowError
+
+    @property
+    def result(self) -> Result | None:
+        """The result; None if the job failed."""
+        return None if isinstance(self.outcome, MarlflowError) else self.outcome
+
+
+@dataclass(slots=True)
+class Sweep:
+    """The jobs that ended in this process, as those of Hydra's basic launcher do.
+
+    `fixed` are the keys of overrides that are the same in each job.
+    """
+
+    fixed: Collection[str]
+    _jobs: list[_Job] = field(default_factory=list)
+
+    def watch(self, run: Callable[[], Result]) -> Result:
+        """Runs the job that Hydra has begun; an error is said at once, with the job, and raised."""
+        hydra = HydraConfig.get()
+        own = [override.lstrip("+~") for override in hydra.overrides.task]
+        settings = " ".join(override for override in own if override.partition("=")[0] not in self.fixed)
+        number, folder = hydra.job.num, Path(hydra.runtime.output_dir)
+        try:
+            outcome = run()
+        except MarlflowError as error:
+            self._jobs.append(_Job(number, settings, folder, error))
+            print(failure(error, f"job {number} ({settings})" if settings else f"job {number}"), file=sys.stderr)
+            raise
+        self._jobs.append(_Job(number, settings, folder, outcome))
+        return outcome
+
+    def has_said(self, error: MarlflowError) -> bool:
+        """Whether this is the error of a job."""
+        return any(job.outcome is error for job in self._jobs)
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 if no job failed, 2 if all that did were refused before they began, else 1."""
+        errors = [job.outcome for job in self._jobs if isinstance(job.outcome, MarlflowError)]
+        if not errors:
+            return 0
+        return _BAD_INPUT if all(isinstance(error, InvalidInput) for error in errors) else _FAILED
+
+    def table(self) -> str:
+        """A line for each job: its settings, its returns by policy, why it ended, its folder; empty without jobs."""
+        if not self._jobs:
+            return ""
+        figures = list(dict.fromkeys(name for job in self._jobs for name in _figures(job.result)))
+        rows = [["job", "settings", *figures, "ended by", "folder"]]
+        for job in self._jobs:
+            found = _figures(job.result)
+            shown = [f"{found[name]:,.2f}" if name in found else "" for name in figures]
+            ended = "error" if job.result is None else job.result.stopped_by
+            rows.append([str(job.number), job.settings, *shown, ended, os.path.relpath(job.folder)])
+        return "\n".join(_aligned(rows, right=range(2, 2 + len(figures))))
+
+
+def _figures(result: Result | None) -> Mapping[str, float]:
+    """The objective, and each policy's last evaluation, or where there is none, its mean return in training."""
+    if result is None:
+        return {}
+    found: dict[str, float | None] = {} if result.objective is None else {"objective": result.objective}
+    for name, policy in result.metrics["policies"].items():
+        if policy["eval_return_mean"] is not None:
+            found[f"{name} eval"] = policy["eval_return_mean"]
+        else:
+            found[f"{name} return"] = policy["return_mean"]
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
+    """The rows in columns, of which those of numbers are flush `right`."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()

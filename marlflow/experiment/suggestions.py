@@ -1,0 +1,97 @@
+"""What an override that does not work was probably meant to be: the ends of errors for likely mistakes."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from marlflow.base.near import absent, meant, nearest
+
+OF_A_POLICY: Final = {
+    "policy": "policy@policies.<id>",
+    "algorithm": "algorithm@policies.<id>.algorithm",
+    "model": "model@policies.<id>.model",
+}
+"""Groups that are chosen for one policy, and how."""
+_POLICY = r"policies\.[^.]+|default_policy"
+_CHOSEN = {"policy": _POLICY, "algorithm": rf"({_POLICY})\.algorithm", "model": rf"({_POLICY})\.model"}
+"""What a choice of a group becomes, as a pattern of its key."""
+_PACKAGE = "# @package _global_"
+_MOST_NAMED = 3
+
+
+def value_for_choice(line: str, key: str, value: Any) -> str | None:
+    """Why a name is refused where a part of a policy is: `policies.prey=dqn`."""
+    if not isinstance(value, str) or "." in value:
+        return None
+    if re.fullmatch(r"policy\.[^.]+", key):
+        key = f"policies.{key.partition('.')[2]}"
+    for group, pattern in _CHOSEN.items():
+        if re.fullmatch(pattern, key):
+            return f"{line} is not how {_article(group)} {group} is chosen; write {group}@{key}={value}"
+    return None
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
+
+
+def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The sentence about the key of the override `line`, whose first part, which is none of `names`, does not exist."""
+    first = key.partition(".")[0]
+    if found := [path for path in _paths(config) if path.endswith(f".{key}")]:
+        listed = [*map(repr, found[:_MOST_NAMED]), *(["..."] if len(found) > _MOST_NAMED else [])]
+        return f"there is no {key}; did you mean {' or '.join(listed)}?"
+    if first == "policy" and key != first:
+        return f"there is no {key}; did you mean 'policies{key.removeprefix(first)}'?"
+    if first in OF_A_POLICY:
+        return f"{key} does not say whose: write policies.<id>.{key}"
+    in_env = "" if "." in key or nearest(key, names) else f"; an argument of the environment is env.{line.lstrip('+')}"
+    return f"{absent(first, first, names, 'a run')}{in_env}"
+
+
+def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted paths of a configuration; those of policies first, which are asked for most."""
+    order = ("policies", "default_policy")
+    for key in sorted(values, key=lambda key: order.index(key) if not prefix and key in order else len(order)):
+        if key == "hydra" and not prefix:
+            continue
+        yield f"{prefix}{key}"
+        if isinstance(values[key], Mapping):
+            yield from _paths(values[key], f"{prefix}{key}.")
+
+
+def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence[str]) -> str:
+    """The sentence about a choice that is none of `options`; `folders` are those of the user's own that were named."""
+    absent_choice = f"there is no {group} {choice!r}"
+    name = choice.removesuffix(".yaml")
+    if name in options:
+        return f"{absent_choice}; a choice is written without .yaml: {group}={name}"
+    for file in [Path(group, f"{name}.yaml"), *Path().glob(f"*/{group}/{glob.escape(name)}.yaml")]:
+        if file.is_file():
+            folder = file.parents[len(Path(group).parts)]
+            return f"{absent_choice} among those of marlflow; to use {file} add --config-dir {folder}"
+    if group == "env" and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", choice):
+        remedy = f"for an import path write env=python env._target_={choice}"
+        return f"{absent_choice}: a name there is one of a configuration; {remedy}"
+    remedy = meant(choice, options, "there are")
+    own = (
+        ""
+        if folders or "did you mean" in remedy
+        else f"; {_article(group)} {group} of your own needs --config-dir <folder>"
+    )
+    return f"{absent_choice}{remedy}{own}"
+
+
+def package_problem(group: str, choice: str, folders: Sequence[str]) -> str | None:
+    """Why an experiment is refused whose file does not say that its keys are those of the run."""
+    if group != "experiment":
+        return None
+    file = next((path for folder in folders if (path := Path(folder, group, f"{choice}.yaml")).is_file()), None)
+    # Hydra reads such lines up to the first that is none of them, be it another comment.
+    if file is None or re.match(r"\s*#\s*@package\s+_global_\s*$", file.read_text(encoding="utf-8"), re.MULTILINE):
+        return None
+    return f"{file} must have {_PACKAGE!r} as its first line, which makes its keys those of the run"

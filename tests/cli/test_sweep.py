@@ -1,0 +1,89 @@
+"""`marlflow train -m`: which job failed, how all of them ended, and where their folders are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marlflow.cli import train as command
+from marlflow.experiment.train import Result
+from tests.cli.conftest import Marlflow
+from tests.cli.test_train import FAILING, SHORT
+
+SWEEP = ("train", "-m", *SHORT, "hydra.sweep.dir=several")
+
+
+def test_a_job_that_is_refused_is_named_and_the_others_run(marlflow: Marlflow, tmp_path: Path) -> None:
+    said = marlflow(*SWEEP, "+rollouts.num_workers=2,0,1", "objective=policies.cart.return_mean")
+    assert said.code == 2
+    errors = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    assert errors == ["error: job 1 (rollouts.num_workers=0): rollouts.num_workers must be at least 1, not 0"]
+    head, *jobs = [line.split() for line in said.out.splitlines() if not line.startswith("[")]
+    assert head == ["job", "settings", "objective", "cart", "return", "ended", "by", "folder"]
+    assert [job[:2] for job in jobs] == [[str(job), f"rollouts.num_workers={n}"] for job, n in enumerate((2, 0, 1))]
+    assert [job[-2:] for job in jobs] == [
+        ["stop.env_steps=400", "several/0"],
+        ["error", "several/1"],
+        ["stop.env_steps=400", "several/2"],
+    ]
+    assert jobs[0][2] == jobs[0][3]
+    assert len(jobs[1]) == 4
+    assert (tmp_path / "several" / "2" / "metrics.jsonl").is_file()
+
+
+def test_a_job_that_fails_is_named_behind_its_own_traceback(marlflow: Marlflow) -> None:
+    said = marlflow(*SWEEP, FAILING, "seed=1,2", "evaluation.final_episodes=1")
+    assert said.code == 1
+    lines = said.err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert [line[: len("error: job 0 (seed=1): environment ")] for line in errors] == [
+        "error: job 0 (seed=1): environment ",
+        "error: job 1 (seed=2): environment ",
+    ]
+
+
+def test_the_last_evaluation_stands_in_the_table(marlflow: Marlflow) -> None:
+    said = marlflow(*SWEEP, "seed=1,2", "evaluation.final_episodes=1")
+    assert said.code == 0
+    assert "job  settings  cart eval  ended by " in said.out
+
+
+def test_what_hydra_cannot_compose_for_a_later_job_is_one_error(marlflow: Marlflow) -> None:
+    said = marlflow(*SWEEP, "env=cartpole_team,simple_tga")
+    assert (said.code, said.err) == (2, "error: there is no env 'simple_tga'; did you mean 'simple_tag'?\n")
+
+
+def test_an_interrupted_job_is_in_the_table_and_the_last(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(result: Result) -> float | None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "outcome", interrupted)
+    said = marlflow(*SWEEP, "seed=1,2")
+    assert (said.code, said.err) == (130, "interrupted\n")
+    head, *jobs = [line.split() for line in said.out.splitlines() if not line.startswith("[")]
+    assert head[0] == "job"
+    assert [job[0] for job in jobs] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["-m", "seed=1,2", "hydra.run.dir=x"],
+            "hydra.run.dir=x is the folder of a single run; with -m write hydra.sweep.dir=x, which has a folder for "
+            "each job, by its number or as hydra.sweep.subdir says",
+        ),
+        (
+            ["hydra.sweep.dir=x"],
+            "hydra.sweep.dir=x is for several jobs, and there is no -m; write hydra.run.dir=<folder>",
+        ),
+    ],
+)
+def test_a_folder_that_hydra_would_pass_over_is_refused(
+    marlflow: Marlflow, tmp_path: Path, words: list[str], message: str
+) -> None:
+    said = marlflow("train", *words)
+    assert (said.code, said.err) == (2, f"error: {message}\n")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,31 @@
+"""What docs/sweeps.md tells a reader to type works."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from marlflow.cli.main import main
+from tests.examples.test_documents import REPOSITORY, blocks, commands, said_in
+
+PAGE = REPOSITORY / "docs" / "sweeps.md"
+QUICK = "runtime=inline stop.env_steps=400 rollouts.fragment_env_steps=200 evaluation.final_episodes=1 log.console=none"
+
+
+def test_the_pages_sweep_leaves_what_the_page_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (line,) = commands(PAGE)
+    assert main([*shlex.split(line)[1:], *QUICK.split(), "log.tensorboard=false"]) == 0
+    (head,) = [told for told in capfd.readouterr().out.splitlines() if told.startswith("job ")]
+    assert head.split() == ["job", "settings", "agent", "eval", "ended", "by", "folder"]
+    compare, loop = blocks(PAGE, "python")
+    (tmp_path / "compare.py").write_text(compare, encoding="utf-8")
+    compared = said_in(tmp_path, "compare.py").splitlines()
+    assert sorted(told.partition(":")[0] for told in compared) == ["0.0003", "0.001"]
+    assert all(told.endswith(" over 3 seeds") for told in compared)
+    (tmp_path / "loop.py").write_text(loop.replace("20_000", "400"), encoding="utf-8")
+    assert [told.split()[0] for told in said_in(tmp_path, "loop.py").splitlines()[-3:]] == ["1", "2", "3"]
