@@ -39,7 +39,8 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 add_module_names = False
 mermaid_height = "auto"
-mermaid_fullscreen = False
+# The plan of a run is wide: a button shows it on the whole screen.
+mermaid_fullscreen = True
 
 
 def as_restructured_text(_app: Sphinx, _what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
