@@ -21,9 +21,9 @@ from stable_baselines3.common.logger import Logger
 import marlflow as mf
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.spaces import Spaces
+from marlflow.flow.operators import stage_call
 from marlflow.learn.compute import ON_CPU
-from marlflow.learn.stages import Learn, SyncTarget
-from marlflow.replay.stages import NStep
+from marlflow.stages import Learn, NStep, SyncTarget
 
 TURNS = 12
 OBSERVATION = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
@@ -75,7 +75,7 @@ def ppo() -> tuple[Callable[[], None], Callable[[], None], int, str]:
     """10 epochs over 2,048 rows in minibatches of 64."""
     batch, updates = rows(DISCRETE), 10 * ROWS // 64
     learner = mf.PPO().learner("p", Spaces(OBSERVATION, DISCRETE), mf.MLP(), 0, ON_CPU)
-    learn = Learn(learner, epochs=10, minibatch=64)
+    learn = stage_call(Learn(epochs=10, minibatch=64), learner)
     net = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}}
     theirs = silent(
         stable_baselines3.PPO(
@@ -110,9 +110,9 @@ def from_replay(algorithm: Any, theirs: Any, space: Any, model: Any, size: int, 
     batch = replayed(theirs, space)
     learner = algorithm.learner("p", Spaces(OBSERVATION, space), model, 0, ON_CPU)
     replay = algorithm.replay("p", 0)
-    replay.insert(NStep(replay, 1, algorithm.discount)(batch))
+    replay.insert(NStep(1, algorithm.discount)(batch))
     every, tau = (200, 1.0) if algorithm.name == "dqn" else (1, 0.005)
-    learn, sync = Learn(learner), SyncTarget(learner, every=every, tau=tau)
+    learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=every, tau=tau), learner)
 
     def ours() -> None:
         for _ in range(updates):

@@ -18,10 +18,21 @@ from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.ready import Ready
 from marlflow.flow import Executor
-from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish, SyncTarget
-from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
+from marlflow.flow.operators import stage_call
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.protocol import Parts
+from marlflow.stages import (
+    Advantages,
+    Draw,
+    DropStale,
+    Insert,
+    Learn,
+    Normalize,
+    NStep,
+    Publish,
+    Reprioritize,
+    SyncTarget,
+)
 
 # 200 env steps are few: they are soonest made in few ticks of many copies.
 SMALL_COPIES = 40
@@ -74,12 +85,15 @@ class Alone:
         ppo: Any = made.spec.policies["ppo"].algorithm
         dqn: Any = made.spec.policies["dqn"].algorithm
         on, off, replay = parts.learners["ppo"], parts.learners["dqn"], parts.replays["dqn"]
-        stages = [DropStale(on, 1 << 30), Advantages(on, ppo.discount, ppo.gae_lambda), Normalise(on)]
-        self._ppo = on.place.prepare([*stages, Learn(on, ppo.epochs, ppo.minibatch_agent_steps), Publish(on)])
-        self._insert = off.place.prepare([NStep(replay, dqn.n_step, dqn.discount), Insert(replay)])
-        learn = [Learn(off), Reprioritize(replay), SyncTarget(off, dqn.target_every_updates)]
-        every = dqn.publish_every_updates
-        self._dqn = off.place.prepare([Draw(replay, dqn.batch_agent_steps), *learn, Publish(off, every)])
+        estimate = [DropStale(1 << 30), Advantages(ppo.discount, ppo.gae_lambda), Normalize()]
+        learn = [*estimate, Learn(ppo.epochs, ppo.minibatch_agent_steps), Publish()]
+        self._ppo = on.place.prepare([stage_call(operator, on) for operator in learn])
+        store = [NStep(dqn.n_step, dqn.discount), Insert()]
+        self._insert = off.place.prepare([stage_call(operator, replay) for operator in store])
+        draw = stage_call(Draw(dqn.batch_agent_steps), replay, is_source=True)
+        update = [stage_call(Learn(), off), stage_call(Reprioritize(), replay)]
+        renew = [SyncTarget(dqn.target_every_updates), Publish(dqn.publish_every_updates)]
+        self._dqn = off.place.prepare([draw, *update, *(stage_call(operator, off) for operator in renew)])
         self._per = dqn.train_every_agent_steps
 
     async def ppo(self, rounds: list[Round]) -> tuple[float, float]:

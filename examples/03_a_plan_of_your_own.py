@@ -19,11 +19,10 @@ import marlflow as mf
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Update
 from marlflow.base.schedules import at_start
-from marlflow.flow import Flow, Place, Plan
+from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
 
 CODE = (2, 0, 3, 1, 1, 3, 0, 2, 3, 0)
 DIGITS = 4
@@ -80,17 +79,11 @@ class Safes(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no 
 class Curiosity:
     """A stage of one's own: adds weight / sqrt(n) to the reward of a row whose observation came n times so far.
 
-    It names the learner as its place, so it runs in the learner's process, where the rows are; its counts live there.
+    The plan has it at the learner, so it runs in the learner's process, where the rows are; its counts live there.
     """
 
-    learner: Learner = field(repr=False)
     weight: float
     times_seen: dict[bytes, int] = field(default_factory=dict, repr=False)
-
-    @property
-    def place(self) -> Place | None:
-        """Beside the learner."""
-        return self.learner.place
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch, its rewards sweetened."""
@@ -103,7 +96,7 @@ class Curiosity:
 
 @dataclass
 class Progress:
-    """Another one, without a place: it runs on the driver, sees the learner's reports and passes them on."""
+    """Another one, at nothing: it runs on the driver, sees the learner's reports and passes them on."""
 
     every_updates: int = 500
     updates: int = field(default=0, repr=False)
@@ -128,12 +121,12 @@ class CuriousPPO(mf.PPO):
         """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(DropStale(learner, self.max_staleness))
-            .then(Curiosity(learner, self.curiosity))
-            .then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
-            .then(Normalise(learner))
-            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
-            .then(Publish(learner))
+            .then(DropStale(self.max_staleness), at=learner)
+            .then(Curiosity(self.curiosity), at=learner)
+            .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Normalize(), at=learner)
+            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
             .then(Progress())
         )
         return Plan("curious_ppo", output=reports, waits_for_rounds=True)

@@ -84,24 +84,22 @@ if TYPE_CHECKING:
         Flow,
         Freely,
         InTurn,
+        Located,
         OperatorRaised,
         Place,
         Plan,
         Rotation,
         Together,
+        Traits,
         merge,
         source,
     )
-    from marlflow.learn.gradients import ApplyGradients, ComputeGradients
     from marlflow.learn.learner import TorchLearner
     from marlflow.learn.loss import LossTerms
     from marlflow.learn.optimiser import Adam, Optimiser, TorchOptimiser
     from marlflow.learn.parts import Part
-    from marlflow.learn.priorities import InitialPriorities
     from marlflow.learn.protocol import Learner
-    from marlflow.learn.sequences import CutSequences
     from marlflow.learn.shards import ShardedBatch
-    from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish, SyncTarget
     from marlflow.observe.record import MetricsRecord
     from marlflow.policy.actor import Actor
     from marlflow.policy.q import QNetwork
@@ -110,37 +108,62 @@ if TYPE_CHECKING:
     from marlflow.replay.buffer import ReplayBuffer, StoredReplay
     from marlflow.replay.protocol import Replay
     from marlflow.replay.sampling import Prioritized, Uniform
-    from marlflow.replay.shards import ByShard
-    from marlflow.replay.splitting import SplitSegments
-    from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
     from marlflow.rollout.mapping import Rule
     from marlflow.rollout.matchups import EpisodeId, KeptMatchmaker, Matchmaker, RandomSeats
-    from marlflow.rollout.shards import Shards
-    from marlflow.rollout.stages import Concat
     from marlflow.runtime.resources import Machines
     from marlflow.runtime.spec import Inference, Placement, Reservation
+    from marlflow.stages import (
+        Adapt,
+        Advantages,
+        ApplyGradients,
+        Average,
+        ByPolicy,
+        ByShard,
+        ByTask,
+        Collect,
+        CollectNext,
+        ComputeGradients,
+        Concat,
+        CutSequences,
+        Draw,
+        DropStale,
+        InitialPriorities,
+        Insert,
+        Join,
+        Learn,
+        MetaLearn,
+        Normalize,
+        NStep,
+        Publish,
+        Reprioritize,
+        Shards,
+        SplitSegments,
+        SyncTarget,
+        VTrace,
+    )
 
 __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MARWIL", "MLP",
-    "PPO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Advantages", "AgentSteps", "Algorithm", "ApeX",
-    "ApplyGradients", "AtMost", "Batch", "BudgetExceeded", "ByShard", "Capabilities", "CheckpointFailed",
-    "CheckpointUnusable", "Checkpoints", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "Cosine",
-    "CutSequences", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
-    "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn",
-    "Inference", "InitialPriorities", "Insert", "InvalidInput", "KeptMatchmaker", "Learn", "Learner",
-    "LearningAlgorithm", "Linear", "Log", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed",
-    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalise", "OperatorRaised", "Optimiser", "Part", "Place",
-    "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "Prioritized", "Publish",
-    "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
-    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts",
-    "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting",
-    "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay",
-    "SyncTarget", "TorchLearner", "TorchOptimiser", "TorsoConfig", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan", "resume",
-    "source", "train",
+    "PPO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm",
+    "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask",
+    "Capabilities", "CheckpointFailed", "CheckpointUnusable", "Checkpoints", "Collect", "CollectNext",
+    "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "Cosine", "CutSequences", "Draw", "DropStale",
+    "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation",
+    "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference", "InitialPriorities",
+    "Insert", "InvalidInput", "Join", "KeptMatchmaker", "Learn", "Learner", "LearningAlgorithm", "Linear", "Located",
+    "Log", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn", "MetricsRecord", "NStep",
+    "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimiser", "Part", "Place", "Placement", "Plan",
+    "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "Prioritized", "Publish", "QNetwork", "Random",
+    "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
+    "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts", "Rotation", "RowRandom", "Rule",
+    "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting", "ShardedBatch", "Shards",
+    "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
+    "TorchOptimiser", "TorsoConfig", "Traits", "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed",
+    "VTrace", "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan", "resume", "source",
+    "train",
 ]
 # fmt: on
 
@@ -179,17 +202,15 @@ _GIVEN = {
     ),
     "marlflow.experiment.train": "Result resume train",
     "marlflow.experiment.trial": "Trial check_environment",
-    "marlflow.flow": "AgentSteps AtMost EndOfFlow Flow Freely InTurn OperatorRaised Place Plan Rotation merge source",
-    "marlflow.learn.gradients": "ApplyGradients ComputeGradients",
+    "marlflow.flow": (
+        "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
+    ),
     "marlflow.learn.learner": "TorchLearner",
     "marlflow.learn.loss": "LossTerms",
     "marlflow.learn.optimiser": "Adam Optimiser TorchOptimiser",
     "marlflow.learn.parts": "Part",
-    "marlflow.learn.priorities": "InitialPriorities",
     "marlflow.learn.protocol": "Learner",
-    "marlflow.learn.sequences": "CutSequences",
     "marlflow.learn.shards": "ShardedBatch",
-    "marlflow.learn.stages": "Advantages DropStale Learn Normalise Publish SyncTarget",
     "marlflow.observe.record": "MetricsRecord",
     "marlflow.policy.actor": "Actor",
     "marlflow.policy.q": "QNetwork",
@@ -198,14 +219,14 @@ _GIVEN = {
     "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
     "marlflow.replay.protocol": "Replay",
     "marlflow.replay.sampling": "Prioritized Uniform",
-    "marlflow.replay.shards": "ByShard",
-    "marlflow.replay.splitting": "SplitSegments",
-    "marlflow.replay.stages": "Draw Insert NStep Reprioritize",
     "marlflow.rollout.mapping": "Rule",
     "marlflow.rollout.matchups": "EpisodeId KeptMatchmaker Matchmaker RandomSeats",
-    "marlflow.rollout.shards": "Shards",
-    "marlflow.rollout.stages": "Concat",
     "marlflow.runtime.spec": "Inference Placement Reservation",
+    "marlflow.stages": (
+        "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
+        "Concat CutSequences Draw DropStale InitialPriorities Insert Join Learn MetaLearn NStep Normalize "
+        "Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
+    ),
 }
 _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names.split()}
 

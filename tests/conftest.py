@@ -1,7 +1,10 @@
 """What all tests share: how the libraries behave under test, and one Ray instance for the session."""
 
+import atexit
 import contextlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 # Set before any library is imported, because each reads them once. One thread per process: several processes at once
@@ -22,6 +25,10 @@ from tests.forked_ray.session import forked_workers
 # A deadline would test the machine, not the code.
 settings.register_profile("marlflow", deadline=None)
 settings.load_profile("marlflow")
+
+# Where a user's key is that signs configurations: not in the home of whoever runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marlflow-tests-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 RAY_CPUS = 4
 RAY_OBJECT_STORE_BYTES = 256 * 2**20

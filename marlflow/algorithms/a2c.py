@@ -20,18 +20,16 @@ from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learn.compute import Compute
-from marlflow.learn.gradients import ApplyGradients, Average, ComputeGradients
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossFunction, LossTerms
 from marlflow.learn.optimiser import Adam, Optimiser
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Advantages, DropStale, Learn, Publish
 from marlflow.losses.policy_gradient import policy_gradient_loss
 from marlflow.losses.ppo import value_loss
 from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradients, Concat, DropStale, Learn, Publish
 
 
 @dataclass(frozen=True)
@@ -90,14 +88,14 @@ class A2C(ActorCriticSettings):
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         """From experience to weights."""
         batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
-        fresh = batches.then(DropStale(learner, self.max_staleness))
-        estimated = fresh.then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
+        fresh = batches.then(DropStale(self.max_staleness), at=learner)
+        estimated = fresh.then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
         if self.microbatches == 1:
-            learned = estimated.then(Learn(learner))
+            learned = estimated.then(Learn(), at=learner)
         else:
-            gradients = estimated.then(ComputeGradients(learner)).gather(Average(self.microbatches))
-            learned = gradients.then(ApplyGradients(learner))
-        return Plan("a2c", output=learned.then(Publish(learner)), waits_for_rounds=True)
+            gradients = estimated.then(ComputeGradients(), at=learner).gather(Average(self.microbatches))
+            learned = gradients.then(ApplyGradients(), at=learner)
+        return Plan("a2c", output=learned.then(Publish(), at=learner), waits_for_rounds=True)
 
 
 class A2CLoss:

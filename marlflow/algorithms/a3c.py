@@ -17,10 +17,9 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
-from marlflow.learn.gradients import ApplyGradients, ComputeGradients
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Advantages, Publish
 from marlflow.replay.protocol import Replay
+from marlflow.stages import Advantages, ApplyGradients, ComputeGradients, Publish
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,9 @@ class A3C(ActorCriticSettings):
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         """From experience to weights."""
         reports = (
-            experience.then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
-            .then(ComputeGradients(learner))
-            .then(ApplyGradients(learner))
-            .then(Publish(learner))
+            experience.then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(ComputeGradients(), at=learner)
+            .then(ApplyGradients(), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("a3c", output=reports, waits_for_rounds=True)

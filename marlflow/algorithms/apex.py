@@ -17,15 +17,22 @@ from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, AtMost, Flow, Freely, Plan, Rotation, merge, source
 from marlflow.flow.relocate import Where
-from marlflow.learn.priorities import InitialPriorities
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Learn, Publish, SyncTarget
 from marlflow.policy.q import QActor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.replay.shards import ByShard
-from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
-from marlflow.rollout.stages import Concat
+from marlflow.stages import (
+    ByShard,
+    Concat,
+    Draw,
+    InitialPriorities,
+    Insert,
+    Learn,
+    NStep,
+    Publish,
+    Reprioritize,
+    SyncTarget,
+)
 
 
 @dataclass(frozen=True)
@@ -56,29 +63,29 @@ class ApeX(DQN):
         starts, shards = -(-self.learning_starts_agent_steps // len(replays)), range(len(replays))
         dealt = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(NStep(replays[0], self.n_step, self.discount))
-            .then(InitialPriorities(learner))
+            .then(NStep(self.n_step, self.discount), at=replays[0])
+            .then(InitialPriorities(), at=learner)
             .split(Rotation(len(replays)), shards)
         )
         drawn = {
             f"shard_{shard}": merge(
                 AtMost(store=AgentSteps(self.train_every_agent_steps, starts), draw=1),
                 name=f"Shard {shard}",
-                store=dealt[shard].then(Insert(replay), name=f"Insert {shard}"),
-                draw=source(Draw(replay, self.batch_agent_steps), name=f"Draw {shard}"),
+                store=dealt[shard].then(Insert(), at=replay, name=f"Insert {shard}"),
+                draw=source(Draw(self.batch_agent_steps), at=replay, name=f"Draw {shard}"),
             ).only("draw")
             for shard, replay in enumerate(replays)
         }
         learned = (
             merge(Freely(), name="Shards", **drawn)
             .queue(self.draws_ahead, name="Draws")
-            .then(Learn(learner))
-            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
-            .then(Publish(learner, every=self.publish_every_updates))
+            .then(Learn(), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
             .split(ByShard(), shards)
         )
         returned = {
-            f"shard_{shard}": learned[shard].then(Reprioritize(replay), name=f"Reprioritize {shard}")
+            f"shard_{shard}": learned[shard].then(Reprioritize(), at=replay, name=f"Reprioritize {shard}")
             for shard, replay in enumerate(replays)
         }
         return Plan("apex", output=merge(Freely(), name="Returned", **returned))

@@ -23,11 +23,9 @@ from marlflow.base.schedules import Setting, at_start
 from marlflow.flow import Flow, Plan
 from marlflow.learn.loss import LossFunction, LossTerms
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Learn, Normalise, Publish
-from marlflow.learn.vtrace import VTrace
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat, Learn, Normalize, Publish, VTrace
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,10 @@ class APPO(ActorCriticSettings):
         reports = (
             experience.queue(self.waiting_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(VTrace(learner, *trace))
-            .then(Normalise(learner))
-            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
-            .then(Publish(learner))
+            .then(VTrace(*trace), at=learner)
+            .then(Normalize(), at=learner)
+            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("appo", output=reports)
 

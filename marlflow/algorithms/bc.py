@@ -23,12 +23,11 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
 from marlflow.learn.optimiser import Adam, Optimiser
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Learn, Publish
 from marlflow.losses.imitation import behavioural_cloning_loss
 from marlflow.policy.actor_critic import StochasticActor, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat, Learn, Publish
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,8 @@ class BC(LearningAlgorithm):
         """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
-            .then(Publish(learner))
+            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("bc", output=reports)
 

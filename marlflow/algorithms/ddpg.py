@@ -28,12 +28,10 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.learn.optimiser import Adam, Optimiser
 from marlflow.learn.parts import Part
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Learn, Publish, SyncTarget
 from marlflow.policy.torso import TorsoConfig
 from marlflow.policy.uniform_first import UniformFirst
 from marlflow.replay.protocol import Replay
-from marlflow.replay.stages import Draw, Insert, NStep
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTarget
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,14 @@ class DDPG(FromReplay):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(NStep(replay, self.n_step, self.discount))
-            .then(Insert(replay))
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
         )
         train = (
-            source(Draw(replay, self.batch_agent_steps))
-            .then(Learn(learner))
-            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
-            .then(Publish(learner, every=self.publish_every_updates))
+            source(Draw(self.batch_agent_steps), at=replay)
+            .then(Learn(), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
         )
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("ddpg", output=train, also={"store": store}, pace=ratio)

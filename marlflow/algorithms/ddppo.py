@@ -19,9 +19,8 @@ from marlflow.flow import Flow, Plan
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.protocol import Learner
 from marlflow.learn.replica import ReplicatedLearner
-from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.shards import Shards
+from marlflow.stages import Advantages, DropStale, Learn, Normalize, Publish, Shards
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ class DDPPO(PPO):
         """From experience to weights."""
         reports = (
             experience.gather(Shards(agent_steps=self.batch_agent_steps))
-            .then(DropStale(learner, self.max_staleness))
-            .then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
-            .then(Normalise(learner))
-            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
-            .then(Publish(learner))
+            .then(DropStale(self.max_staleness), at=learner)
+            .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Normalize(), at=learner)
+            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("ddppo", output=reports, waits_for_rounds=True)

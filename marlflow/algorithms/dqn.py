@@ -23,15 +23,13 @@ from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.optimiser import Adam, Optimiser
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Learn, Publish, SyncTarget
 from marlflow.policy.distributional import DistributionalQNetwork
 from marlflow.policy.q import QActor, QNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
-from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprioritize, SyncTarget
 
 
 @dataclass(frozen=True)
@@ -73,17 +71,17 @@ class DQN(LearningAlgorithm):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(NStep(replay, self.n_step, self.discount))
-            .then(Insert(replay))
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
         )
         # What the learner does stands together: it is then one call, and targets and versions come after the same
         # updates, wherever the replay lives.
         train = (
-            source(Draw(replay, self.batch_agent_steps))
-            .then(Learn(learner))
-            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
-            .then(Publish(learner, every=self.publish_every_updates))
-            .then(Reprioritize(replay))
+            source(Draw(self.batch_agent_steps), at=replay)
+            .then(Learn(), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+            .then(Reprioritize(), at=replay)
         )
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)

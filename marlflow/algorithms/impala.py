@@ -17,10 +17,8 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Learn, Publish
-from marlflow.learn.vtrace import VTrace
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat, Learn, Publish, VTrace
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class IMPALA(ActorCriticSettings):
         reports = (
             experience.queue(self.waiting_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(VTrace(learner, *trace))
-            .then(Learn(learner))
-            .then(Publish(learner))
+            .then(VTrace(*trace), at=learner)
+            .then(Learn(), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("impala", output=reports)

@@ -26,20 +26,19 @@ from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
-from marlflow.learn.adaptation import Adapt, ByTask, MetaLearn, TaskBatch
+from marlflow.learn.adaptation import TaskBatch
 from marlflow.learn.compute import Compute
 from marlflow.learn.inner_step import InnerStep, Order
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
 from marlflow.learn.optimiser import Adam, Optimiser
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import DropStale, Publish
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss
 from marlflow.policy.adapted import AdaptedActor, FlatNetwork
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.torso import TorsoConfig, build_torso
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Adapt, ByTask, Concat, DropStale, MetaLearn, Publish
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,11 @@ class MAML(LearningAlgorithm):
         """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(DropStale(learner, self.max_staleness))
-            .then(Adapt(learner, at_start(self.discount), at_start(self.gae_lambda)))
-            .then(ByTask(learner, self.inner_steps))
-            .then(MetaLearn(learner, self.epochs, self.minibatch_tasks))
-            .then(Publish(learner))
+            .then(DropStale(self.max_staleness), at=learner)
+            .then(Adapt(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(ByTask(self.inner_steps), at=learner)
+            .then(MetaLearn(self.epochs, self.minibatch_tasks), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("maml", output=reports, waits_for_rounds=True)
 

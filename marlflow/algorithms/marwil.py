@@ -24,13 +24,12 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
 from marlflow.learn.optimiser import Adam, Optimiser
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Advantages, Learn, Publish
 from marlflow.losses.imitation import exponential_imitation_loss, moving_average
 from marlflow.losses.ppo import value_loss
 from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Advantages, Concat, Learn, Publish
 
 _SMALLEST_SCALE = 1e-8
 
@@ -59,9 +58,9 @@ class MARWIL(LearningAlgorithm):
         """From experience to weights. With lambda 1 the value target is the return, bootstrapped at a segment's end."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(Advantages(learner, at_start(self.discount), gae_lambda=1.0))
-            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
-            .then(Publish(learner))
+            .then(Advantages(at_start(self.discount), gae_lambda=1.0), at=learner)
+            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("marwil", output=reports)
 

@@ -21,7 +21,6 @@ from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.optimiser import Adam, Optimiser
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Learn, Publish, SyncTarget
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent_actors import RecurrentActor
 from marlflow.policy.recurrent_q import RecurrentQNetwork
@@ -29,9 +28,7 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized
 from marlflow.replay.sequences import SequenceReplay
-from marlflow.replay.splitting import SplitSegments
-from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprioritize, SplitSegments, SyncTarget
 
 
 @dataclass(frozen=True)
@@ -70,16 +67,16 @@ class R2D2(LearningAlgorithm):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(SplitSegments(replay, self.sequence_agent_steps, self.burn_in_agent_steps))
-            .then(NStep(replay, self.n_step, self.discount))
-            .then(Insert(replay))
+            .then(SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps), at=replay)
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
         )
         train = (
-            source(Draw(replay, self.batch_agent_steps, gives=SequenceTransitions))
-            .then(Learn(learner))
-            .then(SyncTarget(learner, every=self.target_every_updates, tau=at_start(self.tau)))
-            .then(Publish(learner, every=self.publish_every_updates))
-            .then(Reprioritize(replay))
+            source(Draw(self.batch_agent_steps, gives=SequenceTransitions), at=replay)
+            .then(Learn(), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+            .then(Reprioritize(), at=replay)
         )
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("r2d2", output=train, also={"store": store}, pace=ratio)

@@ -28,13 +28,11 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
 from marlflow.learn.optimiser import Adam, Optimiser
 from marlflow.learn.protocol import Learner
-from marlflow.learn.sequences import CutSequences
-from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish
 from marlflow.policy.actor_critic import StochasticActor
 from marlflow.policy.recurrent_actors import RecurrentActor, RecurrentActorCritic, recurrent_stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Advantages, Concat, CutSequences, DropStale, Learn, Normalize, Publish
 
 
 @dataclass(frozen=True)
@@ -64,12 +62,12 @@ class RecurrentPPO(LearningAlgorithm):
         """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(DropStale(learner, self.max_staleness))
-            .then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
-            .then(Normalise(learner))
-            .then(CutSequences(learner, self.sequence_agent_steps))
-            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
-            .then(Publish(learner))
+            .then(DropStale(self.max_staleness), at=learner)
+            .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Normalize(), at=learner)
+            .then(CutSequences(self.sequence_agent_steps), at=learner)
+            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("recurrent_ppo", output=reports, waits_for_rounds=True)
 

@@ -87,8 +87,8 @@ class EstimatedBatch(Batch):
     """A batch whose rows have `value`, `advantage` and `value_target`, float32 [N] each."""
 
     made_from: ClassVar[Mapping[str, str]] = {
-        "Batch": ".then(Advantages(learner, ...))",
-        "Fragment": ".gather(Concat(agent_steps=...)).then(Advantages(learner, ...))",
+        "Batch": ".then(Advantages(...), at=learner)",
+        "Fragment": ".gather(Concat(agent_steps=...)).then(Advantages(...), at=learner)",
     }
 
 
@@ -102,8 +102,8 @@ class Transitions:
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
-        "Fragment": "a replay (NStep(replay, ...), Insert(replay), and source(Draw(replay, ...)))",
-        "Batch": "a replay (NStep(replay, ...), Insert(replay), and source(Draw(replay, ...)))",
+        "Fragment": "a replay (NStep(...), Insert(), and source(Draw(...), at=replay))",
+        "Batch": "a replay (NStep(...), Insert(), and source(Draw(...), at=replay))",
     }
 
     obs: Array

@@ -92,7 +92,7 @@ class Gradients:
     the rows were chosen, NaN if there are none; `rows_carried` of them were begun in the fragment before.
     """
 
-    made_from: ClassVar[Mapping[str, str]] = {"EstimatedBatch": ".then(ComputeGradients(learner))"}
+    made_from: ClassVar[Mapping[str, str]] = {"EstimatedBatch": ".then(ComputeGradients(), at=learner)"}
 
     flat: Array
     rows: int

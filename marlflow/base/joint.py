@@ -36,8 +36,8 @@ class JointBatch:
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
-        "Batch": ".then(Join(learner))",
-        "Fragment": ".gather(Concat(agent_steps=...)).then(Join(learner))",
+        "Batch": ".then(Join(), at=learner)",
+        "Fragment": ".gather(Concat(agent_steps=...)).then(Join(), at=learner)",
     }
 
     keys: Mapping[str, Array]

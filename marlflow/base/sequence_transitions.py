@@ -25,8 +25,8 @@ class SequenceTransitions:
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
-        "Fragment": "a replay of sequences (SplitSegments, NStep, Insert, and source(Draw(replay, ...)))",
-        "Batch": "a replay of sequences (SplitSegments, NStep, Insert, and source(Draw(replay, ...)))",
+        "Fragment": "a replay of sequences (SplitSegments, NStep, Insert, and source(Draw(...), at=replay))",
+        "Batch": "a replay of sequences (SplitSegments, NStep, Insert, and source(Draw(...), at=replay))",
     }
 
     obs: Array

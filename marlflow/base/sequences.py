@@ -25,10 +25,11 @@ class Sequences:
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
-        "EstimatedBatch": ".then(CutSequences(learner, length=...))",
-        "Batch": ".then(Advantages(learner, ...)).then(CutSequences(learner, length=...))",
+        "EstimatedBatch": ".then(CutSequences(length=...), at=learner)",
+        "Batch": ".then(Advantages(...), at=learner).then(CutSequences(length=...), at=learner)",
         "Fragment": (
-            ".gather(Concat(agent_steps=...)).then(Advantages(learner, ...)).then(CutSequences(learner, length=...))"
+            ".gather(Concat(agent_steps=...)).then(Advantages(...), at=learner)"
+            ".then(CutSequences(length=...), at=learner)"
         ),
     }
 

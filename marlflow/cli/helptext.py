@@ -92,7 +92,7 @@ some values (--cfg job of train prints all, with comments):
 _RESUME = """\
 marlflow resume: go on with a run from its last checkpoint, in its own directory
 
-usage: marlflow resume <run directory> [key=value ...]
+usage: marlflow resume <run directory> [key=value ...] [--trust]
 
   It goes on as if it had never stopped: parameters, optimisers, replays, paces, counters, and the episodes that were
   being played, from the newest checkpoint that is whole. Everything is as in the run, but for the values given here.
@@ -111,6 +111,8 @@ what may not:
   seed, env and env.copies, the policies, their algorithms and models
 
 flags:
+  --trust                go on with a run that somebody else started, or whose configuration was changed by hand, though
+                         it names code outside marlflow, which is imported
   --config-dir <folder>  a folder with configuration groups of your own
 """
 

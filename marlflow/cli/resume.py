@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,29 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
 from marlflow.cli.train import hand_to_hydra, outcome, quoted, recorded
+from marlflow.cli.trust import TRUST, check_names, check_overrides, is_own, names_outside
 
-_USAGE = "marlflow resume <run directory> [key=value ...]"
+_USAGE = "marlflow resume <run directory> [key=value ...] [--trust]"
 
 
 def run_resume(words: list[str]) -> int:
     """Goes on; returns 0. Raises InvalidInput before anything is touched, any other MarlflowError from the run."""
-    found = split(words, "resume", hydra=False)
+    found = split(words, "resume", own=(TRUST,), hydra=False)
     run_dir, new = _run_dir(found.overrides)
     overrides, config_dirs, started_in = _recorded(run_dir)
+    is_trusted = TRUST in found.own_flags or is_own(run_dir)
+    if not is_trusted:
+        check_overrides(run_dir, overrides)
     found.overrides = _replaced(overrides, new)
     found.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in found.config_dirs)]
-    with _where_it_was_started(started_in):
+    # The modules of a folder that is not trusted could stand in for any other.
+    with _where_it_was_started(started_in) if is_trusted else nullcontext():
         ready = prepared(found)
+        if not is_trusted:
+            check_names(run_dir, ready.config)
         _check_modules(ready.config, started_in)
+        if outside := sorted(names_outside(ready.config)):
+            print(f"importing {', '.join(outside)}")
         _check(ready.config, ready.problems, run_dir)
         flags = [word for folder in found.config_dirs for word in ("--config-dir", folder)]
 

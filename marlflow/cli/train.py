@@ -22,6 +22,7 @@ from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
 from marlflow.cli.sweep import Sweep
+from marlflow.cli.trust import signed
 from marlflow.experiment.comments import explained
 from marlflow.experiment.compose import MODULE, NAME
 from marlflow.experiment.overrides import composition_problem
@@ -224,13 +225,13 @@ def _trained(config: DictConfig) -> Result:
 
 
 def recorded(config: DictConfig) -> dict[str, str]:
-    """What a run keeps of its configuration, as Hydra itself would write it, by path.
+    """What a run keeps of its configuration, as Hydra itself would write it, and this user's signature, by path.
 
     Hydra would write it before the run is checked, over the files of a run that is there: hydra.output_subdir is null.
     """
     hydra_config: Any = HydraConfig.instance().cfg
     files = {"config": config, "hydra": hydra_config, "overrides": hydra_config.hydra.overrides.task}
-    return {f".hydra/{name}.yaml": OmegaConf.to_yaml(content) for name, content in files.items()}
+    return signed({f".hydra/{name}.yaml": OmegaConf.to_yaml(content) for name, content in files.items()})
 
 
 def outcome(result: Result) -> float | None:

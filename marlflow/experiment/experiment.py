@@ -255,11 +255,13 @@ class RuntimeChoice:
     """Where it all runs: `inline` (one process, one thread) or `ray`, which may join a cluster at `address`.
 
     A Ray that is started for the run holds rows and weights in `object_store_bytes` of memory; None leaves that to Ray.
+    It listens on loopback only; `node_ip_address` is the address of this machine by which others are to reach it.
     """
 
     name: Literal["inline", "ray"] = "ray"
     address: str | None = None
     object_store_bytes: int | None = None
+    node_ip_address: str | None = None
 
 
 @dataclass(frozen=True)

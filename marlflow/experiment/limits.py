@@ -48,6 +48,11 @@ def _store_problems(runtime: RuntimeChoice) -> Iterator[str]:
             "runtime.object_store_bytes is for a Ray that is started here, but "
             f"runtime.address={runtime.address} joins one that is running; leave one of them out"
         )
+    if runtime.node_ip_address is not None and runtime.address is not None:
+        yield (
+            f"runtime.node_ip_address={runtime.node_ip_address} is for a Ray that is started here, but "
+            f"runtime.address={runtime.address} joins one that is running; leave one of them out"
+        )
 
 
 def _share_problems(path: str, policy: Policy, run: RunPlacement) -> Iterator[str]:

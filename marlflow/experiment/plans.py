@@ -15,11 +15,11 @@ from marlflow.experiment.experiment import Experiment
 from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.protocol import Request, Round
-from marlflow.rollout.stages import ByPolicy, Collect, CollectNext
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.protocol import Parts
 from marlflow.runtime.sharding import ON_WORKERS
 from marlflow.runtime.spec import PolicySpec, RunSpec
+from marlflow.stages import ByPolicy, Collect, CollectNext
 
 ROUNDS_IN_QUEUE = 2
 

@@ -24,7 +24,7 @@ from marlflow.env.frames import raised
 from marlflow.env.stand_in import StandIn
 from marlflow.experiment.plans import policy_plan
 from marlflow.flow import source
-from marlflow.flow.operators import accepts, place_of, type_name
+from marlflow.flow.item_types import type_name
 from marlflow.flow.rehearsal import Broken, rehearse
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
@@ -179,15 +179,15 @@ def _fragments(alone: RunSpec, parts: Parts) -> list[Fragment]:
 
 
 def _of_stage(broken: Broken, rows: int) -> str:
-    failure, operator = broken.failure, broken.operator
+    failure, call = broken.failure, broken.call
     reason = raised(failure.__cause__ or failure)
     where = f"stage {failure.stage!r} of its plan"
-    if isinstance(broken.given, Packed | Fragment) and place_of(operator) is None:
-        taken = accepts(operator)
+    if isinstance(broken.given, Packed | Fragment) and (call.at is None or call.at.place is None):
+        taken = call.traits.accepts
         what = "" if taken is Any else f" as a {type_name(taken)}"
         return (
             f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{what}; "
-            f"give it a property `place` that returns learner.place: {reason}"
+            f"give it one with .then(..., at=learner): {reason}"
         )
     return f"{where} breaks on {rows} rows of this policy's spaces: {reason}"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
-from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.experiment import Experiment, RuntimeChoice
 from marlflow.experiment.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import check_identity, kept_at, newest, only_process_in, passed_over
@@ -169,8 +169,8 @@ def _go_alone(
         stack.enter_context(interrupt.listening())
         stack.callback(relay.close)
         stack.callback(runtime.close)
-        starting = f"starting {_processes(made)}"
-        _say([*_passed_over(checkpoint), starting, *_rounds_too_long(made), *made.remarks], shown)
+        starting = [f"starting {_processes(made)}", *_exposed(experiment.runtime)]
+        _say([*_passed_over(checkpoint), *starting, *_rounds_too_long(made), *made.remarks], shown)
         run: Run | None = None
         with _says_if_lost(interrupt, where):
             try:
@@ -204,6 +204,16 @@ def _result(run: Run, made: Ready, where: Path) -> Result:
         raise run.failure
     objective = made.experiment.objective
     return Result(where, run.last, run.stopped_by, None if objective is None else figure(run.last, objective))
+
+
+def _exposed(runtime: RuntimeChoice) -> Iterator[str]:
+    """Say that other machines reach the run's processes, if they do."""
+    key = "node_ip_address" if runtime.address is None else "address"
+    if runtime.name == "ray" and (where := getattr(runtime, key)) is not None:
+        yield (
+            f"runtime.{key}={where}: the run's processes listen on the network, and whoever reaches them with Ray's "
+            "token can run code in them"
+        )
 
 
 def _write(files: Mapping[str, str], where: Path) -> None:
@@ -260,7 +270,10 @@ def runtime_of(experiment: Experiment) -> Runtime:
         return InlineRuntime()
     from marlflow.runtime.ray import RayRuntime
 
-    return RayRuntime(experiment.runtime.address, object_store_bytes=experiment.runtime.object_store_bytes)
+    runtime = experiment.runtime
+    return RayRuntime(
+        runtime.address, object_store_bytes=runtime.object_store_bytes, node_ip_address=runtime.node_ip_address
+    )
 
 
 def _processes(made: Ready) -> str:

@@ -3,10 +3,20 @@
 from marlflow.flow.executor import Executor
 from marlflow.flow.flow import Flow, merge, source
 from marlflow.flow.meters import Hook, StageId
-from marlflow.flow.operators import EndOfFlow, GatherOperator, OperatorRaised, Outcome, Place, StageTimes
+from marlflow.flow.operators import (
+    EndOfFlow,
+    GatherOperator,
+    Located,
+    OperatorRaised,
+    Outcome,
+    Place,
+    StageCall,
+    StageTimes,
+)
 from marlflow.flow.pace import AgentSteps, AtMost, Freely, InTurn, Pace
 from marlflow.flow.plan import AnyPlan, Feed, Plan, Rounds, Together, together
 from marlflow.flow.rotation import Rotation
+from marlflow.flow.traits import Traits
 
 __all__ = [
     "AgentSteps",
@@ -20,6 +30,7 @@ __all__ = [
     "GatherOperator",
     "Hook",
     "InTurn",
+    "Located",
     "OperatorRaised",
     "Outcome",
     "Pace",
@@ -27,9 +38,11 @@ __all__ = [
     "Plan",
     "Rotation",
     "Rounds",
+    "StageCall",
     "StageId",
     "StageTimes",
     "Together",
+    "Traits",
     "merge",
     "source",
     "together",

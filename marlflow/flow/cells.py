@@ -14,6 +14,7 @@ from typing import Any
 
 from marlflow.flow.flow import Full, Kind
 from marlflow.flow.meters import Clock, Meter, StageId, rows_of
+from marlflow.flow.operators import StageCall
 from marlflow.flow.pace import UNLIMITED, Ledger
 
 
@@ -111,7 +112,8 @@ class Cell:
 
     kind: Kind | None
     stages: list[StageId]
-    operators: list[Any] = field(default_factory=list)
+    calls: list[StageCall] = field(default_factory=list)
+    """Of each of `stages` that has an operator."""
     call: Callable[[Sequence[Any]], Any] | None = None
     inboxes: list[Edge] = field(default_factory=list)
     outs: dict[Hashable, Edge] = field(default_factory=dict)

@@ -8,7 +8,8 @@ from typing import Any
 
 from marlflow.flow.check_pace import pace_problems, paces_of, regions
 from marlflow.flow.flow import Flow, Kind
-from marlflow.flow.operators import accepts, bridge, fits, place_of, type_name
+from marlflow.flow.item_types import bridge, fits, type_name
+from marlflow.flow.operators import Located, call_problem
 from marlflow.flow.pace import InTurn
 from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, owners, plans_of, producers
 
@@ -17,7 +18,7 @@ def problems(plan: AnyPlan) -> list[str]:
     """One sentence for each thing that is wrong with the plan; none if it can run."""
     plans, stages, owner = plans_of(plan), all_stages(plan), owners(plan)
     found = [f"plan {one.name!r}: {problem}" for one in plans for problem in one.unmet]
-    found += [*_names(plans, stages, owner), *_neighbours(stages, owner), *_places(stages, owner)]
+    found += [*_names(plans, stages, owner), *_calls(stages, owner), *_neighbours(stages, owner)]
     found += [*_capacities(stages, owner), *_uses(plan, stages, owner), *_learners(stages, owner)]
     found += pace_problems(plans, stages, owner)
     if isinstance(plan, Together):
@@ -44,11 +45,17 @@ def _shared_name(plan: Together) -> Iterator[str]:
         yield f"a plan is named {plan.name!r}, as what all plans share is: give it another name"
 
 
+def _calls(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
+    for stage in stages:
+        if stage.kind in (Kind.SOURCE, Kind.THEN) and stage.call is not None and (problem := call_problem(stage.call)):
+            yield f"stage {stage.name!r} of {_where(stage, owner)} {problem}"
+
+
 def _neighbours(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
     for stage in stages:
         if stage.kind not in (Kind.THEN, Kind.GATHER, Kind.SPLIT):
             continue
-        expected = accepts(stage.operator, "add" if stage.kind is Kind.GATHER else "__call__")
+        expected = stage.traits.accepts
         for before, got in producers(stage.inputs[0]):
             if fits(got, expected):
                 continue
@@ -56,16 +63,6 @@ def _neighbours(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]
             yield (
                 f"stage {stage.name!r} of {_where(stage, owner)} expects {type_name(expected)}, but {before.name!r} "
                 f"gives {type_name(got)}" + (f"; put {mend} between them" if mend else "")
-            )
-
-
-def _places(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
-    for stage in stages:
-        place = place_of(stage.operator)
-        if place is not None and stage.kind not in (Kind.SOURCE, Kind.THEN):
-            yield (
-                f"stage {stage.name!r} of {_where(stage, owner)} asks to run at {place.name}, but a {stage.kind.value} "
-                "runs on the driver; take `place` from its operator, or make it a source or a then"
             )
 
 
@@ -117,8 +114,8 @@ def _branch_uses(stage: Flow[Any], branches: list[Flow[Any]], owner: dict[int, s
 def _learners(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
     updating: dict[Any, list[str]] = {}
     for stage in stages:
-        if (learner := getattr(stage.operator, "updates", None)) is not None:
-            updating.setdefault(learner, []).append(f"{stage.name!r} of {_where(stage, owner)}")
+        if stage.traits.updates and isinstance(stage.at, Located):
+            updating.setdefault(stage.at.name, []).append(f"{stage.name!r} of {_where(stage, owner)}")
     for learner, where in updating.items():
         if len(where) > 1:
             yield f"learner {learner!r} is updated by {' and by '.join(where)}: one learner is updated by one stage"
@@ -129,7 +126,7 @@ def _rounds(plan: Together) -> Iterator[str]:
         own = [stage for stage in one.stages() if id(stage) not in plan.shared]
         if one.waits_for_rounds:
             yield from _on_policy(one, own)
-        strict = [stage for stage in own if getattr(stage.operator, "max_staleness", None) == 0]
+        strict = [stage for stage in own if stage.traits.max_staleness == 0]
         if strict and not one.waits_for_rounds:
             yield (
                 f"plan {one.name!r} takes no stale row (stage {strict[0].name!r} has max_staleness 0), but rounds do "
@@ -144,10 +141,10 @@ def _rounds(plan: Together) -> Iterator[str]:
 
 
 def _on_policy(plan: Plan, own: list[Flow[Any]]) -> Iterator[str]:
-    if not any(getattr(stage.operator, "publishes", False) for stage in own):
+    if not any(stage.traits.publishes for stage in own):
         yield (
             f"plan {plan.name!r} is on-policy but never publishes: from its second update on its rows would all be "
-            "too old; end it with Publish(learner)"
+            "too old; end it with .then(Publish(), at=learner)"
         )
     paced = {id(stage) for pace, ends in paces_of(plan) if isinstance(pace, InTurn) for stage in regions(ends)}
     for stage in own:

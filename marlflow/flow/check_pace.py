@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_origin
 
 from marlflow.flow.flow import Flow, Kind
-from marlflow.flow.operators import options, type_name
+from marlflow.flow.item_types import options, type_name
 from marlflow.flow.pace import AgentSteps, InTurn, Pace
 from marlflow.flow.plan import Plan, head_stages, producers
 
@@ -66,10 +66,10 @@ def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
             )
     for side, end in ends.items():
         for stage in _region(end):
-            if stage.kind is Kind.GATHER and not getattr(stage.operator, "at_most_one", False):
+            if stage.kind is Kind.GATHER and not stage.traits.at_most_one:
                 yield (
                     f"{what}: stage {stage.name!r} of side {side!r} may give several items for one, which breaks the "
-                    "ratio; put it before the fork or queue, or declare at_most_one on its operator"
+                    "ratio; put it before the fork or queue, or give its operator Traits(at_most_one=True)"
                 )
     yield from _fork_ratio(what, pace, ends)
 

@@ -8,7 +8,6 @@ from typing import Any
 from marlflow.flow.cells import Cell, Edge, Gate
 from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.meters import Meter, StageId
-from marlflow.flow.operators import place_of
 from marlflow.flow.pace import Ledger, Pace
 from marlflow.flow.plan import AnyPlan, Plan, all_stages, consumers, owners, plans_of
 
@@ -119,12 +118,13 @@ class _Compiler:
             return known
         chain = self._chain(flow)
         first = chain[0]
-        cell = Cell(first.kind, [self._id(stage) for stage in chain], [stage.operator for stage in chain])
+        calls = [stage.call for stage in chain if stage.call is not None]
+        cell = Cell(first.kind, [self._id(stage) for stage in chain], calls)
         self._cells.update((id(stage), cell) for stage in chain)
         self._fed_by[id(cell)] = first.inputs
         cell.inboxes = [self._edge(before) for before in first.inputs]
-        if (place := place_of(first.operator)) is not None:
-            cell.call = place.prepare(cell.operators)
+        if (place := first.place) is not None:
+            cell.call = place.prepare(cell.calls)
         if first.kind is Kind.MERGE:
             ledger = self._ledger(first.pace, f"{self._owner[id(first)]}/{first.name}")
             cell.sides, cell.handed_on = [(ledger, side) for side in first.sides], first.handed_on
@@ -135,10 +135,10 @@ class _Compiler:
     def _chain(self, flow: Flow[Any]) -> list[Flow[Any]]:
         """The stage and the neighbours before it that share its place, first to last."""
         chain = [flow]
-        place = place_of(flow.operator)
+        place = flow.place
         while place is not None and chain[0].kind is Kind.THEN:
             before = chain[0].inputs[0]
-            fusible = before.kind in (Kind.THEN, Kind.SOURCE) and place_of(before.operator) is place
+            fusible = before.kind in (Kind.THEN, Kind.SOURCE) and before.place is place
             if not fusible or len(self._consumers[id(before)]) > 1:
                 break
             chain.insert(0, before)

@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import Any
 
 from marlflow.flow.flow import Flow, Kind
-from marlflow.flow.operators import place_of
 from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, owners, plans_of
 
 _SHAPES = {
@@ -135,7 +134,7 @@ def _wrapped(labels: Iterable[str]) -> Iterator[str]:
 
 def _in_places(row: Sequence[Flow[Any]]) -> Iterator[str]:
     """Labels in order; neighbours of one place stand together in brackets, with the place."""
-    for place, stages in groupby(row, key=lambda stage: place_of(stage.operator)):
+    for place, stages in groupby(row, key=lambda stage: stage.place):
         shown = " → ".join(label(stage) for stage in stages)
         yield shown if place is None else f"[{shown}] at {place.name}"
 
@@ -177,7 +176,7 @@ def _title(plan: AnyPlan, name: str) -> str:
 
 
 def _with_place(stage: Flow[Any]) -> str:
-    place = place_of(stage.operator)
+    place = stage.place
     return f"{label(stage)}\nat {place.name}" if place is not None else label(stage)
 
 

@@ -20,6 +20,7 @@ from marlflow.flow.firing import Firing, condition
 from marlflow.flow.flow import Kind
 from marlflow.flow.metering import stage_figures
 from marlflow.flow.meters import Condition, Hook
+from marlflow.flow.operators import BeginsAhead
 from marlflow.flow.plan import AnyPlan, Together
 from marlflow.flow.rest import Rest
 from marlflow.flow.state import Keep, load_network_state, network_state
@@ -286,7 +287,8 @@ class Executor:
         if source in self._shared:
             if not self._rest.permits_round():
                 # What a source has begun ahead of its turns has to come home first.
-                return bool(getattr(source.operators[0], "under_way", 0))
+                operator = source.calls[0].operator
+                return isinstance(operator, BeginsAhead) and operator.under_way > 0
             self._rest.has_begun()
             return True
         return not (self._rest.is_wanted and (not source.gates or source.gates[-1].may_stop()))

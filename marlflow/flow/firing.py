@@ -16,7 +16,7 @@ from marlflow.base.errors import MarlflowError, StageFailed
 from marlflow.flow.cells import Cell
 from marlflow.flow.flow import Kind
 from marlflow.flow.meters import Condition, Hook, StageId, rows_of
-from marlflow.flow.operators import EndOfFlow, OperatorRaised, Outcome, StageTimes
+from marlflow.flow.operators import EndOfFlow, GivesRest, OperatorRaised, Outcome, StageTimes
 
 _ENDS_OF_FLOW = (EndOfFlow, StopIteration, StopAsyncIteration)
 
@@ -51,7 +51,7 @@ class Firing:
     def divide(self, cell: Cell, item: Any) -> None:
         """Hands one item to a gather or a split, and what it gives to the consumers as far as they have room."""
         began_s = self._begin(cell, 1)
-        operator = cell.operators[0]
+        operator = cell.calls[0].operator
         try:
             gives = [(None, part) for part in operator.add(item)] if cell.kind is Kind.GATHER else list(operator(item))
             rows = 0
@@ -68,7 +68,8 @@ class Firing:
 
     def hand_over(self, cell: Cell) -> bool:
         """Has a gather give what it still holds, if it can, since nothing more will come; whether there was any."""
-        rest: Sequence[Any] = getattr(cell.operators[0], "rest", list)()
+        operator = cell.calls[0].operator
+        rest = operator.rest() if isinstance(operator, GivesRest) else ()
         cell.pending.extend((cell.outs[None], part) for part in rest)
         if rest:
             now = time.time()
@@ -214,6 +215,4 @@ def _without_frames_of_flow(traceback: TracebackType | None) -> TracebackType | 
 
 
 def _run(cell: Cell, items: list[Any]) -> Any:
-    if cell.call is not None:
-        return cell.call(items)
-    return cell.operators[0]() if cell.kind is Kind.SOURCE else cell.operators[0](items[0])
+    return cell.call(items) if cell.call is not None else cell.calls[0](items[0])

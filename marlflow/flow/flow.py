@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from marlflow.flow.operators import GatherOperator, describe, name_of
+from marlflow.flow.operators import GatherOperator, Located, Place, StageCall, describe, name_of, stage_call
 from marlflow.flow.pace import Pace
+from marlflow.flow.traits import NO_TRAITS, Traits, traits_of
 
 T = TypeVar("T")
 U = TypeVar("U")
+At = TypeVar("At", bound=Located)
 Full = Literal["wait", "drop_oldest"]
 
 
@@ -43,7 +45,8 @@ class Flow(Generic[T]):
     kind: Kind
     name: str
     inputs: tuple[Flow[Any], ...] = ()
-    operator: Any = None
+    call: StageCall | None = None
+    """Its operator, with what it runs at; None of a fork, a branch, a queue and a merge."""
     capacity: int | None = None
     full: Full = "wait"
     branch: Hashable = None
@@ -56,24 +59,78 @@ class Flow(Generic[T]):
     gives: Any = None
     """The type of its items, where a stage moved ahead of it has made them more than its operator says."""
 
-    def then(self, operator: Callable[[T], U | Awaitable[U]], name: str | None = None) -> Flow[U]:
-        """One item out for each item in."""
-        return Flow(Kind.THEN, name or name_of(operator), (self,), operator, shown=describe(operator))
+    @property
+    def operator(self) -> Any:
+        """The operator; None of a fork, a branch, a queue and a merge."""
+        return None if self.call is None else self.call.operator
 
-    def gather(self, operator: GatherOperator[T, U], name: str | None = None) -> Flow[U]:
-        """Items out as the operator completes them: n to 0 or more."""
-        return Flow(Kind.GATHER, name or name_of(operator), (self,), operator, shown=describe(operator))
+    @property
+    def at(self) -> Any:
+        """What the stage runs at: a learner, a replay; None: it runs on the driver."""
+        return None if self.call is None else self.call.at
+
+    @property
+    def place(self) -> Place | None:
+        """Where the stage runs; None is the driver."""
+        return self.at.place if isinstance(self.at, Located) else None
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of its operator, with the types of its items; the defaults if it has none."""
+        return NO_TRAITS if self.call is None else self.call.traits
+
+    @overload
+    def then(
+        self,
+        operator: Callable[[T], U | Awaitable[U]],
+        *,
+        at: Located | None = None,
+        name: str | None = None,
+        traits: Traits | None = None,
+    ) -> Flow[U]: ...
+
+    @overload
+    def then(
+        self,
+        operator: Callable[[T, At], U | Awaitable[U]],
+        *,
+        at: At,
+        name: str | None = None,
+        traits: Traits | None = None,
+    ) -> Flow[U]: ...
+
+    def then(
+        self,
+        operator: Callable[..., Any],
+        *,
+        at: Any = None,
+        name: str | None = None,
+        traits: Traits | None = None,
+    ) -> Flow[Any]:
+        """One item out for each item in.
+
+        The stage runs where `at` is, and an operator of two parameters is handed that after the item. `traits` are for
+        a function, which cannot declare its own.
+        """
+        call = stage_call(operator, at, traits)
+        return Flow(Kind.THEN, name or name_of(operator), (self,), call, shown=describe(operator))
+
+    def gather(self, operator: GatherOperator[T, U], *, name: str | None = None) -> Flow[U]:
+        """Items out as the operator completes them: n to 0 or more. It runs on the driver."""
+        call = StageCall(operator, None, traits_of(operator, None, "add", None), passes_at=False)
+        return Flow(Kind.GATHER, name or name_of(operator), (self,), call, shown=describe(operator))
 
     def split(
         self,
         operator: Callable[[T], Iterable[tuple[Hashable, U]]],
         branches: Sequence[Hashable],
+        *,
         name: str | None = None,
     ) -> Mapping[Hashable, Flow[U]]:
-        """Each item routed to the branches that the operator names; a flow for each of `branches`."""
-        stage: Flow[Any] = Flow(
-            Kind.SPLIT, name or name_of(operator), (self,), operator, branches=tuple(branches), shown=describe(operator)
-        )
+        """Each item routed to the branches that the operator names; a flow for each of `branches`. On the driver."""
+        call = StageCall(operator, None, traits_of(operator, None, "route", None), passes_at=False)
+        name = name or name_of(operator)
+        stage: Flow[Any] = Flow(Kind.SPLIT, name, (self,), call, branches=tuple(branches), shown=describe(operator))
         return {key: Flow(Kind.BRANCH, f"{stage.name}[{key}]", (stage,), branch=key, capacity=1) for key in branches}
 
     def fork(
@@ -115,9 +172,31 @@ class Flow(Generic[T]):
         return visit(self)
 
 
-def source(operator: Callable[[], T | Awaitable[T]], name: str | None = None) -> Flow[T]:
-    """A flow out of nothing: the operator makes each item, and ends the flow by raising StopIteration or EndOfFlow."""
-    return Flow(Kind.SOURCE, name or name_of(operator), operator=operator, shown=describe(operator))
+@overload
+def source(
+    operator: Callable[[], T | Awaitable[T]],
+    *,
+    at: Located | None = None,
+    name: str | None = None,
+    traits: Traits | None = None,
+) -> Flow[T]: ...
+
+
+@overload
+def source(
+    operator: Callable[[At], T | Awaitable[T]], *, at: At, name: str | None = None, traits: Traits | None = None
+) -> Flow[T]: ...
+
+
+def source(
+    operator: Callable[..., Any], *, at: Any = None, name: str | None = None, traits: Traits | None = None
+) -> Flow[Any]:
+    """A flow out of nothing: the operator makes each item, and ends the flow by raising StopIteration or EndOfFlow.
+
+    The stage runs where `at` is, and an operator of one parameter is handed that.
+    """
+    call = stage_call(operator, at, traits, is_source=True)
+    return Flow(Kind.SOURCE, name or name_of(operator), call=call, shown=describe(operator))
 
 
 def merge(pace: Pace | None = None, name: str = "merge", **sides: Flow[Any]) -> Flow[Any]:

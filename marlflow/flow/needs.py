@@ -14,17 +14,15 @@ def agent_steps_of_first_update(plan: Plan) -> int:
 
     It is a lower bound: operators may keep rows for reasons that they do not declare. 0 if nothing is known.
 
-    >>> from marlflow.flow import source
+    >>> from marlflow.flow import Traits, source
     >>> class Pairs:
-    ...     agent_steps = 500
+    ...     traits = Traits(agent_steps=500)
     ...     def add(self, item): ...
-    >>> class Learn:
-    ...     updates = "prey"
-    ...     def __call__(self, item): ...
-    >>> agent_steps_of_first_update(Plan("ppo", source(iter("ab").__next__).gather(Pairs()).then(Learn())))
+    >>> experience = source(iter("ab").__next__)
+    >>> agent_steps_of_first_update(Plan("ppo", experience.gather(Pairs()).then(len, traits=Traits(updates=True))))
     500
     """
-    updating = [stage for stage in plan.stages() if getattr(stage.operator, "updates", None) is not None]
+    updating = [stage for stage in plan.stages() if stage.traits.updates]
     return min((_Needs(plan).before(stage) for stage in updating), default=0)
 
 
@@ -37,7 +35,7 @@ class _Needs:
     def before(self, stage: Flow[object]) -> int:
         """The fewest agent steps that have to come before an item leaves `stage`."""
         of_inputs = [self.before(one) for one in _inputs(stage)]
-        gathered = getattr(stage.operator, "agent_steps", 0) if stage.kind is Kind.GATHER else 0
+        gathered = stage.traits.agent_steps if stage.kind is Kind.GATHER else 0
         return max(min(of_inputs, default=0), gathered, *self._earned(stage), 0)
 
     def _earned(self, stage: Flow[object]) -> Iterator[int]:

@@ -1,40 +1,26 @@
-"""What stands inside a stage: operators, and the places where they run.
+"""Operators, the places where they run, and the call of a stage, which binds the two.
 
-An operator of `then` is a callable of one item; of `gather` an object with `add(item)`, which returns the items that
-are now complete; of `split` a callable that returns (branch, item) pairs; of `source` a callable of nothing. Each
-returns its value or something awaitable. What it takes and gives is read from its annotations, or from `accepts` and
-`emits` where they depend on how it was made.
+An operator is a plain callable. One of `then` takes an item, or an item and what its stage runs at; one of `source`
+takes nothing, or what its stage runs at; one of `split` takes an item and returns (branch, item) pairs. One of `gather`
+is an object with `add(item)`, which returns the items that are now complete. Each returns its value or something
+awaitable. Which of the two it takes is decided by its required parameters, once, when the stage is made. All else that
+a plan has to know of it are its Traits.
 
 A source ends its flow by raising StopIteration or, where Python forbids that (in a coroutine), EndOfFlow:
 
     >>> async def numbers():
     ...     raise EndOfFlow
-
-What else an operator may declare: `place` (a Place, where it runs), `name`, `routes` (of a split: the type of what it
-routes), `at_most_one` (of a gather: it never gives several items for one), `agent_steps` (of a gather: it gives nothing
-before it has been given so many of them), `updates` (the learner that it changes), `publishes` (it hands out weights),
-`under_way` (of a source: how many of its items have begun already, and have to be asked for before the plan can be at
-rest), `max_staleness` (how many versions old its rows may be), `held` (of a gather: a list of the items that it keeps
-between calls, which is kept with the plan's state and put back), `rest` (of a gather: gives what it still holds, when
-it is known that nothing more will come).
-
-What decides whether it may run elsewhere (see relocate): `by_segment` (it needs of its learner or replay no more than
-values and a version: True if it may be given any part of the segments, to the same end; False if whole batches),
-`gives_segments` (False: not even parts of them, so that nothing that takes any may come behind it), `passes_segments`
-(it gives segments as they came, all or some, so that others may run ahead of it), `stays` (why it is
-not to be moved).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-import types
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from operator import or_ as operator_or
-from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from marlflow.flow.traits import Traits, traits_of
 
 In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
@@ -49,6 +35,31 @@ class GatherOperator(Protocol[In_contra, Out_co]):
 
     def add(self, item: In_contra) -> Sequence[Out_co]:
         """Takes one item; returns those that are now complete."""
+
+
+@runtime_checkable
+class HoldsItems(Protocol):
+    """A gather whose items between calls are kept with the plan's state, and put back."""
+
+    held: list[Any]
+
+
+@runtime_checkable
+class GivesRest(Protocol):
+    """A gather that can give what it still holds, when it is known that nothing more will come."""
+
+    def rest(self) -> Sequence[Any]:
+        """All that it holds, as items."""
+
+
+@runtime_checkable
+class BeginsAhead(Protocol):
+    """A source some of whose items have begun before they are asked for."""
+
+    @property
+    def under_way(self) -> int:
+        """How many have begun: they have to be asked for before the plan can be at rest."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +86,9 @@ class Outcome:
 class Place(Protocol):
     """Where operators run when that is not the driver: a learner's process, a replay's, the rollout workers'.
 
-    Neighbouring stages of one place become one call: `prepare` is told the operators once, before the first item;
-    what it returns runs them, in order, on each item of a list (`None` for each turn of a source). Fewer outputs than
-    turns, and none lost, say that the source has ended. An operator's own exception comes as OperatorRaised.
+    Neighboring stages of one place become one call: `prepare` is given the calls of all of them once, before the first
+    item; what it returns runs them, in order, on each item of a list (`None` for each turn of a source). Fewer outputs
+    than turns, and none lost, say that the source has ended. An operator's own exception comes as OperatorRaised.
     """
 
     @property
@@ -85,8 +96,44 @@ class Place(Protocol):
         """What plans and errors call it."""
         ...
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Outcome | Awaitable[Outcome]]:
-        """Makes the operators known to the place; runs nothing."""
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome | Awaitable[Outcome]]:
+        """Makes the calls known to the place; runs nothing."""
+
+
+@runtime_checkable
+class Located(Protocol):
+    """What a stage can run at: a learner, a replay, or anything else that has a place."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        ...
+
+    @property
+    def place(self) -> Place | None:
+        """Where it is; None: in the driver's own process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StageCall:
+    """A stage's operator with what it runs at: a callable of one item, of which a source takes no notice.
+
+    Where a place is in another process, the call is sent there, and `at` arrives as what it stands for.
+    """
+
+    operator: Any
+    at: Any
+    traits: Traits
+    passes_at: bool
+    """Whether the operator is handed `at`, after the item if it takes one."""
+    is_source: bool = False
+
+    def __call__(self, item: Any) -> Any:
+        """What the operator gives."""
+        if self.is_source:
+            return self.operator(self.at) if self.passes_at else self.operator()
+        return self.operator(item, self.at) if self.passes_at else self.operator(item)
 
 
 class OperatorRaised(Exception):
@@ -100,22 +147,60 @@ class OperatorRaised(Exception):
         return self.reason
 
 
-class Bridged(Protocol):
-    """A type that says which stage makes it out of which other, by name: `check()` proposes it."""
+def stage_call(operator: Any, at: Any = None, traits: Traits | None = None, is_source: bool = False) -> StageCall:
+    """The call of a `then` or of a source; `call_problem` says whether it can be made."""
+    passes_at = len(_Parameters.of(operator).required) == (1 if is_source else 2)
+    located = at if isinstance(at, Located) else None
+    return StageCall(operator, at, traits_of(operator, located, "__call__", traits), passes_at, is_source)
 
-    made_from: ClassVar[Mapping[str, str]]
+
+def call_problem(call: StageCall) -> str | None:
+    """Why the operator of a `then` or of a source cannot be called as its stage would; None if it can."""
+    if not callable(call.operator):
+        return f"has the operator {call.operator!r}, which is not callable; give it a function"
+    if call.at is not None and not isinstance(call.at, Located):
+        lacks = " and no ".join(f"`{name}`" for name in ("name", "place") if not hasattr(call.at, name))
+        return f"is to run at {call.at!r}, which has no {lacks}; give it a learner or a replay"
+    parameters, items = _Parameters.of(call.operator), 0 if call.is_source else 1
+    forms = "nothing or what it runs at" if call.is_source else "an item, or an item and what it runs at"
+    if parameters.by_name or parameters.most < items or len(parameters.required) > items + 1:
+        return (
+            f"hands its operator {forms}, but that takes ({', '.join([*parameters.required, *parameters.by_name])}); "
+            "give the other parameters defaults, or bind them with functools.partial"
+        )
+    if call.passes_at and call.at is None:
+        return (
+            f"has nothing to run at, but its operator takes ({', '.join(parameters.required)}); "
+            "say at=learner or at=replay"
+        )
+    return None
 
 
-def place_of(operator: Any) -> Place | None:
-    """Where the operator asks to run; None is the driver."""
-    place: Place | None = getattr(operator, "place", None)
-    return place
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """The names of those that have to be given, by position and by name alone; how many can be given by position."""
+
+    required: Sequence[str] = ()
+    by_name: Sequence[str] = ()
+    most: float = 1
+
+    @classmethod
+    def of(cls, operator: Any) -> _Parameters:
+        """Builtins that have no signature are taken to have one parameter."""
+        try:
+            parameters = inspect.signature(operator).parameters.values()
+        except (TypeError, ValueError):
+            return cls()
+        by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+        takes_all = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+        required = [one.name for one in by_position if one.default is one.empty]
+        return cls(required, by_name, float("inf") if takes_all else len(by_position))
 
 
 def name_of(operator: Any) -> str:
-    """The operator's own `name`, or its function's or class's."""
-    name = getattr(operator, "name", None) or getattr(operator, "__name__", None) or type(operator).__name__
-    return str(name)
+    """The name of the operator's function or class."""
+    return str(getattr(operator, "__name__", None) or type(operator).__name__)
 
 
 def describe(operator: Any) -> str:
@@ -124,93 +209,3 @@ def describe(operator: Any) -> str:
     shown = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
     settings = [f"{name}={value!r}" for name, value in shown.items() if isinstance(value, int | float | str | bool)]
     return f"{name_of(operator)}({', '.join(settings)})" if settings else name_of(operator)
-
-
-def accepts(operator: Any, method: str = "__call__") -> Any:
-    """The type of item the operator takes; Any where it does not say."""
-    if (declared := getattr(operator, "accepts", None)) is not None:
-        return declared
-    function, bound = _function(operator, method)
-    if function is None:
-        return Any
-    parameters = list(inspect.signature(function).parameters)[bound:]
-    return _hints(function).get(parameters[0], Any) if parameters else Any
-
-
-def emits(operator: Any, method: str = "__call__") -> Any:
-    """The type of item the operator gives, out of its awaitable or list; Any where it does not say."""
-    if (declared := getattr(operator, "emits", None)) is not None:
-        return declared
-    function, _ = _function(operator, method)
-    result = _hints(function).get("return", Any) if function is not None else Any
-    return _without_awaitable(_inside(result) if method == "add" else result)
-
-
-def _function(operator: Any, method: str) -> tuple[Any, int]:
-    """The Python function that will run, and how many of its first parameters are already bound."""
-    if inspect.isfunction(operator):
-        return operator, 0
-    if inspect.ismethod(operator):
-        return operator.__func__, 1
-    function = None if inspect.isclass(operator) else getattr(type(operator), method, None)
-    return (function, 1) if inspect.isfunction(function) else (None, 0)
-
-
-def _hints(function: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(function)
-    except (NameError, TypeError):  # names that exist only for type checkers: the stage is taken as untyped
-        return {}
-
-
-def _without_awaitable(hint: Any) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
-        return functools.reduce(operator_or, (_without_awaitable(option) for option in get_args(hint)))
-    return get_args(hint)[0] if _awaits(hint) and get_args(hint) else hint
-
-
-def _awaits(hint: Any) -> bool:
-    origin = get_origin(hint)
-    return inspect.isclass(origin) and issubclass(origin, Awaitable)
-
-
-def _inside(hint: Any) -> Any:
-    origin = get_origin(hint)
-    if inspect.isclass(origin) and issubclass(origin, Iterable) and get_args(hint):
-        return get_args(hint)[0]
-    return Any
-
-
-def fits(got: Any, expected: Any) -> bool:
-    """Whether items of type `got` can be handed to a stage that expects `expected`; unknown types fit anything."""
-    if got is Any or expected is Any or isinstance(got, TypeVar) or isinstance(expected, TypeVar):
-        return True
-    wanted = options(expected)
-    return all(any(_is_a(option, want) for want in wanted) for option in options(got))
-
-
-def options(hint: Any) -> tuple[Any, ...]:
-    """The types a union is of; any other type alone."""
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _is_a(got: Any, want: Any) -> bool:
-    got, want = get_origin(got) or got, get_origin(want) or want
-    if not inspect.isclass(got) or not inspect.isclass(want):
-        return bool(got == want)
-    return issubclass(got, want)
-
-
-def bridge(got: Any, expected: Any) -> str | None:
-    """The stage that makes `expected` out of `got`, as the expected type declares it."""
-    for option in options(expected):
-        made_from = getattr(option, "made_from", {})
-        for source in options(got):
-            if (stage := made_from.get(type_name(source))) is not None:
-                return str(stage)
-    return None
-
-
-def type_name(hint: Any) -> str:
-    """The type as an error message shows it."""
-    return " or ".join(getattr(option, "__name__", str(option)) for option in options(hint))

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from marlflow.base.errors import PlanInvalid
 from marlflow.flow.flow import Flow, Full, Kind
-from marlflow.flow.operators import emits
 from marlflow.flow.pace import Pace
 
 
@@ -183,12 +182,10 @@ def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
     """The stages that make the items of a flow, through forks, queues and merges, each with the type it gives."""
     if flow.gives is not None:
         return [(flow, flow.gives)]
-    if flow.kind in (Kind.SOURCE, Kind.THEN):
-        return [(flow, emits(flow.operator))]
-    if flow.kind is Kind.GATHER:
-        return [(flow, emits(flow.operator, "add"))]
+    if flow.kind in (Kind.SOURCE, Kind.THEN, Kind.GATHER):
+        return [(flow, flow.traits.emits)]
     if flow.kind is Kind.BRANCH and flow.inputs[0].kind is Kind.SPLIT:
-        return [(flow.inputs[0], getattr(flow.inputs[0].operator, "routes", Any))]
+        return [(flow.inputs[0], flow.inputs[0].traits.emits)]
     if flow.handed_on in flow.sides:
         return producers(flow.inputs[flow.sides.index(flow.handed_on)])
     return [found for before in flow.inputs for found in producers(before)]

@@ -16,18 +16,19 @@ from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
 from marlflow.flow.firing import Firing, named
 from marlflow.flow.flow import Flow, Kind
+from marlflow.flow.operators import StageCall
 from marlflow.flow.pace import UNLIMITED
 from marlflow.flow.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The first stage that raised: its operator, what it was given, and the error, whose cause is the operator's own.
+    """The first stage that raised: its call, what it was given, and the error, whose cause is the operator's own.
 
     `given` is what the stage was handed, or the first of the stages that run in one call with it; None for a source.
     """
 
-    operator: Any
+    call: StageCall
     given: Any
     failure: StageFailed
 
@@ -57,7 +58,7 @@ class _Rehearsal:
             edge.gates.clear()
         self._cells = network.cells
         self._sources = [cell for cell in self._cells if cell.kind is Kind.SOURCE]
-        self._sources.sort(key=lambda cell: cell.operators[0] is not experience.operator)
+        self._sources.sort(key=lambda cell: cell.calls[0] is not experience.call)
         self._firing = Firing(_ignore, ())
         self.broken: Broken | None = None
 
@@ -118,7 +119,7 @@ class _Rehearsal:
         failure = self._firing.failure
         if isinstance(failure, StageFailed):
             position = [stage.stage for stage in cell.stages].index(failure.stage)
-            self.broken = Broken(cell.operators[position], given, failure)
+            self.broken = Broken(cell.calls[position], given, failure)
         elif failure is not None:
             raise failure
 

@@ -12,6 +12,8 @@ from typing import Any
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.flow.cells import Cell, Edge
 from marlflow.flow.compile import Network
+from marlflow.flow.flow import Kind
+from marlflow.flow.operators import HoldsItems
 from marlflow.flow.rotation import Rotation
 
 Keep = Callable[[Any], Any]
@@ -89,17 +91,18 @@ def _cells(network: Network) -> Iterator[tuple[str, Cell]]:
 
 def _rotations(network: Network) -> dict[str, Rotation]:
     return {
-        str(cell.stages[0]): operator
+        str(cell.stages[0]): call.operator
         for cell in network.cells
-        for operator in cell.operators
-        if isinstance(operator, Rotation)
+        for call in cell.calls
+        if isinstance(call.operator, Rotation)
     }
 
 
 def _held(network: Network) -> dict[str, list[Any]]:
     return {
-        str(stage): operator.held
+        str(stage): call.operator.held
         for cell in network.cells
-        for stage, operator in zip(cell.stages, cell.operators, strict=False)
-        if isinstance(getattr(operator, "held", None), list)
+        if cell.kind is Kind.GATHER
+        for stage, call in zip(cell.stages, cell.calls, strict=True)
+        if isinstance(call.operator, HoldsItems)
     }

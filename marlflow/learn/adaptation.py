@@ -1,4 +1,4 @@
-"""The stages of meta-learning: inner steps with the rollout workers, and rows laid out by task for the meta-update.
+"""Batches of meta-learning: advantages by linear critics for the inner steps, and rows laid out by task.
 
 Finn et al., "Model-agnostic meta-learning for fast adaptation of deep networks", 2017,
 https://arxiv.org/abs/1703.03400, algorithm 3.
@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 
 from marlflow.base.batch import Array, Batch, EstimatedBatch
-from marlflow.base.items import Update
-from marlflow.flow import Place
 from marlflow.learn.estimators import advantages, normalised
-from marlflow.learn.protocol import Learner
-from marlflow.learn.published import PublishedLearner
 from marlflow.losses.advantages import reverse_linear_recurrence
 from marlflow.losses.maml import fitted_values
 
@@ -32,7 +28,7 @@ _FOR_LOSSES = ("obs", "action", "behaviour_logp", "advantage", "action_mask")
 class AdaptedBatch(EstimatedBatch):
     """A batch of one or more iterations of tasks: its segments say `task`, and how often its policy had `adapted`."""
 
-    made_from: ClassVar[Mapping[str, str]] = {"Batch": ".then(Adapt(learner, ...))"}
+    made_from: ClassVar[Mapping[str, str]] = {"Batch": ".then(Adapt(...), at=learner)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class TaskBatch(Batch):
     0 for padding. `version` is [T]. `agent_steps` is how many there are in all.
     """
 
-    made_from: ClassVar[Mapping[str, str]] = {"AdaptedBatch": ".then(ByTask(learner, ...))"}
+    made_from: ClassVar[Mapping[str, str]] = {"AdaptedBatch": ".then(ByTask(...), at=learner)"}
 
     agent_steps: int = 0
 
@@ -52,83 +48,6 @@ class TaskBatch(Batch):
     def rows(self) -> int:
         """How many tasks there are."""
         return len(self.columns["version"])
-
-
-@dataclass(frozen=True, slots=True)
-class Adapt:
-    """An inner step of each copy on the rows of its own task, with the rollout workers: what acts there changes.
-
-    Advantages are by a linear critic fitted to each copy's rows, of mean 0 and standard deviation 1 in each copy. After
-    the last phase of a collect nothing changes any more.
-    """
-
-    learner: Learner = field(repr=False)
-    discount: float
-    gae_lambda: float
-    by_segment: ClassVar[bool] = True
-
-    @property
-    def place(self) -> Place | None:
-        """With the rollout workers, where the algorithm has it."""
-        return self.learner.place
-
-    def __call__(self, batch: Batch) -> AdaptedBatch:
-        """`batch` with advantages, and in its segments how often the policy that chose had adapted."""
-        if not isinstance(self.learner, PublishedLearner):
-            raise TypeError("Adapt changes what acts, so it can run on the worker only, not beside the learner")
-        actor = self.learner.acting
-        now = self.learner.scheduled
-        discount, gae_lambda = now.get("discount", self.discount), now.get("gae_lambda", self.gae_lambda)
-        estimated = linear_advantages(batch, discount, gae_lambda)
-        adapted = np.full(len(batch.segments["length"]), actor.taken)
-        if actor.taken < actor.inner_steps:
-            copies, group = np.unique(estimated["copy"], return_inverse=True)
-            actor.adapt(copies, laid_out(estimated, group, len(copies)))
-        return AdaptedBatch(estimated.columns, {**estimated.segments, "adapted": adapted})
-
-
-@dataclass(frozen=True, slots=True)
-class ByTask:
-    """Lays rows out by task: `inner_steps` phases to adapt on, and one that shows what came of it.
-
-    Of a task without rows in the last phase nothing is left.
-    """
-
-    learner: Learner = field(repr=False)
-    inner_steps: int
-
-    @property
-    def place(self) -> Place | None:
-        """Beside the learner."""
-        return self.learner.place
-
-    def __call__(self, batch: AdaptedBatch) -> TaskBatch:
-        """The tasks, in the order of copies and their tasks' numbers."""
-        return by_task(batch, self.inner_steps)
-
-
-@dataclass(frozen=True, slots=True)
-class MetaLearn:
-    """Optimiser steps on the learner's meta-loss: each task once per epoch, in minibatches of `minibatch_tasks`."""
-
-    learner: Learner = field(repr=False)
-    epochs: int = 1
-    minibatch_tasks: int | None = None
-
-    @property
-    def place(self) -> Place | None:
-        """Beside the learner."""
-        return self.learner.place
-
-    @property
-    def updates(self) -> str:
-        """The learner whose parameters this stage changes."""
-        return self.learner.name
-
-    def __call__(self, tasks: TaskBatch) -> Update:
-        """What came of it, `rows` in agent steps."""
-        update = self.learner.update(tasks, self.epochs, self.minibatch_tasks)
-        return replace(update, rows=round(update.rows * tasks.agent_steps / max(1, tasks.rows)))
 
 
 def linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> EstimatedBatch:

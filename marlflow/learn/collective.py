@@ -46,8 +46,15 @@ class Collective:
         self._nccl: Any = None
         wait = timedelta(seconds=MEETING_TIMEOUT_S)
         with self._all_there():
+            # Without a socket of its own the store of the leader would listen on all interfaces.
+            listening = _listening_socket(self._host, int(port)) if rank == 0 else None
             self._store = _dist.TCPStore(
-                self._host, int(port), is_master=rank == 0, timeout=wait, wait_for_workers=False
+                self._host,
+                int(port) if listening is None else listening.getsockname()[1],
+                is_master=rank == 0,
+                timeout=wait,
+                wait_for_workers=False,
+                master_listen_fd=None if listening is None else listening.detach(),
             )
 
     @classmethod
@@ -163,6 +170,15 @@ class Collective:
         with socket.socket(family, kind, protocol) as way:
             way.connect(leader)  # sends nothing
             return str(way.getsockname()[0])
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    """Listen at `host` alone, at a free port if `port` is 0."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.bind(address)
+    listening.listen(128)
+    return listening
 
 
 def _unit(device: torch.device) -> str:

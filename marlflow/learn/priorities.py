@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from marlflow.base.batch import Array, Batch, Transitions
-from marlflow.base.items import Fragment
-from marlflow.flow import Place
 from marlflow.learn.chunks import value_chunks
-from marlflow.learn.protocol import Learner
 
 
 @runtime_checkable
@@ -24,28 +20,6 @@ class PrioritisingLoss(Protocol):
     def priorities(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
         """At least 0, [N], of the columns of Transitions."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class InitialPriorities:
-    """How wrong the network that is here is about each row's n-step transition; it is its own target network.
-
-    So new rows come to a prioritised replay with priorities of their own, and it need not take them all for the most
-    important. Wants rows with their windows (NStep).
-    """
-
-    learner: Learner = field(repr=False)
-    accepts: ClassVar[Any] = Batch | Fragment
-    by_segment: ClassVar[bool] = True
-
-    @property
-    def place(self) -> Place | None:
-        """Beside the learner."""
-        return self.learner.place
-
-    def __call__(self, batch: Batch) -> Batch:
-        """`batch` with `priority`, float32 [N]."""
-        return batch.with_columns(priority=self.learner.priorities(transitions_of(batch)))
 
 
 def transitions_of(batch: Batch) -> Transitions:

@@ -12,7 +12,7 @@ from marlflow.learn.reports import Trained
 
 
 class Learner(Protocol):
-    """Owns the parameters of a policy. Stages that name it run at its `place`.
+    """Owns the parameters of a policy. Stages `at` it run at its `place`.
 
     update = learner.update(batch, epochs=10, minibatch_agent_steps=128)
     weights = learner.publish()

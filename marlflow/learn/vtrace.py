@@ -1,18 +1,15 @@
-"""Advantages and value targets of rows that an older policy chose, and the stage that finds them."""
+"""Advantages and value targets of rows that an older policy chose."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from marlflow.base.batch import Array, Batch, EstimatedBatch
-from marlflow.flow import Place
 from marlflow.learn.compute import tensors_on
 from marlflow.learn.estimators import Critic, values_around
-from marlflow.learn.protocol import Learner
 from marlflow.losses.vtrace import vtrace
 
 
@@ -22,34 +19,6 @@ class Acting(Protocol):
     module: Any
     """Its `actor` has `log_prob_and_entropy`."""
     device: torch.device
-
-
-@dataclass(frozen=True, slots=True)
-class VTrace:
-    """V-trace by the learner's present actor and critic (Espeholt et al., 2018, arXiv:1802.01561, section 4).
-
-    The ratios of probabilities, the present ones over those at the time of the choice, are cut at `rho_max` in the
-    corrections and at `c_max` along the trajectory.
-    """
-
-    learner: Learner = field(repr=False)
-    discount: float
-    trace_lambda: float = 1.0
-    rho_max: float = 1.0
-    c_max: float = 1.0
-    stays: ClassVar[str] = "it corrects for what its learner has learned since the rows were made"
-
-    @property
-    def place(self) -> Place | None:
-        """Beside the learner."""
-        return self.learner.place
-
-    def __call__(self, batch: Batch) -> EstimatedBatch:
-        """`batch` with `value`, `advantage` and `value_target`, and the present `logp` of its actions."""
-        names = ("discount", "trace_lambda", "rho_max", "c_max")
-        settings = [self.learner.scheduled.get(name, getattr(self, name)) for name in names]
-        logp = log_probs(cast("Acting", self.learner), batch)
-        return corrected(batch, logp, self.learner, *settings)
 
 
 def log_probs(learner: Acting, batch: Batch) -> Array:

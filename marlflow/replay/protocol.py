@@ -26,7 +26,7 @@ class Replay(Protocol):
 
     @property
     def place(self) -> Place | None:
-        """Where its stages run; None: on the driver."""
+        """Where stages `at` it run; None: on the driver."""
         ...
 
     def insert(self, batch: Batch) -> Inserted:

@@ -1,51 +1,15 @@
-"""The stage that splits segments into sequences for a recurrent learner (Kapturowski et al., 2019, section 2.3).
+"""Segments split into sequences for a recurrent learner (Kapturowski et al., 2019, section 2.3).
 
 "Recurrent Experience Replay in Distributed Reinforcement Learning", https://openreview.net/forum?id=r1lyTjAqYX
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
-from marlflow.base.errors import InvalidInput
-from marlflow.flow import Place
-from marlflow.replay.protocol import Replay
 
 _OF_REMEMBERING = ("memory", "memory_version", "bootstrap_memory")
-
-
-@dataclass(frozen=True, slots=True)
-class SplitSegments:
-    """Splits each segment into as few sequences of at most `length` rows as will do, of nearly equal size.
-
-    Each row is in exactly one; a sequence also knows how many rows right before it, at most `burn_in` and of the same
-    segment, are its burn-in, and what was remembered before the first of those. It comes before NStep, whose windows
-    then end with their sequence. Raises InvalidInput for wrong sizes, and for rows of a policy that remembers nothing.
-    """
-
-    replay: Replay = field(repr=False)
-    length: int
-    burn_in: int
-    by_segment: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if broken := sequence_problems(self.length, self.burn_in):
-            raise InvalidInput([f"sequences: {problem}" for problem in broken])
-
-    @property
-    def place(self) -> Place | None:
-        """Beside the replay."""
-        return self.replay.place
-
-    def __call__(self, batch: Batch) -> Batch:
-        """The same rows, in segments that are sequences: with `burn_in` (rows, int64) and `memory`, [S, ...] each."""
-        if "memory" not in batch.columns:
-            raise InvalidInput(["sequences need the column 'memory' of rows, which recurrent policies alone have"])
-        return split(batch, self.length, self.burn_in)
 
 
 def split(batch: Batch, length: int, burn_in: int) -> Batch:

@@ -32,22 +32,22 @@ def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
     return mean_gradients(payloads) if isinstance(payloads[0], Gradients) else Batch.concat(payloads)
 
 
-def run_chain(operators: Sequence[Callable[..., Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
-    """Each item through all operators, in order; `None` stands for a turn of a source.
+def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
+    """Each item through all calls, in order; `None` stands for a turn of a source.
 
-    Returns an output per item (fewer if the source ended), and per operator when it ran, as if it had dealt with all
+    Returns an output per item (fewer if the source ended), and per call when it ran, as if it had dealt with all
     items at once: from its first start, for as long as it took in all. Raises OperatorRaised from the operator's own
     exception.
     """
     began = time.time()
     outputs: list[Any] = []
-    spent, rows = [0.0] * len(operators), [0] * len(operators)
+    spent, rows = [0.0] * len(calls), [0] * len(calls)
     for item in items:
         value = item
-        for position, operator in enumerate(operators):
+        for position, call in enumerate(calls):
             start = time.perf_counter()
             try:
-                value = operator() if item is None and position == 0 else operator(value)
+                value = call(value)
             except (EndOfFlow, StopIteration) as end:
                 if item is None and position == 0:
                     return outputs, _times(began, spent, rows)

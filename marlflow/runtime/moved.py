@@ -9,11 +9,11 @@ from typing import Any, cast
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.batch import Array
 from marlflow.base.items import Fragment, Packed, as_it_is
-from marlflow.flow import Flow, Outcome, Place, Plan, StageTimes, source
+from marlflow.flow import Flow, Located, Outcome, Place, Plan, StageCall, StageTimes, source
 from marlflow.flow.relocate import Where, relocated
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.protocol import Learner
-from marlflow.learn.published import PublishedLearner
+from marlflow.learn.published import PublishedLearner, Publisher
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.finishing import Finishing
 from marlflow.runtime.chain import Rows, opened, run_chain
@@ -27,11 +27,11 @@ class DriverPlace:
     put: Callable[[Any], Any] = as_it_is
     name: str = "driver"
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all operators in order."""
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
+        """A call of all stages in order."""
 
         def call(items: Sequence[Any]) -> Outcome:
-            outputs, times = run_chain(operators, [self._opened(item) for item in items])
+            outputs, times = run_chain(calls, [self._opened(item) for item in items])
             return Outcome([self._packed(output) for output in outputs], times)
 
         return call
@@ -50,12 +50,12 @@ class WorkersPlace:
 
     name: str = "rollout workers"
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Fragment]], Outcome]:
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Fragment]], Outcome]:
         """A call that hands fragments on."""
 
         def call(fragments: Sequence[Fragment]) -> Outcome:
             by_stage = [
-                [StageTimes(*made.finished[at]) for made in fragments if made.finished] for at in range(len(operators))
+                [StageTimes(*made.finished[at]) for made in fragments if made.finished] for at in range(len(calls))
             ]
             return Outcome(list(fragments), [_together(times) for times in by_stage])
 
@@ -75,7 +75,7 @@ def _together(times: Sequence[StageTimes]) -> StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Which stages of a policy's plan run where; and how to build what stands for its learner there."""
+    """Which stages of a policy's plan run where, and how to build what stands for its learner there."""
 
     policy: str
     algorithm: Algorithm
@@ -83,11 +83,21 @@ class Moves:
     build: Callable[[], TorchLearner]
 
     def on_worker(self, fetch: Callable[[Any], Array] = as_it_is) -> Finishing | None:
-        """What a worker does to the policy's rows; None if nothing. `fetch` opens weights that come as references."""
+        """What a worker does to the policy's rows; None if nothing. `fetch` opens weights that come as references.
+
+        A worker has no plan, so it builds the policy's to take the calls of these stages from it.
+        """
+        if "worker" not in self.stages.values():
+            return None
         finishing = Finishing(self.policy)
-        plan = self._plan_at(WORKERS, source(lambda: None), finishing, fetch)
+        learner = cast(Learner, self._published(finishing, WORKERS, fetch))
+        replays = [cast(Replay, Elsewhere(self.policy, WORKERS)) for _ in range(self.algorithm.replay_shards)]
+        nothing: Flow[Any] = source(lambda: None)
+        plan = self.algorithm.plan(nothing, learner, replays)
         finishing.stages = {
-            stage.name: stage.operator for stage in plan.stages() if self.stages.get(stage.name) == "worker"
+            stage.name: stage.call
+            for stage in plan.stages()
+            if self.stages.get(stage.name) == "worker" and stage.call is not None
         }
         return finishing if finishing.stages else None
 
@@ -95,21 +105,24 @@ class Moves:
         """The policy's `plan`, over `experience` and its `learner`, with its stages where they are wished."""
         if not self.stages:
             return plan
-        built: dict[Where, Plan] = {
-            "worker": self._plan_at(WORKERS, experience, learner, as_it_is),
-            "driver": self._plan_at(driver, experience, learner, driver.fetch),
+        places: dict[Where, Place] = {"worker": WORKERS, "driver": driver}
+        learners: dict[Where, Located] = {
+            "worker": self._published(learner, WORKERS, as_it_is),
+            "driver": self._published(learner, driver, driver.fetch),
         }
-        return relocated(plan, experience, self.stages, built)
 
-    def _plan_at(self, place: Place, experience: Flow[Any], publisher: Any, fetch: Callable[[Any], Any]) -> Plan:
-        algorithm = self.algorithm
-        learner = PublishedLearner(self.policy, algorithm.capabilities.trains_on, self.build, publisher, place, fetch)
-        replays = [cast(Replay, _NoReplay(self.policy, place)) for _ in range(algorithm.replay_shards)]
-        return algorithm.plan(experience, cast(Learner, learner), replays)
+        def stand_in(at: Any, where: Where) -> Located:
+            return learners[where] if at is learner else Elsewhere(self.policy, places[where])
+
+        return relocated(plan, experience, self.stages, stand_in)
+
+    def _published(self, publisher: Publisher, place: Place, fetch: Callable[[Any], Any]) -> PublishedLearner:
+        trains_on = self.algorithm.capabilities.trains_on
+        return PublishedLearner(self.policy, trains_on, self.build, publisher, place, fetch)
 
 
 @dataclass(frozen=True, slots=True)
-class _NoReplay:
+class Elsewhere:
     """Stands for a replay where a stage of its plan runs elsewhere, which needs nothing of it."""
 
     name: str

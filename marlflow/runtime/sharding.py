@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marlflow.base.batch import Batch
+from marlflow.flow import StageCall
 from marlflow.learn.shards import no_rows, sharded
 from marlflow.runtime.chain import opened
 
@@ -44,14 +45,14 @@ class AllShards:
         return sum(batch.rows for batch in self.batches)
 
 
-def over_all(operator: Callable[..., Any]) -> Callable[[Any], Any]:
+def over_all(stage: StageCall) -> Callable[[Any], Any]:
     """What all workers together do with all shards: each its own, but learn from all of them at once."""
 
     def call(value: Any) -> Any:
         if not isinstance(value, AllShards):
-            return operator(value)
-        if getattr(operator, "updates", None) is not None:
-            return operator(sharded(value.batches))
-        return AllShards([operator(batch) for batch in value.batches])
+            return stage(value)
+        if stage.traits.updates:
+            return stage(sharded(value.batches))
+        return AllShards([stage(batch) for batch in value.batches])
 
     return call

@@ -27,10 +27,10 @@ from marlflow.experiment.ready import ready
 from marlflow.experiment.train import resume, train
 from marlflow.learn.replica import ReplicatedLearner
 from marlflow.rollout.mapping import Rule
-from marlflow.rollout.shards import Shards
 from marlflow.runtime.resources import asked_by
 from marlflow.runtime.sharding import payloads_by_worker
 from marlflow.runtime.spec import Placement
+from marlflow.stages import Shards
 from tests.experiment.kept_runs import assert_equal, kept, without_times
 from tests.experiment.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
@@ -95,7 +95,7 @@ def test_no_process_is_reserved_and_the_plan_says_where_it_runs() -> None:
     spec = ready(experiment).spec
     assert [one.what for one in asked_by(spec)] == ["rollout worker 0", "rollout worker 1", "learner prey"]
     shown = str(drawn_plan(experiment, spec))
-    assert "Normalise → Learn(epochs=2, minibatch=64) → Publish(every=1)] at rollout workers" in shown
+    assert "Normalize → Learn(epochs=2, minibatch=64) → Publish(every=1)] at rollout workers" in shown
     assert "at learner hunters" not in shown
     assert "at learner prey" in shown
     drawn_plan(experiment, spec).check()

@@ -30,14 +30,14 @@ def test_impala_drops_the_oldest_and_corrects_the_rest() -> None:
 def test_appo_learns_several_times_from_each_batch() -> None:
     text = str(make_plan(APPO(batch_agent_steps=300, epochs=3, minibatch_agent_steps=50)))
     assert "newest(4, drop_oldest) → Concat(agent_steps=300)\n" in text
-    assert "→ Normalise → Learn(epochs=3, minibatch=50) → Publish(every=1)] at learner hunter" in text
+    assert "→ Normalize → Learn(epochs=3, minibatch=50) → Publish(every=1)] at learner hunter" in text
 
 
 @pytest.mark.parametrize("algorithm", [IMPALA(), APPO()])
 def test_rounds_do_not_wait_for_it_and_rows_of_any_age_are_taken(algorithm: Any) -> None:
     plan = make_plan(algorithm)
     assert not plan.waits_for_rounds
-    assert not any(hasattr(stage.operator, "max_staleness") for stage in plan.stages())
+    assert all(stage.traits.max_staleness is None for stage in plan.stages())
     assert algorithm.capabilities.experience == "off-policy"
 
 

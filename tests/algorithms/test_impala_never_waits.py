@@ -11,7 +11,7 @@ import pytest
 from marlflow.algorithms.appo import APPO
 from marlflow.algorithms.impala import IMPALA
 from marlflow.base.items import Fragment, Packed, Update
-from marlflow.flow import EndOfFlow, Executor, Outcome, Plan, StageTimes, source
+from marlflow.flow import EndOfFlow, Executor, Outcome, Plan, StageCall, StageTimes, source
 from tests.algorithms.parts import make_learner
 
 ROWS, WAITING, MADE = 10, 3, 20
@@ -31,12 +31,12 @@ class Learning:
     def __init__(self, free: Callable[[], bool]) -> None:
         self.free, self.batches = free, []  # type: ignore[var-annotated]
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Packed]], Awaitable[Outcome]]:
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Packed]], Awaitable[Outcome]]:
         async def call(items: Sequence[Packed]) -> Outcome:
             await until(self.free)
             self.batches += [item.payloads for item in items]
             updates = [Update("hunter", item.rows, 1, len(self.batches)) for item in items]
-            return Outcome(updates, [StageTimes(0.0, 0.0, 0)] * len(operators))
+            return Outcome(updates, [StageTimes(0.0, 0.0, 0)] * len(calls))
 
         return call
 

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 import marlflow as mf
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
+from marlflow.flow.operators import stage_call
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.stages import Learn, SyncTarget
+from marlflow.stages import Learn, SyncTarget
 
 ROWS, DISCOUNT, LEARNING_RATE = 64, 0.97, 1e-3
 OBSERVATION = gymnasium.spaces.Box(-2.0, 2.0, (3,), np.float32)
@@ -116,7 +117,7 @@ def test_ppo(action_space: gymnasium.Space[Any]) -> None:
             returns=SimpleNamespace(flatten=lambda found=values: found[1]),
         )
         made.train()
-        update = Learn(learner, epochs=1, minibatch=ROWS)(batch)
+        update = Learn(epochs=1, minibatch=ROWS)(batch, learner)
         assert update.updates == 1
         torch.testing.assert_close(learner.flat.vector, ppo_flat(made), rtol=1e-5, atol=1e-5)
     assert (learner.flat.vector - before).abs().max() > LEARNING_RATE
@@ -170,7 +171,7 @@ def test_dqn() -> None:
             parameter.add_(0.05)
     learner = dqn_learner(made)
     made.q_net_target.load_state_dict(made.q_net.state_dict())
-    learn, sync = Learn(learner), SyncTarget(learner, every=2)
+    learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=2), learner)
     for number in range(4):
         rows = dqn_rows(number)
         made.replay_buffer = SimpleNamespace(sample=lambda *_, rows=rows, **__: dqn_samples(rows))

@@ -58,7 +58,7 @@ def test_the_plan_reads_as_its_paper() -> None:
         "recurrent_ppo\n"
         "└── experience → Concat(agent_steps=500)\n"
         "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.95)"
-        " → Normalise → CutSequences(length=8) → Learn(epochs=4, minibatch=50) → Publish(every=1)] at learner hunter"
+        " → Normalize → CutSequences(length=8) → Learn(epochs=4, minibatch=50) → Publish(every=1)] at learner hunter"
     )
 
 

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from marlflow.algorithms.sac import SAC
 from marlflow.base.batch import Transitions
 from marlflow.base.spaces import Spaces
+from marlflow.flow.operators import stage_call
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.stages import Learn, SyncTarget
 from marlflow.policy.torso import MLP
+from marlflow.stages import Learn, SyncTarget
 
 SEED, ROWS, DISCOUNT, TAU, LEARNING_RATE = 3, 64, 0.97, 0.05, 1e-3
 OBSERVATION = gymnasium.spaces.Box(-2.0, 2.0, (3,), np.float32)
@@ -123,7 +124,7 @@ def test_updates_are_those_of_stable_baselines3(
     rows = iter(batches)
     made.replay_buffer = SimpleNamespace(sample=lambda *_, **__: samples(next(rows)))  # type: ignore[assignment]
     made.train(gradient_steps=updates, batch_size=ROWS)
-    learn, sync = Learn(learner), SyncTarget(learner, every=1, tau=TAU)
+    learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=1, tau=TAU), learner)
     for batch in batches:
         sync(learn(batch))
     assert learner.updates == updates

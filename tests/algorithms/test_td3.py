@@ -14,8 +14,9 @@ from marlflow.algorithms.td3 import TD3
 from marlflow.base.batch import Array
 from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
-from marlflow.learn.stages import Learn, SyncTarget
+from marlflow.flow.operators import stage_call
 from marlflow.policy.actor import WeightedActor
+from marlflow.stages import Learn, SyncTarget
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, forward, make_learner, make_plan
 from tests.algorithms.several_losses import BOX, ROWS, apart, bandit, found, naive_q, transitions, within
 
@@ -87,7 +88,7 @@ def test_losses_are_those_of_plain_loops() -> None:
 
 def test_actor_and_targets_move_at_every_other_update() -> None:
     learner, drawn = make_learner(TD3(learning_rate=0.01), CONTINUOUS), transitions(CONTINUOUS)
-    learn, sync = Learn(learner), SyncTarget(learner, every=2, tau=0.1)
+    learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=2, tau=0.1), learner)
     for update in range(1, 5):
         before = [learner.module.actor.flat(), learner.target_module.critics.heads[0].weight.clone()]
         critic = learner.module.critics.heads[0].weight.detach().clone()

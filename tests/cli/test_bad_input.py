@@ -33,7 +33,7 @@ CASES = {
     ),
     "no name behind the dashes": (
         ["plan", "--"],
-        "marlflow plan has no flag --; its flags are --mermaid, --machines, ",
+        "marlflow plan has no flag --; its flags are --mermaid, --all-output, --machines, ",
     ),
     "flag of another command": (
         ["train", "--machines", "[{CPU: 4}]"],

@@ -226,7 +226,7 @@ def test_the_page_on_algorithms_of_ones_own_has_two_that_run(tmp_path: Path) -> 
     program = f"import experiment; from marlflow.cli.main import main; print([main(words) for words in {planned}])"
     said = said_in(tmp_path, "-c", program)
     assert "[0, 0, 0]" in said
-    assert "Signs → Advantages" in said
+    assert "signs → Advantages" in said
     # What the experiment printed last: the plan's ratio is exact.
     (stored, updates, return_mean) = re.findall(r"^(\d+) (\d+) ([\d.]+)$", said, re.M)[-1]
     assert int(updates) == (int(stored) - 500) // 4

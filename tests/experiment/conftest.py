@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marlflow.algorithms import ppo as ppo_module
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat
 from tests.experiment.watching import Seen
 
 

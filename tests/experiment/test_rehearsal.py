@@ -1,9 +1,8 @@
 """Operators and networks of a user's own are tried on two rows before a run, and errors name policy and stage."""
 
-import dataclasses
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,10 +24,9 @@ from marlflow.experiment.ready import ready
 from marlflow.experiment.rehearsal import rehearsal_problems
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
 from marlflow.runtime.spec import Placement, PolicySpec, RunSpec
+from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
 
 PIXELS = Box(0, 255, (36, 36, 3), np.uint8)
 NUMBERS = Box(-np.inf, np.inf, (4,), np.float32)
@@ -49,13 +47,8 @@ class Signs:
 class Bonus:
     """One beside its learner, that adds a column to the reward."""
 
-    learner: Any = field(default=None, repr=False)
     column: str = "novelty"
     least_rows: int = 1
-
-    @property
-    def place(self) -> Any:
-        return self.learner.place
 
     def __call__(self, batch: Batch) -> Batch:
         if batch.rows < self.least_rows:
@@ -74,15 +67,14 @@ class With(mf.PPO):
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         if self.stage is None:
             raise KeyError("stage")
-        more = self.stage if isinstance(self.stage, Signs) else dataclasses.replace(self.stage, learner=learner)
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(DropStale(learner, self.max_staleness))
-            .then(more)
-            .then(Advantages(learner, at_start(self.discount), at_start(self.gae_lambda)))
-            .then(Normalise(learner))
-            .then(Learn(learner, epochs=self.epochs, minibatch=self.minibatch_agent_steps))
-            .then(Publish(learner))
+            .then(DropStale(self.max_staleness), at=learner)
+            .then(self.stage, at=None if isinstance(self.stage, Signs) else learner)
+            .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Normalize(), at=learner)
+            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
         )
         return Plan("with", output=reports, waits_for_rounds=True)
 
@@ -150,7 +142,7 @@ def test_an_operator_without_a_place_that_wants_rows_is_told_to_have_one() -> No
     (problem,) = _problems(mf.Policy(With(stage=Signs())))
     first, _, lines = problem.partition("\n")
     assert first.startswith("policy 'cart' (with): stage 'Signs' of its plan has no place, so it runs on the driver")
-    assert "it wants them as a Batch; give it a property `place` that returns learner.place: " in first
+    assert "it wants them as a Batch; give it one with .then(..., at=learner): " in first
     assert lines.count("File ") == 1
     assert 'reward=np.sign(batch["reward"])' in lines
 

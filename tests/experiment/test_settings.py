@@ -53,7 +53,7 @@ BOUNDS_OF_SCHEDULES = {"start", "end", "values[0]", "values[1]"}  # where nothin
 OF_THE_ENVIRONMENT = {"num_agents", "max_cycles"}  # which says itself what it takes
 ACCEPTED: Mapping[str, set[str]] = {
     "text": {"name", "match", "policy", "policies[0]", "folder", "node", "address", "best", "objective"}
-    | {"device"},  # which torch is asked about
+    | {"device", "node_ip_address"},  # which torch, and the machine, are asked about
     "nan": set(),
     "inf": THRESHOLDS,
     "-inf": set(),

@@ -21,7 +21,7 @@ from marlflow.base.schedules import Cosine, Step
 from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts, Stop
 from marlflow.experiment.tally import FAULTS
 from marlflow.experiment.train import Result, train
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat
 from tests.experiment.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 

@@ -17,7 +17,7 @@ from marlflow.base.random import RowRandom
 from marlflow.experiment.experiment import Env, Evaluation, Experiment, Policy, PolicyStop, Stop
 from marlflow.experiment.train import train
 from marlflow.rollout.mapping import Rule
-from marlflow.rollout.stages import Concat
+from marlflow.stages import Concat
 from tests.experiment.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 

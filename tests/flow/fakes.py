@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marlflow.base.errors import PlanInvalid
-from marlflow.flow import AnyPlan, Executor, OperatorRaised, Outcome, StageId, StageTimes
+from marlflow.flow import AnyPlan, Executor, OperatorRaised, Outcome, StageCall, StageId, StageTimes, Traits
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Keep:
 class Batches:
     """Gathers `size` items to a list."""
 
-    at_most_one = True
+    traits = Traits(at_most_one=True)
 
     def __init__(self, size: int) -> None:
         self.size, self.held = size, []  # type: ignore[var-annotated]
@@ -60,28 +60,32 @@ class Batches:
 
 @dataclass(eq=False)
 class FakePlace:
-    """Runs operators here, and counts its calls and the items of each."""
+    """Runs stages here, and counts its calls and the items of each; it is what they run at, too."""
 
     name: str
     calls: list[int] = field(default_factory=list)
-    prepared: list[list[Any]] = field(default_factory=list)
+    prepared: list[list[StageCall]] = field(default_factory=list)
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-        self.prepared.append(list(operators))
+    @property
+    def place(self) -> FakePlace:
+        return self
+
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Any]:
+        self.prepared.append(list(calls))
 
         async def call(items: Sequence[Any]) -> Outcome:
             self.calls.append(len(items))
-            outputs = [_through(operators, item) for item in items]
+            outputs = [_through(calls, item) for item in items]
             rows = sum(getattr(output, "rows", 0) for output in outputs)
-            return Outcome(outputs, [StageTimes(float(i), i + 0.25, rows) for i, _ in enumerate(operators)])
+            return Outcome(outputs, [StageTimes(float(i), i + 0.25, rows) for i, _ in enumerate(calls)])
 
         return call
 
 
-def _through(operators: Sequence[Any], item: Any) -> Any:
-    for position, operator in enumerate(operators):
+def _through(calls: Sequence[StageCall], item: Any) -> Any:
+    for position, call in enumerate(calls):
         try:
-            item = operator() if position == 0 and item is None else operator(item)
+            item = call(item)
         except Exception as error:
             raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
     return item

@@ -27,8 +27,10 @@ from marlflow.flow import (
     Pace,
     Plan,
     Rounds,
+    StageCall,
     StageTimes,
     Together,
+    Traits,
     merge,
     source,
     together,
@@ -106,8 +108,7 @@ class Watched(InTurn):
 class Operator:
     """Takes tokens, gives new ones, and remembers both."""
 
-    at_most_one = True
-    publishes = True
+    traits = Traits(at_most_one=True, publishes=True)
 
     def __init__(self, built: Built, name: str, bits: tuple[int, int]) -> None:
         self.built, self.name, self.bits = built, name, bits
@@ -159,10 +160,6 @@ class Change(Operator):
 class Placed(Operator):
     """One new token for each, made in one call with its neighbours."""
 
-    @property
-    def place(self) -> RandomPlace:
-        return self.built.place
-
     def __call__(self, token: Token) -> Token:
         self.taken.append(token)
         return self.make()
@@ -170,17 +167,21 @@ class Placed(Operator):
 
 @dataclass(eq=False)
 class RandomPlace:
-    """Runs operators here, and answers at once or later."""
+    """Runs stages here, and answers at once or later; it is what they run at, too."""
 
     built: Built
     name: str = "place"
 
-    def prepare(self, operators: Sequence[Placed]) -> Callable[[Sequence[Token]], Any]:
-        def run(items: Sequence[Token]) -> Outcome:
-            times = [StageTimes(0.0, 0.0, 0) for _ in operators]
-            return Outcome([reduce(lambda token, operator: operator(token), operators, item) for item in items], times)
+    @property
+    def place(self) -> RandomPlace:
+        return self
 
-        return lambda items: operators[0].answer(lambda: run(items))
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Token]], Any]:
+        def run(items: Sequence[Token]) -> Outcome:
+            times = [StageTimes(0.0, 0.0, 0) for _ in calls]
+            return Outcome([reduce(lambda token, call: call(token), calls, item) for item in items], times)
+
+        return lambda items: calls[0].operator.answer(lambda: run(items))
 
 
 class Filter(Operator):
@@ -194,7 +195,7 @@ class Filter(Operator):
 class Regroup(Operator):
     """None, one or two new tokens for each."""
 
-    at_most_one = False
+    traits = Traits(publishes=True)
 
     def add(self, token: Token) -> list[Token]:
         self.taken.append(token)
@@ -262,7 +263,7 @@ class Built:
         names = tuple(f"p{number}" for number in range(self.spec.plans))
         self.plan_name = "rollouts"
         route = self.operator(Route, self.spec.sources[0])
-        route.branches = names
+        route.branches, route.name = names, "Route"
         self.wires[route] = wires
         feeds = {
             name: Feed(1 + i, "wait" if i % 3 else "drop_oldest") for i, name in enumerate(names, self.spec.rounds)
@@ -288,7 +289,7 @@ class Built:
     def read(self, count: int, hops: int) -> tuple[Flow[Any], list[Wire]]:
         operator = self.operator(Read, (count, hops))
         operator.count = None if count == 0 else count
-        return source(operator), [Wire(operator, None, ())]
+        return source(operator, name=operator.name), [Wire(operator, None, ())]
 
     def plan(self, name: str, pool: list[tuple[Flow[Any], list[Wire]]], waits: bool = False) -> Plan:
         for action in self.spec.actions:
@@ -298,7 +299,7 @@ class Built:
             flow, wires = pool.pop(0)
             tap = self.operator(Change, (0, 0))
             self.wires[tap] = wires
-            also[f"side{len(also)}"] = flow.then(tap)
+            also[f"side{len(also)}"] = flow.then(tap, name=tap.name)
         output, self.wires[name] = pool[0]
         sides = (*also, "output")
         pace = self.pace(sides, *self.spec.ending) if also else None
@@ -332,13 +333,19 @@ class Built:
             route = self.operator(Route, (bits[0], bits[1]))
             route.branches = ("x", "y")
             self.wires[route] = wires
-            for branch, routed in flow.split(route, route.branches).items():
+            for branch, routed in flow.split(route, route.branches, name=route.name).items():
                 pool.append((routed, [Wire(route, branch, ())]))
         else:
             operator = self.operator(_CLASSES.get(kind, Change), (bits[0], bits[1]))
             self.wires[operator] = wires
-            made = flow.then(operator) if isinstance(operator, Change | Placed) else flow.gather(operator)
-            pool.append((made, [Wire(operator, None, ())]))
+            pool.append((self.stage(flow, operator), [Wire(operator, None, ())]))
+
+    def stage(self, flow: Flow[Any], operator: Any) -> Flow[Any]:
+        if isinstance(operator, Placed):
+            return flow.then(operator, at=self.place, name=operator.name)
+        if isinstance(operator, Change):
+            return flow.then(operator, name=operator.name)
+        return flow.gather(operator, name=operator.name)
 
     def merge(self, pool: list[tuple[Flow[Any], list[Wire]]], pick: int, bits: list[int]) -> None:
         taken = [pool.pop(pick % len(pool)) for _ in range(min(len(pool), 2 + bits[2] % 2))]

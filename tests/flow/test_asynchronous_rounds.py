@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import PlanInvalid
-from marlflow.flow import Executor, Feed, Flow, Plan, Rounds, source, together
+from marlflow.flow import Executor, Feed, Flow, Plan, Rounds, Traits, source, together
 
 
 class Workers:
@@ -98,8 +98,7 @@ def test_a_worker_that_is_slow_holds_up_nobody() -> None:
 
 def test_a_plan_that_allows_no_staleness_is_refused() -> None:
     class Strict:
-        max_staleness = 0
-        publishes = True
+        traits = Traits(max_staleness=0, publishes=True)
 
         def __call__(self, item: int) -> int:
             return item
@@ -123,7 +122,7 @@ def test_a_plan_that_allows_no_staleness_is_refused() -> None:
 class Dozen:
     """A gather that keeps what it has until there are twelve, or until it is known that no more will come."""
 
-    at_most_one = True
+    traits = Traits(at_most_one=True)
 
     def __init__(self) -> None:
         self.held: list[int] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -18,6 +18,7 @@ from marlflow.flow import (
     Plan,
     Rounds,
     Together,
+    Traits,
     merge,
     source,
     together,
@@ -53,10 +54,12 @@ def same(item: Any) -> Any:
     return item
 
 
+def nothing() -> Any:
+    return None
+
+
 class Split:
     """Routes nowhere."""
-
-    name = "ByPolicy"
 
     def __call__(self, item: Any) -> list[tuple[str, Any]]:
         return []
@@ -123,12 +126,12 @@ def test_a_buffer_that_does_what_nobody_knows_when_full() -> None:
 
 
 def test_several_flows_without_a_pace() -> None:
-    plan = _paced(None, source(read), source(same, name="other"))
+    plan = _paced(None, source(read), source(nothing, name="other"))
     assert problems(plan) == ["plan 'p' has several flows and no pace: say Freely() or InTurn(a=..., output=...)"]
 
 
 def test_a_merge_without_a_pace() -> None:
-    flow = merge(a=source(read), b=source(same, name="other"))
+    flow = merge(a=source(read), b=source(nothing, name="other"))
     assert problems(Plan("p", flow)) == ["merge 'merge' of plan 'p' has no pace: say Freely() or InTurn(a=..., b=...)"]
 
 
@@ -150,17 +153,17 @@ def test_a_plan_named_like_what_all_share() -> None:
 
 
 class Learns:
-    """Updates a learner."""
+    """Updates the learner that it runs at."""
 
-    def __init__(self, learner: str) -> None:
-        self.updates = learner
+    traits = Traits(updates=True)
 
     def __call__(self, item: Any) -> Any:
         return item
 
 
 def test_a_learner_updated_by_two_stages() -> None:
-    flow = source(read).then(Learns("prey"), name="Learn").then(Learns("prey"), name="Learn again")
+    prey = FakePlace("prey")
+    flow = source(read).then(Learns(), at=prey, name="Learn").then(Learns(), at=prey, name="Learn again")
     assert problems(Plan("p", flow)) == [
         "learner 'prey' is updated by 'Learn' of plan 'p' and by 'Learn again' of plan 'p': "
         "one learner is updated by one stage"
@@ -173,7 +176,7 @@ def test_a_branch_that_nobody_takes() -> None:
         "use it, or make one branch fewer"
     ]
     assert problems(Plan("p", source(read).split(Split(), ["x", "y"])["x"])) == [
-        "branch 'y' of 'ByPolicy' in plan 'p' is taken by nobody: it would fill up and block for every input; "
+        "branch 'y' of 'Split' in plan 'p' is taken by nobody: it would fill up and block for every input; "
         "use it, or make one branch fewer"
     ]
 
@@ -182,7 +185,7 @@ def test_a_branch_taken_twice_under_two_names() -> None:
     branch = source(read).split(Split(), ["x"])["x"]
     plan = Plan("p", branch.named("one"), {"other": branch.named("two")}, Freely())
     assert problems(plan) == [
-        "branch 'x' of 'ByPolicy' in plan 'p' is taken 2 times: give each its own with .fork(2, capacity=...)"
+        "branch 'x' of 'Split' in plan 'p' is taken 2 times: give each its own with .fork(2, capacity=...)"
     ]
 
 
@@ -194,17 +197,17 @@ def test_a_flow_taken_twice() -> None:
 
 
 def test_experience_that_no_plan_takes() -> None:
-    plan = together(source(read), Split(), {"p": lambda flow: Plan("p", source(same))}, {"p": Feed(1)})
+    plan = together(source(read), Split(), {"p": lambda flow: Plan("p", source(nothing))}, {"p": Feed(1)})
     assert problems(plan) == ["the flow after 'read' of plan 'rollouts' is taken by nobody; give it to a plan"]
 
 
 def test_a_share_of_nothing() -> None:
-    plan = _paced(InTurn(a=0, output=1), source(read), source(same))
+    plan = _paced(InTurn(a=0, output=1), source(read), source(nothing))
     assert problems(plan) == ["plan 'p': InTurn gives 'a' a share of 0: it would block for ever; give at least 1"]
 
 
 def test_a_ratio_between_other_sides() -> None:
-    plan = _paced(InTurn(store=1, output=1), source(read), source(same))
+    plan = _paced(InTurn(store=1, output=1), source(read), source(nothing))
     assert problems(plan) == ["plan 'p': InTurn is between 'output' and 'store', but the flows are 'a' and 'output'"]
 
 
@@ -218,7 +221,7 @@ def test_unequal_shares_of_one_fork_that_waits() -> None:
 
 
 def test_agent_steps_of_items_without_rows() -> None:
-    plan = _paced(InTurn(a=AgentSteps(4), output=1), source(read).then(insert), source(same))
+    plan = _paced(InTurn(a=AgentSteps(4), output=1), source(read).then(insert), source(nothing))
     assert problems(plan) == [
         "plan 'p': 'a' is paced in agent steps, but its items (int) have no `rows`: it would earn no turn for any "
         "input; end it with a stage that counts, such as Insert"
@@ -226,7 +229,7 @@ def test_agent_steps_of_items_without_rows() -> None:
 
 
 def test_two_sides_in_agent_steps() -> None:
-    plan = _paced(InTurn(a=AgentSteps(4), output=AgentSteps(4)), source(read), source(same))
+    plan = _paced(InTurn(a=AgentSteps(4), output=AgentSteps(4)), source(read), source(nothing))
     assert problems(plan) == ["plan 'p': InTurn can measure one side in agent steps, not several"]
 
 
@@ -235,21 +238,21 @@ def test_a_gather_that_may_give_several_in_a_paced_side() -> None:
         def add(self, item: Any) -> Sequence[Any]:
             return []
 
-    plan = _paced(InTurn(a=1, output=1), source(read).gather(Regroup()), source(same))
+    plan = _paced(InTurn(a=1, output=1), source(read).gather(Regroup()), source(nothing))
     assert problems(plan) == [
         "plan 'p': stage 'Regroup' of side 'a' may give several items for one, which breaks the ratio; put it before "
-        "the fork or queue, or declare at_most_one on its operator"
+        "the fork or queue, or give its operator Traits(at_most_one=True)"
     ]
-    assert problems(_paced(InTurn(a=1, output=1), source(read).gather(Regroup()).queue(1), source(same))) == []
-    assert problems(_paced(InTurn(a=1, output=1), source(read).gather(Batches(2)), source(same))) == []
+    assert problems(_paced(InTurn(a=1, output=1), source(read).gather(Regroup()).queue(1), source(nothing))) == []
+    assert problems(_paced(InTurn(a=1, output=1), source(read).gather(Batches(2)), source(nothing))) == []
 
 
-def test_a_gather_that_asks_for_a_place() -> None:
-    gather = Batches(2)
-    gather.place = FakePlace("aggregator")  # type: ignore[attr-defined]
-    assert problems(Plan("p", source(read).gather(gather))) == [
-        "stage 'Batches' of plan 'p' asks to run at aggregator, but a gather runs on the driver; take `place` from its "
-        "operator, or make it a source or a then"
+def test_what_a_split_routes_is_what_its_pairs_say() -> None:
+    def route(rows: Rows) -> Iterator[tuple[str, Rows]]:
+        yield "x", rows
+
+    assert problems(Plan("p", source(read).split(route, ["x"])["x"].then(learn))) == [
+        "stage 'learn' of plan 'p' expects Estimated, but 'route' gives Rows; put Advantages(learner) between them"
     ]
 
 
@@ -260,10 +263,7 @@ def _on_policy(build: Callable[[Flow[Any]], Plan], rounds: Rounds = LOCKSTEP) ->
 class Publish:
     """Publishes."""
 
-    publishes = True
-
-    def __init__(self, max_staleness: int = 0) -> None:
-        self.max_staleness = max_staleness
+    traits = Traits(publishes=True, max_staleness=0)
 
     def __call__(self, item: Any) -> Any:
         return item
@@ -272,7 +272,7 @@ class Publish:
 def test_an_on_policy_plan_that_never_publishes() -> None:
     assert problems(_on_policy(lambda flow: Plan("ppo", flow.then(same), waits_for_rounds=True))) == [
         "plan 'prey' is on-policy but never publishes: from its second update on its rows would all be too old; end it "
-        "with Publish(learner)"
+        "with .then(Publish(), at=learner)"
     ]
 
 
@@ -289,7 +289,7 @@ def test_rounds_that_overlap_the_learning_of_a_plan_that_allows_no_staleness() -
 
 def test_a_plan_that_waits_for_rounds_and_never_rests() -> None:
     def build(flow: Flow[Any]) -> Plan:
-        fresh = merge(Freely(), fresh=flow, old=source(same, name="Draw"))
+        fresh = merge(Freely(), fresh=flow, old=source(nothing, name="Draw"))
         return Plan("ppo", fresh.then(Publish()), waits_for_rounds=True)
 
     assert problems(_on_policy(build)) == [

@@ -14,8 +14,6 @@ from marlflow.flow import Executor, Feed, Flow, Plan, Rounds, source, together
 class ByParity:
     """Every number to both plans."""
 
-    routes = int
-
     def __call__(self, number: int) -> Iterator[tuple[str, int]]:
         yield "left", number
         yield "right", number

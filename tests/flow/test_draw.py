@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from marlflow.flow import AgentSteps, Feed, Flow, Freely, InTurn, Plan, Rounds, Together, merge, source, together
+from marlflow.flow import (
+    AgentSteps,
+    Feed,
+    Flow,
+    Freely,
+    InTurn,
+    Plan,
+    Rounds,
+    Together,
+    Traits,
+    merge,
+    source,
+    together,
+)
 from tests.flow.fakes import Count, FakePlace
 
 LOCKSTEP = Rounds()
@@ -15,8 +28,6 @@ PREY, PREDATOR, REPLAY = FakePlace("learner of prey"), FakePlace("learner of pre
 @dataclass(frozen=True)
 class Operator:
     """Takes anything, gives it back."""
-
-    place: Any = field(default=None, repr=False)
 
     def __call__(self, item: Any = None) -> Any:
         return item
@@ -53,7 +64,7 @@ class Learn(Operator):
 @dataclass(frozen=True)
 class Publish(Operator):
     every: int = 1
-    publishes: bool = field(default=True, repr=False)
+    traits: ClassVar[Traits] = Traits(publishes=True)
 
 
 @dataclass(frozen=True)
@@ -72,14 +83,15 @@ class Reprioritize(Operator):
 
 
 def ppo(experience: Flow[Any]) -> Plan:
-    learn = Learn(PREY, epochs=10)
-    reports = experience.gather(Concat()).then(Advantages(PREY)).then(learn).then(Publish(PREY))
+    estimated = experience.gather(Concat()).then(Advantages(), at=PREY)
+    reports = estimated.then(Learn(epochs=10), at=PREY).then(Publish(), at=PREY)
     return Plan("ppo", reports, waits_for_rounds=True)
 
 
 def dqn(experience: Flow[Any]) -> Plan:
-    store = experience.then(Insert(REPLAY))
-    train = source(Draw(REPLAY)).then(Learn(PREDATOR)).then(Reprioritize(REPLAY)).then(Publish(PREDATOR, every=10))
+    store = experience.then(Insert(), at=REPLAY)
+    learned = source(Draw(), at=REPLAY).then(Learn(), at=PREDATOR)
+    train = learned.then(Reprioritize(), at=REPLAY).then(Publish(every=10), at=PREDATOR)
     return Plan("dqn", train, {"store": store}, InTurn(store=AgentSteps(4, starts=1000), output=1))
 
 

@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import StageFailed, Stalled
-from marlflow.flow import AgentSteps, EndOfFlow, Executor, Freely, InTurn, Plan, StageId, StageTimes, merge, source
+from marlflow.flow import (
+    AgentSteps,
+    EndOfFlow,
+    Executor,
+    Freely,
+    InTurn,
+    Plan,
+    StageId,
+    StageTimes,
+    Traits,
+    merge,
+    source,
+)
 from tests.flow.fakes import Batches, Count, Item, Keep, Log, outputs
 
 
@@ -186,7 +198,7 @@ def test_updates_are_exact_whatever_the_size_of_an_item(rows: int, starts: int) 
 
 def test_dropped_and_filtered_items_earn_nothing() -> None:
     class Odd:
-        at_most_one = True
+        traits = Traits(at_most_one=True)
 
         def add(self, item: Item) -> list[Item]:
             return [item] if item.number % 2 else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from marlflow.flow import AgentSteps, AtMost, Flow, Freely, InTurn, Plan, merge, source
+from marlflow.flow import AgentSteps, AtMost, Flow, Freely, InTurn, Plan, Traits, merge, source
 from marlflow.flow.needs import agent_steps_of_first_update
 from tests.flow.fakes import Batches
 
@@ -16,12 +16,16 @@ from tests.flow.fakes import Batches
 class Gather:
     agent_steps: int
 
+    @property
+    def traits(self) -> Traits:
+        return Traits(agent_steps=self.agent_steps)
+
     def add(self, item: int) -> Sequence[int]:
         return [item]
 
 
 class Learn:
-    updates = "prey"
+    traits = Traits(updates=True)
 
     def __call__(self, item: int) -> int:
         return item

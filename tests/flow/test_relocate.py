@@ -9,28 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.flow import Flow, Plan, source
-from marlflow.flow.relocate import RanAhead, Where, relocated
+from marlflow.flow import Flow, Plan, Traits, source
+from marlflow.flow.relocate import Where, relocated
 from tests.flow.fakes import Batches, Count, FakePlace, Keep, outputs, problems
 
 LEARNER, WORKERS, DRIVER = FakePlace("learner"), FakePlace("workers"), FakePlace("driver")
 
 
 class Mark:
-    """Writes its name behind what came; `by_segment` or `passes_segments` is what it says of itself."""
+    """Writes its name behind what came, and the name of where it is; `traits` are what it says of itself."""
 
-    def __init__(self, name: str, place: Any = LEARNER, **says: Any) -> None:
-        self.name, self.place = name, place
-        self.__dict__.update(says)
+    def __init__(self, name: str, **traits: Any) -> None:
+        self.name, self.traits = name, Traits(**traits)
 
-    def __call__(self, item: str) -> str:
-        return item + self.name
+    def __call__(self, item: str, at: Any) -> str:
+        return f"{item} {self.name}@{at.name}"
 
 
 class Emits(Mark):
     """One that makes numbers of texts."""
 
-    def __call__(self, item: str) -> int:  # type: ignore[override]
+    def __call__(self, item: str, at: Any) -> int:  # type: ignore[override]
         return len(item)
 
 
@@ -38,22 +37,24 @@ def takes_numbers(item: int) -> int:
     return item
 
 
-def moved(
-    stages: list[Mark], wishes: Mapping[str, Where], gather: bool = False, built: list[Mark] | None = None
-) -> Plan:
-    """A plan of those stages, in a row behind a queue, and relocated; `built` are they as built elsewhere."""
+def after(flow: Flow[Any], *stages: Mark) -> Flow[Any]:
+    """The flow with these stages at the learner."""
+    for stage in stages:
+        flow = flow.then(stage, at=LEARNER, name=stage.name)
+    return flow
 
-    def plan(own: list[Mark]) -> Plan:
-        flow: Flow[Any] = experience
-        for stage in own:
-            flow = flow.then(stage)
-        if gather:
-            flow = flow.gather(Batches(2), name="Gather")
-        return Plan("p", flow)
 
-    experience = source(Count(4, str), name="Read").queue(2)
-    there: dict[Where, Plan] = {"worker": plan(built or stages), "driver": plan(built or stages)}
-    return relocated(plan(stages), experience, wishes, there)
+def stand_in(at: Any, where: Where) -> Any:
+    assert at in (LEARNER, None)
+    return WORKERS if where == "worker" else DRIVER
+
+
+def moved(stages: list[Mark], wishes: Mapping[str, Where], gather: bool = False) -> Plan:
+    """A plan of those stages, in a row behind a queue, and relocated."""
+    experience: Flow[Any] = source(Count(4, str), name="Read").queue(2)
+    flow = after(experience, *stages)
+    plan = Plan("p", flow.gather(Batches(2), name="Gather") if gather else flow)
+    return relocated(plan, experience, wishes, stand_in)
 
 
 def names(plan: Plan) -> list[str]:
@@ -61,19 +62,20 @@ def names(plan: Plan) -> list[str]:
 
 
 @given(
-    kinds=st.lists(st.sampled_from(["by_segment", "passes_segments", "other"]), min_size=1, max_size=5),
+    kinds=st.lists(st.sampled_from(["movable", "keeps_segments", "other"]), min_size=1, max_size=5),
     asked=st.lists(st.booleans(), min_size=5, max_size=5),
 )
 def test_a_stage_comes_ahead_of_those_that_pass_segments_on_and_of_no_others(
     kinds: list[str], asked: list[bool]
 ) -> None:
-    stages = [Mark(f"s{number}", **{kind: True}) for number, kind in enumerate(kinds)]
+    says: dict[str, dict[str, Any]] = {"movable": {"movable": "fragments"}, "keeps_segments": {"keeps_segments": True}}
+    stages = [Mark(f"s{number}", **says.get(kind, {})) for number, kind in enumerate(kinds)]
     wishes: dict[str, Where] = {stage.name: "worker" for stage, ask in zip(stages, asked, strict=False) if ask}
     plan = moved(stages, wishes)
     allowed = all(
-        kinds[at] == "by_segment"
+        kinds[at] == "movable"
         and all(
-            kind == "passes_segments" or stage.name in wishes for kind, stage in zip(kinds[:at], stages, strict=False)
+            kind == "keeps_segments" or stage.name in wishes for kind, stage in zip(kinds[:at], stages, strict=False)
         )
         for at, stage in enumerate(stages)
         if stage.name in wishes
@@ -85,57 +87,55 @@ def test_a_stage_comes_ahead_of_those_that_pass_segments_on_and_of_no_others(
 
 
 def test_what_ran_ahead_only_hands_on_and_is_asked_for_its_times_at_its_place() -> None:
-    here, there = Mark("a", by_segment=True), Mark("a", WORKERS, by_segment=True)
-    plan = moved([Mark("pass", passes_segments=True), here], {"a": "worker"}, built=[Mark("pass"), there])
+    plan = moved([Mark("pass", keeps_segments=True), Mark("a", movable="fragments")], {"a": "worker"})
     (stage,) = [stage for stage in plan.stages() if stage.name == "a"]
-    assert isinstance(stage.operator, RanAhead)
-    assert stage.operator.operator is there
-    assert stage.operator.place is WORKERS
+    assert stage.place is WORKERS
     assert problems(plan) == []
-    assert outputs(plan) == [f"{number}pass" for number in range(1, 5)]
-    assert "[a] at workers → [pass] at learner" in str(plan)
+    assert outputs(plan) == [f"{number} pass@learner" for number in range(1, 5)]
+    assert "[a: Mark] at workers → [pass: Mark] at learner" in str(plan)
 
 
 @given(position=st.integers(0, 3))
-def test_aside_a_stage_stays_in_its_row_with_the_operator_of_there(position: int) -> None:
-    stages, there = ([Mark(name, place, by_segment=False) for name in "abcd"] for place in (LEARNER, DRIVER))
+def test_aside_a_stage_stays_in_its_row_and_is_handed_what_stands_for_its_learner_there(position: int) -> None:
     wish = "abcd"[position]
-    plan = moved(stages, {wish: "driver"}, built=there)
+    plan = moved([Mark(name, movable="batches") for name in "abcd"], {wish: "driver"})
     assert names(plan) == ["Read", "queue", *"abcd"]
-    places = {stage.name: stage.operator.place for stage in plan.stages() if stage.name in "abcd"}
+    places = {stage.name: stage.place for stage in plan.stages() if stage.name in "abcd"}
     assert places == {name: DRIVER if name == wish else LEARNER for name in "abcd"}
-    assert outputs(plan) == [f"{number}abcd" for number in range(1, 5)]
+    shown = " ".join(f"{name}@{'driver' if name == wish else 'learner'}" for name in "abcd")
+    assert outputs(plan) == [f"{number} {shown}" for number in range(1, 5)]
 
 
 def test_types_are_those_of_the_plan_as_it_was_written() -> None:
-    experience = source(Count(3, str), name="Read").queue(2)
-    written = Plan("p", experience.then(Mark("pass", passes_segments=True)).then(Emits("n", by_segment=True)))
-    plan = Plan("p", written.output.then(takes_numbers))
+    experience: Flow[Any] = source(Count(3, str), name="Read").queue(2)
+    stages = Mark("pass", keeps_segments=True), Emits("n", movable="fragments")
+    plan = Plan("p", after(experience, *stages).then(takes_numbers))
     assert problems(plan) == []
-    found = relocated(plan, experience, {"n": "worker"}, {"worker": plan})
+    found = relocated(plan, experience, {"n": "worker"}, stand_in)
     assert problems(found) == []
     assert names(found) == ["Read", "queue", "n", "pass", "takes_numbers"]
 
 
 def test_the_plan_keeps_all_else() -> None:
-    experience = source(Count(3, str), name="Read").queue(2)
-    store = experience.then(Mark("window", by_segment=True)).then(Keep())
+    experience: Flow[Any] = source(Count(3, str), name="Read").queue(2)
+    store = after(experience, Mark("window", movable="fragments")).then(Keep())
     train = source(Count(3), name="Draw").then(Keep(), name="Learn")
     plan = Plan("dqn", train, {"store": store}, waits_for_rounds=True, title="title")
-    found = relocated(plan, experience, {"window": "worker"}, {"worker": plan})
+    found = relocated(plan, experience, {"window": "worker"}, stand_in)
     assert (found.name, found.waits_for_rounds, found.title) == ("dqn", True, "title")
     assert [stage.name for stage in found.also["store"].upstream()] == ["Read", "queue", "window", "Keep"]
     assert [stage.name for stage in found.output.upstream()] == ["Draw", "Learn"]
 
 
 def test_nothing_comes_ahead_of_a_fork_or_of_what_did_not_come_from_the_experience() -> None:
-    experience = source(Count(3, str), name="Read").queue(2)
+    experience: Flow[Any] = source(Count(3, str), name="Read").queue(2)
     one, other = experience.fork(2, capacity=1)
-    plan = Plan("p", one.then(Mark("a", by_segment=True)), {"other": other.then(Keep())})
-    (reason,) = relocated(plan, experience, {"a": "worker"}, {"worker": plan}).unmet
+    mark = Mark("a", movable="fragments")
+    plan = Plan("p", after(one, mark), {"other": other.then(Keep())})
+    (reason,) = relocated(plan, experience, {"a": "worker"}, stand_in).unmet
     assert "stands behind 'fork[0]', which may change what it needs" in reason
-    drawn = Plan("p", source(Mark("Draw"), name="Draw").then(Mark("a", by_segment=True)), {"other": experience})
-    (reason,) = relocated(drawn, experience, {"a": "worker"}, {"worker": drawn}).unmet
+    drawn = Plan("p", after(source(Count(1), name="Draw"), mark), {"other": experience})
+    (reason,) = relocated(drawn, experience, {"a": "worker"}, stand_in).unmet
     assert "stands behind 'Draw'" in reason
 
 
@@ -144,10 +144,10 @@ def test_nothing_comes_ahead_of_a_fork_or_of_what_did_not_come_from_the_experien
     [
         ({}, "worker", "does not say that it may run apart"),
         ({}, "driver", "does not say that it may run apart"),
-        ({"by_segment": False}, "worker", "it needs whole batches, not fragments"),
-        ({"by_segment": True, "updates": "prey"}, "driver", "it updates learner 'prey'"),
-        ({"by_segment": True, "publishes": True}, "worker", "it hands out its learner's weights"),
-        ({"by_segment": True, "stays": "it is shy"}, "worker", "it is shy"),
+        ({"movable": "batches"}, "worker", "it needs whole batches, not fragments"),
+        ({"movable": "fragments", "updates": True}, "driver", "it updates learner 'learner'"),
+        ({"movable": "fragments", "publishes": True}, "worker", "it hands out its learner's weights"),
+        ({"movable": "fragments", "unmovable_because": "it is shy"}, "worker", "it is shy"),
     ],
 )
 def test_reasons(says: dict[str, Any], where: Where, reason: str) -> None:
@@ -161,6 +161,7 @@ def test_unknown_names_gathers_and_wishes_that_change_nothing() -> None:
     assert problem.endswith("it has no stage 'advantage' to run on the learner; did you mean 'Advantages'?")
     (problem,) = problems(moved([Mark("a")], {"Gather": "worker"}, gather=True))
     assert problem.endswith("it is a gather; only a then can be moved")
-    free = moved([Mark("a", place=None)], {"a": "driver"})
+    experience = source(Count(2), name="Read").queue(2)
+    free = relocated(Plan("p", experience.then(takes_numbers)), experience, {"takes_numbers": "driver"}, stand_in)
     assert problems(free) == []
-    assert outputs(free) == ["1a", "2a", "3a", "4a"]
+    assert outputs(free) == [1, 2]

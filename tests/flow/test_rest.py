@@ -23,7 +23,9 @@ from marlflow.flow import (
     Outcome,
     Plan,
     Rounds,
+    StageCall,
     StageTimes,
+    Traits,
     merge,
     source,
 )
@@ -43,7 +45,7 @@ class Part:
 class Threes:
     """A gather that keeps parts until it has three."""
 
-    at_most_one = True
+    traits = Traits(at_most_one=True)
 
     def __init__(self) -> None:
         self.held: list[Part] = []
@@ -80,8 +82,7 @@ class Settings:
 class Publish:
     """The end of an on-policy plan."""
 
-    publishes = True
-    name = "Publish"
+    traits = Traits(publishes=True)
 
     def __call__(self, item: Any) -> Any:
         return item
@@ -270,35 +271,29 @@ class Lossy:
     def __init__(self) -> None:
         self.calls = self.lost = 0
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Outcome]:
+    @property
+    def place(self) -> Lossy:
+        return self
+
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
         def call(items: Sequence[Any]) -> Outcome:
             self.calls += 1
-            times = [StageTimes(0.0, 0.0, 0)] * len(operators)
+            times = [StageTimes(0.0, 0.0, 0)] * len(calls)
             if self.calls % 3 == 0:
                 self.lost += len(items)
                 return Outcome([], times, lost=len(items))
-            return Outcome([operators[0]() if item is None else operators[0](item) for item in items], times)
+            return Outcome([calls[0](item) for item in items], times)
 
         return call
-
-
-class Placed:
-    """An operator at a place."""
-
-    def __init__(self, place: Lossy, give: Callable[..., Any]) -> None:
-        self.place, self.give = place, give
-
-    def __call__(self, *item: Any) -> Any:
-        return self.give(*item)
 
 
 @given(st.integers(1, 5), st.integers(0, 9))
 def test_lost_items_are_counted_and_use_no_turn(per: int, starts: int) -> None:
     place, drawn, parts = Lossy(), [], iter([Part(number, 4) for number in range(20)])
-    draws = Placed(place, lambda: drawn.append(1))
-    store = source(parts.__next__, name="parts").then(Placed(Lossy(), lambda part: part), name="store")
+    draws = source(lambda: drawn.append(1), at=place, name="draw")
+    store = source(parts.__next__, name="parts").then(lambda part: part, at=Lossy(), name="store")
     pace = InTurn(store=AgentSteps(per, starts), output=1)
-    executor = Executor(Plan("p", source(draws, name="draw"), {"store": store}, pace))
+    executor = Executor(Plan("p", draws, {"store": store}, pace))
     executor.run_sync()
     figures = executor.meters()
     stored = figures["p/store"]["items"] * 4

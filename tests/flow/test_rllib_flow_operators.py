@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from itertools import count
 
-from marlflow.flow import Executor, Feed, Flow, Freely, InTurn, Plan, merge, source, together
+from marlflow.flow import Executor, Feed, Flow, Freely, InTurn, Plan, Traits, merge, source, together
 from tests.flow.fakes import Batches, Count, Keep, outputs
 
 
@@ -65,7 +65,7 @@ def test_a_message_sent_between_rounds_arrives_before_the_next_round() -> None:
         weights[0] += 1
         return round_weights
 
-    publish.publishes = True  # type: ignore[attr-defined]
+    publish.traits = Traits(publishes=True)  # type: ignore[attr-defined]
 
     def collect() -> int:
         if weights[0] == 4:
@@ -168,7 +168,7 @@ def test_enqueue_that_drops_when_the_learner_is_slow_counts_what_it_drops() -> N
 class Even:
     """Keeps the even numbers."""
 
-    at_most_one = True
+    traits = Traits(at_most_one=True)
 
     def add(self, number: int) -> list[int]:
         return [number] if number % 2 == 0 else []

@@ -23,6 +23,7 @@ from marlflow.flow import (
     StageId,
     StageTimes,
     Together,
+    Traits,
     source,
     together,
 )
@@ -39,7 +40,7 @@ def _slow(turns: int, publishes: bool = True) -> Any:
             await asyncio.sleep(0)
         return item
 
-    learn.publishes = publishes  # type: ignore[attr-defined]
+    learn.traits = Traits(publishes=publishes)  # type: ignore[attr-defined]
     return learn
 
 

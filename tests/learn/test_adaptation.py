@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from marlflow.base.batch import Batch
-from marlflow.learn.adaptation import Adapt, ByTask, by_task, laid_out, linear_advantages
+from marlflow.learn.adaptation import by_task, laid_out, linear_advantages
+from marlflow.stages import Adapt
 from tests.learn.experience import ragged
 
 LENGTHS = [13, 15, 1, 14, 12, 16, 17, 22]
@@ -120,9 +121,5 @@ def test_where_no_task_is_complete_there_is_nothing_to_learn() -> None:
 
 
 def test_what_changes_actors_is_not_for_learners() -> None:
-    class Elsewhere:
-        place = None
-
     with pytest.raises(TypeError, match="worker"):
-        Adapt(Elsewhere(), 0.9, 0.8)(played())  # type: ignore[arg-type]
-    assert ByTask(Elsewhere(), 1).place is None  # type: ignore[arg-type]
+        Adapt(0.9, 0.8)(played(), object())  # type: ignore[arg-type]

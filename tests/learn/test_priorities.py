@@ -19,10 +19,10 @@ from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.priorities import InitialPriorities, transitions_of
+from marlflow.learn.priorities import transitions_of
 from marlflow.learn.published import PublishedLearner
 from marlflow.policy.torso import MLP
-from marlflow.replay.stages import NStep
+from marlflow.stages import InitialPriorities, NStep
 from tests.learn.experience import ACTIONS, FEATURES, ragged, transitions
 
 SPACES = Spaces(gym.Box(-9.0, 9.0, (FEATURES,)), gym.Discrete(ACTIONS))
@@ -48,8 +48,7 @@ def windowed(lengths: list[int], seed: int, masked: bool = False) -> Batch:
         mask, bootstrap = rng.random((batch.rows, ACTIONS)) < 0.5, rng.random((len(lengths), ACTIONS)) < 0.5
         mask[np.arange(batch.rows), batch.columns["action"]] = bootstrap[:, 0] = True
         batch = Batch({**batch.columns, "action_mask": mask}, {**batch.segments, "bootstrap_mask": bootstrap})
-    beside = DQN().replay("hunter", 0)
-    return NStep(beside, N_STEP, DISCOUNT)(batch)
+    return NStep(N_STEP, DISCOUNT)(batch)
 
 
 def q(learner: TorchLearner, obs: Array) -> Array:
@@ -81,7 +80,7 @@ def naive(learner: TorchLearner, batch: Batch) -> list[float]:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 100), st.booleans(), st.booleans())
 def test_priorities_are_those_of_a_loop(lengths: list[int], seed: int, masked: bool, dueling: bool) -> None:
     learner, batch = learner_of(DQN(dueling=dueling)), windowed(lengths, seed, masked)
-    found = InitialPriorities(learner)(batch).columns["priority"]
+    found = InitialPriorities()(batch, learner).columns["priority"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, naive(learner, batch), rtol=1e-4, atol=1e-5)
 
@@ -89,9 +88,9 @@ def test_priorities_are_those_of_a_loop(lengths: list[int], seed: int, masked: b
 @pytest.mark.parametrize("config", [DQN(), DQN(dueling=True), DQN(atoms=11)], ids=["plain", "dueling", "c51"])
 def test_a_rows_priority_is_the_same_alone_with_others_and_elsewhere(config: DQN) -> None:
     learner, batch = learner_of(config), windowed([4, 7, 30, 2], 3)
-    whole = InitialPriorities(learner)(batch).columns["priority"]
+    whole = InitialPriorities()(batch, learner).columns["priority"]
     parts = [batch.only(np.arange(4) == number) for number in range(4)]
-    alone = np.concatenate([InitialPriorities(learner)(part).columns["priority"] for part in parts])
+    alone = np.concatenate([InitialPriorities()(part, learner).columns["priority"] for part in parts])
     np.testing.assert_array_equal(whole, alone)
     learner.update(transitions(32))
     learner.publish_all()
@@ -99,15 +98,15 @@ def test_a_rows_priority_is_the_same_alone_with_others_and_elsewhere(config: DQN
     published = Published(learner.publish())
     elsewhere = PublishedLearner("hunter", config.capabilities.trains_on, lambda: learner_of(config), published)
     there = elsewhere.priorities(transitions_of(batch))
-    np.testing.assert_array_equal(there, InitialPriorities(learner)(batch).columns["priority"])
+    np.testing.assert_array_equal(there, InitialPriorities()(batch, learner).columns["priority"])
     assert np.abs(there - whole).max() > 1e-4
 
 
 def test_it_learns_nothing_and_wants_a_loss_that_can() -> None:
     learner = learner_of(DQN())
     before = learner.flat.vector.clone()
-    InitialPriorities(learner)(windowed([5], 0))
+    InitialPriorities()(windowed([5], 0), learner)
     assert torch.equal(learner.flat.vector, before)
-    assert InitialPriorities(learner)(windowed([], 0)).columns["priority"].shape == (0,)
+    assert InitialPriorities()(windowed([], 0), learner).columns["priority"].shape == (0,)
     with pytest.raises(TypeError, match="PPOLoss gives no priorities"):
-        InitialPriorities(PPO().learner("hunter", SPACES, MLP((8,)), 0, ON_CPU))(windowed([5], 0))
+        InitialPriorities()(windowed([5], 0), PPO().learner("hunter", SPACES, MLP((8,)), 0, ON_CPU))

@@ -26,9 +26,9 @@ from marlflow.learn.loss import LossFunction, LossTerms
 from marlflow.learn.replica import ReplicatedLearner
 from marlflow.learn.shards import Division, no_rows, sharded
 from marlflow.learn.shares import shares
-from marlflow.learn.stages import Advantages, DropStale, Normalise
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import MLP
+from marlflow.stages import Advantages, DropStale, Normalize
 from tests.learn.experience import ACTIONS, FEATURES, estimated, ragged
 
 SEEN = Spaces(spaces.Box(-1.0, 1.0, (FEATURES,)), spaces.Discrete(ACTIONS))
@@ -189,7 +189,7 @@ def test_what_replicas_dropped_as_stale_is_reported_of_all() -> None:
         batch.columns["version"][:3] = 1
 
     def prepared(learner: ReplicatedLearner, batch: Batch) -> Batch:
-        return Normalise(learner)(Advantages(learner, 0.9, 0.9)(DropStale(learner, 0)(batch)))
+        return Normalize()(Advantages(0.9, 0.9)(DropStale(0)(batch, learner), learner))
 
     expected = alone.update(sharded([prepared(alone, batch) for batch in batches]), 1, 2)
     assert (expected.stale_rows_dropped, expected.rows) == (12, 0)

@@ -12,8 +12,7 @@ from marlflow.base.batch import Array, Batch
 from marlflow.base.items import Inserted
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.replay.sequences import SequenceReplay
-from marlflow.replay.splitting import SplitSegments
-from marlflow.replay.stages import Insert, NStep
+from marlflow.stages import Insert, NStep, SplitSegments
 
 DISCOUNT = 0.9
 
@@ -49,8 +48,8 @@ def batches(draw: st.DrawFn, longest: int, masked: bool = False) -> Batch:
 def put(replay: SequenceReplay, batch: Batch) -> Inserted:
     """Inserts `batch` as a plan does."""
     terms = replay.state()
-    parts = SplitSegments(replay, terms["length"], terms["burn_in"])(batch)
-    return Insert(replay)(NStep(replay, terms["n_step"], terms["discount"])(parts))
+    parts = SplitSegments(terms["length"], terms["burn_in"])(batch)
+    return Insert()(NStep(terms["n_step"], terms["discount"])(parts), replay)
 
 
 def segments_of(batch: Batch) -> list[dict[str, Any]]:

@@ -17,8 +17,7 @@ from marlflow.base.kept import Tree
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.replay.sampling import Prioritized, Uniform
 from marlflow.replay.sequences import SequenceReplay
-from marlflow.replay.splitting import SplitSegments
-from marlflow.replay.stages import Draw, NStep
+from marlflow.stages import Draw, NStep, SplitSegments
 from tests.replay.sequence_batches import DISCOUNT, Reference, batches, put, segments_of
 
 SIZES = st.tuples(st.integers(1, 6), st.integers(0, 8), st.integers(1, 4))  # length, burn-in, n-step
@@ -40,7 +39,7 @@ def test_it_holds_and_draws_what_the_reference_does(
         inserted = put(replay, batch)
         reference.insert(batch)
         assert (inserted.rows, inserted.stored) == (batch.rows, reference.stored)
-        drawn = Draw(replay, 6 * sizes[0], gives=SequenceTransitions)()
+        drawn = Draw(6 * sizes[0], gives=SequenceTransitions)(replay)
         assert isinstance(drawn, SequenceTransitions)
         assert drawn.count == 6
         reference.check(drawn)
@@ -54,7 +53,7 @@ def test_each_row_is_in_exactly_one_sequence_and_each_sequence_in_one_segment(
     batch: Batch, sizes: tuple[int, int, int]
 ) -> None:
     length, burn_in, _ = sizes
-    parts = SplitSegments(make_replay(1, length, burn_in), length, burn_in)(batch)
+    parts = SplitSegments(length, burn_in)(batch)
     for name, column in parts.columns.items():
         np.testing.assert_array_equal(column, batch.columns[name])
     made = iter(segments_of(parts))
@@ -151,18 +150,18 @@ def test_what_cannot_be_stored_is_refused() -> None:
     with pytest.raises(InvalidInput, match="sequences of 12 agent steps share rows, and do not fit a replay of 10"):
         put(replay, _batch(12))
     with pytest.raises(InvalidInput, match="length=4 and burn_in=2, but others came: give SplitSegments the same"):
-        replay.insert(_windowed(replay, SplitSegments(replay, 5, 2)(_batch(5))))
+        replay.insert(_windowed(replay, SplitSegments(5, 2)(_batch(5))))
     with pytest.raises(InvalidInput, match=r"length=4 and burn_in=2, but others came"):
-        replay.insert(_windowed(replay, SplitSegments(replay, 4, 3)(_batch(8))))
+        replay.insert(_windowed(replay, SplitSegments(4, 3)(_batch(8))))
     with pytest.raises(InvalidInput, match="no 'burn_in', which this replay stores"):
         replay.insert(_windowed(replay, _batch(4)))
     with pytest.raises(InvalidInput, match="need the column 'memory' of rows, which recurrent policies alone have"):
-        SplitSegments(replay, 4, 2)(SplitSegments(replay, 4, 2)(_batch(4)))
+        SplitSegments(4, 2)(SplitSegments(4, 2)(_batch(4)))
     assert replay.stored == 0
 
 
 def _windowed(replay: SequenceReplay, batch: Batch) -> Batch:
-    return NStep(replay, 2, DISCOUNT)(batch)
+    return NStep(2, DISCOUNT)(batch)
 
 
 @pytest.mark.parametrize(("length", "burn_in"), [(0, 0), (3, -1)])
@@ -170,7 +169,7 @@ def test_sizes_that_are_none_are_refused(length: int, burn_in: int) -> None:
     with pytest.raises(InvalidInput, match=r"sequence_length|burn_in"):
         make_replay(9, length, burn_in)
     with pytest.raises(InvalidInput, match="sequences: "):
-        SplitSegments(make_replay(9, 1, 0), length, burn_in)
+        SplitSegments(length, burn_in)
 
 
 def test_what_was_kept_with_other_sizes_is_refused() -> None:

@@ -10,9 +10,10 @@ from marlflow.base.errors import InvalidInput
 from marlflow.base.items import Update
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.sampling import Prioritized
-from marlflow.replay.shards import SHARD_SPAN, ByShard, first_row_of
-from tests.replay.test_stages import rows
+from marlflow.replay.shards import SHARD_SPAN, first_row_of
+from marlflow.stages import ByShard
 from tests.replay.windowed import windowed
+from tests.stages.test_replays import rows
 
 
 def make_shard(number: int, capacity: int = 20) -> ReplayBuffer:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from marlflow.base.batch import Batch
 from marlflow.base.items import Inserted
 from marlflow.replay import ReplayBuffer
-from marlflow.replay.stages import Insert, NStep
+from marlflow.stages import Insert, NStep
 
 
 def windowed(batch: Batch, buffer: ReplayBuffer) -> Batch:
     """`batch` with the windows that `buffer` expects."""
     terms = buffer.state()
-    return NStep(buffer, terms["n_step"], terms["discount"])(batch)
+    return NStep(terms["n_step"], terms["discount"])(batch)
 
 
 def put(buffer: ReplayBuffer, batch: Batch) -> Inserted:
     """Inserts `batch` with its windows."""
-    return Insert(buffer)(windowed(batch, buffer))
+    return Insert()(windowed(batch, buffer), buffer)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
-from marlflow.flow.operators import EndOfFlow, OperatorRaised
+from marlflow.flow.operators import EndOfFlow, OperatorRaised, stage_call
 from marlflow.runtime.chain import opened, run_chain
 
 
@@ -51,7 +51,7 @@ def test_only_the_first_operator_is_a_source() -> None:
     def passes(item: Any) -> Any:
         return item
 
-    outputs, _ = run_chain([lambda: next(turns), passes], [None, None])
+    outputs, _ = run_chain([stage_call(lambda: next(turns), is_source=True), passes], [None, None])
     assert outputs == [3, 4]
     # None that an operator returned is an item like any other.
     outputs, _ = run_chain([lambda item: None, lambda item: (item, "seen")], ["x"])
@@ -67,7 +67,7 @@ def test_a_source_that_ends_gives_fewer_outputs_than_turns(end: type[Exception])
             raise end
         return left.pop(0)
 
-    outputs, times = run_chain([turn, abs], [None] * 4)
+    outputs, times = run_chain([stage_call(turn, is_source=True), abs], [None] * 4)
     assert outputs == [3, 4]
     assert len(times) == 2
 
@@ -77,7 +77,7 @@ def test_only_a_source_may_end_a_flow(end: type[Exception]) -> None:
     def ends(item: int) -> int:
         raise end
 
-    for operators, items, position in (([ends], [1], 0), ([lambda: 1, ends], [None], 1)):
+    for operators, items, position in (([ends], [1], 0), ([stage_call(lambda: 1, is_source=True), ends], [None], 1)):
         with pytest.raises(OperatorRaised) as caught:
             run_chain(operators, items)
         assert caught.value.position == position

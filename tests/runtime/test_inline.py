@@ -16,7 +16,7 @@ from marlflow.base.items import Packed
 from marlflow.base.kept import from_bytes
 from marlflow.env import cartpole_team
 from marlflow.experiment.experiment import Env, Policy, PolicyPlacement
-from marlflow.flow.operators import OperatorRaised
+from marlflow.flow.operators import OperatorRaised, stage_call
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
 from marlflow.runtime.protocol import Parts
@@ -167,7 +167,7 @@ def test_packed_rows_are_opened_on_the_way_in_and_packed_on_the_way_out() -> Non
         seen.append(batch)
         return batch
 
-    call = InlinePlace("learner prey").prepare([keeps])
+    call = InlinePlace("learner prey").prepare([stage_call(keeps)])
     outcome = call([Packed(5, (batch_of(2), batch_of(3))), "light"])
     assert [getattr(item, "rows", item) for item in seen] == [5, "light"]
     packed, light = outcome.outputs
@@ -179,7 +179,7 @@ def test_packed_rows_are_opened_on_the_way_in_and_packed_on_the_way_out() -> Non
 
 
 def test_an_operator_that_raises_is_named_by_position() -> None:
-    call = InlinePlace("learner prey").prepare([abs, lambda number: 1 // number])
+    call = InlinePlace("learner prey").prepare([stage_call(abs), stage_call(lambda number: 1 // number)])
     with pytest.raises(OperatorRaised) as caught:
         call([0])
     assert caught.value.position == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,13 +16,12 @@ from marlflow.base.errors import PlanInvalid, StageFailed
 from marlflow.base.items import Fragment
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import ready
-from marlflow.flow import Flow, Plan
+from marlflow.flow import Flow, Plan, Traits
 from marlflow.flow.relocate import Where
 from marlflow.learn.protocol import Learner
-from marlflow.learn.stages import Learn
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.stages import Concat
 from marlflow.runtime.inline import InlineRuntime
+from marlflow.stages import Concat, Learn
 from tests.runtime.relocated_runs import Ran, assert_same, placed, run
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO
 
@@ -66,13 +65,13 @@ def test_a_replay_holds_and_gives_the_same_wherever_windows_are_summed(dqn: Ran,
 
 
 def test_several_stages_move_at_once_and_each_is_metered_under_its_name(ppo: Ran) -> None:
-    moved = inline(SMALL_PPO, Advantages="worker", Normalise="driver")
+    moved = inline(SMALL_PPO, Advantages="worker", Normalize="driver")
     assert_same(moved.kept["learner.hunters"], ppo.kept["learner.hunters"])
     assert moved.meters["hunters/Advantages"]["items"] == ROUNDS * 2, "it ran on every fragment"
-    assert moved.meters["hunters/Normalise"]["items"] == len(ppo.reports)
+    assert moved.meters["hunters/Normalize"]["items"] == len(ppo.reports)
     assert " ".join(line.strip("└─ ") for line in moved.plan.splitlines()[3:]) == (
         "queue(4) → [Advantages(discount=0.99, gae_lambda=0.95)] at rollout workers → Concat(agent_steps=200)"
-        " → [DropStale(max_staleness=0)] at learner hunters → [Normalise] at driver"
+        " → [DropStale(max_staleness=0)] at learner hunters → [Normalize] at driver"
         " → [Learn(epochs=2, minibatch=64) → Publish(every=1)] at learner hunters"
     )
 
@@ -81,16 +80,11 @@ def test_several_stages_move_at_once_and_each_is_metered_under_its_name(ppo: Ran
 class Watched:
     """Lets batches pass, and keeps what version their values are of."""
 
-    learner: Learner
     seen: ClassVar[list[tuple[int, list[int], list[int]]]] = []
 
-    @property
-    def place(self) -> Any:
-        return self.learner.place
-
-    def __call__(self, batch: EstimatedBatch) -> EstimatedBatch:
+    def __call__(self, batch: EstimatedBatch, learner: Learner) -> EstimatedBatch:
         versions = np.unique(batch.segments["estimated_by"]), np.unique(batch.columns["version"])
-        Watched.seen.append((self.learner.version, *[found.tolist() for found in versions]))
+        Watched.seen.append((learner.version, *[found.tolist() for found in versions]))
         return batch
 
 
@@ -102,8 +96,9 @@ class WatchedPPO(PPO):
         plan = super().plan(experience, learner, replay)
         publish = plan.output
         learn = publish.inputs[0]
-        watched = learn.inputs[0].then(Watched(learner))
-        return Plan("ppo", watched.then(learn.operator).then(publish.operator), waits_for_rounds=True)
+        watched: Flow[Any] = learn.inputs[0].then(Watched(), at=learner)
+        learned = watched.then(learn.operator, at=learner).then(publish.operator, at=learner)
+        return Plan("ppo", learned, waits_for_rounds=True)
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -127,6 +122,28 @@ def test_a_state_goes_on_where_the_stages_are_placed_otherwise(ppo: Ran) -> None
     np.testing.assert_array_equal(beside.published.flat, ppo.kept["learner.hunters"]["published"])
 
 
+@dataclass(frozen=True)
+class CountedPPO(PPO):
+    """PPO that counts how often its plan is built."""
+
+    built: ClassVar[list[str]] = []
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        self.built.append(learner.name)
+        return super().plan(experience, learner, replays)
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_the_driver_builds_a_plan_once_and_a_worker_only_if_stages_run_there(where: Where) -> None:
+    experiment = placed(CountedPPO(), {"Advantages": where})
+    spec = ready(experiment).spec
+    CountedPPO.built.clear()
+    drawn_plan(experiment, spec)
+    assert CountedPPO.built == ["hunters"]
+    assert (spec.policies["hunters"].moves.on_worker() is not None) == (where == "worker")
+    assert len(CountedPPO.built) == (2 if where == "worker" else 1)
+
+
 def problems(algorithm: Any, stages: Mapping[str, Any]) -> tuple[str, ...]:
     experiment = placed(algorithm, stages)
     with pytest.raises(PlanInvalid) as told:
@@ -142,7 +159,7 @@ def problems(algorithm: Any, stages: Mapping[str, Any]) -> tuple[str, ...]:
             {"Advantges": "worker"},
             "it has no stage 'Advantges' to run on the worker; did you mean 'Advantages'?",
         ),
-        (PPO(), {"Normalise": "worker"}, "cannot run on the worker: it needs whole batches, not fragments"),
+        (PPO(), {"Normalize": "worker"}, "cannot run on the worker: it needs whole batches, not fragments"),
         (PPO(), {"Learn": "driver"}, "cannot run on the driver: it updates learner 'hunters'"),
         (PPO(), {"Publish": "worker"}, "cannot run on the worker: it hands out its learner's weights"),
         (PPO(), {"DropStale": "worker"}, "cannot run on the worker: its learner reports what it drops"),
@@ -159,19 +176,14 @@ def test_what_cannot_be_moved_is_told_before_anything_starts(algorithm: Any, sta
 
 
 def test_all_that_cannot_be_moved_is_told_at_once() -> None:
-    assert len(problems(PPO(), {"Lern": "worker", "Normalise": "worker", "Learn": "driver"})) == 3
+    assert len(problems(PPO(), {"Lern": "worker", "Normalize": "worker", "Learn": "driver"})) == 3
 
 
 @dataclass(frozen=True)
 class Falls:
     """Raises where it runs."""
 
-    learner: Learner
-    by_segment: ClassVar[bool] = True
-
-    @property
-    def place(self) -> Any:
-        return self.learner.place
+    traits: ClassVar[Traits] = Traits(movable="fragments")
 
     def __call__(self, batch: Batch) -> EstimatedBatch:
         raise KeyError("mine")
@@ -182,7 +194,7 @@ class FallingPPO(PPO):
     """An algorithm whose stage raises."""
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
-        gathered: Flow[Any] = experience.gather(Concat(100)).then(Falls(learner)).then(Learn(learner))
+        gathered: Flow[Any] = experience.gather(Concat(100)).then(Falls(), at=learner).then(Learn(), at=learner)
         return Plan("ppo", gathered)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marlflow.base.items import Packed
-from marlflow.flow import Outcome
+from marlflow.flow import Outcome, StageCall
 from marlflow.runtime.chain import Rows, opened, run_chain
 from marlflow.runtime.sharding import ON_WORKERS, AllShards, over_all, payloads_by_worker, shard
 
@@ -18,11 +18,11 @@ class InlinePlace:
 
     name: str
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all operators in order."""
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
+        """A call of all stages in order."""
 
         def call(items: Sequence[Any]) -> Outcome:
-            outputs, times = run_chain(operators, [_opened(item) for item in items])
+            outputs, times = run_chain(calls, [_opened(item) for item in items])
             return Outcome([_packed(output) for output in outputs], times)
 
         return call
@@ -35,9 +35,9 @@ class InlineReplicasPlace:
     workers: int
     name: str = ON_WORKERS
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all operators in order, on every worker's shard."""
-        chain = [over_all(operator) for operator in operators]
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
+        """A call of all stages in order, on every worker's shard."""
+        chain = [over_all(call) for call in calls]
 
         def call(items: Sequence[Any]) -> Outcome:
             return Outcome(*run_chain(chain, [self._opened(item) for item in items]))

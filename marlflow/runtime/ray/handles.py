@@ -9,10 +9,8 @@ from typing import Any
 import ray
 
 from marlflow.base.errors import ActorLost
-from marlflow.base.items import Packed, Weights
-from marlflow.flow import Outcome, StageTimes
-from marlflow.flow.operators import OperatorRaised, emits
-from marlflow.replay.stages import Draw, Insert
+from marlflow.base.items import Inserted, Packed, Weights
+from marlflow.flow import OperatorRaised, Outcome, StageCall, StageTimes
 from marlflow.runtime.chain import Rows
 from marlflow.runtime.ray.host import Raised, Ran, as_exception
 from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
@@ -31,13 +29,13 @@ class RayPlace:
     def __reduce__(self) -> Any:
         raise TypeError(f"{self.name} stays on the driver")
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
-        """Sends the operators to the actor, once."""
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
+        """Sends the calls of stages to the actor, once."""
         chain = len(self.hosted.chains)
-        self.hosted.chains.append(operators)
+        self.hosted.chains.append(calls)
         key = (self.hosted.incarnation, chain)
-        self._unconfirmed[key] = self.hosted.actor.prepare.remote(chain, list(operators))
-        run = _Chain(chain, operators)
+        self._unconfirmed[key] = self.hosted.actor.prepare.remote(chain, list(calls))
+        run = _Chain(chain, calls)
 
         async def call(items: Sequence[Any]) -> Outcome:
             before = self.hosted.incarnation
@@ -82,7 +80,7 @@ class RayPlace:
         confirmed = (self.hosted.incarnation, chain)
         try:
             known = self._unconfirmed.pop(confirmed, None)
-            if known is not None:  # whatever kept the operators from arriving is raised here
+            if known is not None:  # whatever kept the calls from arriving is raised here
                 await known
             receipt = await refs[0]
         except ray.exceptions.RayActorError as error:
@@ -111,16 +109,14 @@ class _Died(Exception):
 class _Chain:
     """Neighbouring stages: what the driver has to know of them."""
 
-    def __init__(self, number: int, operators: Sequence[Any]) -> None:
-        self.number, self._stages = number, len(operators)
-        self.packs = _is_packed(emits(operators[-1]))
-        self.publisher: LearnerHandle | None = next(
-            (op.learner for op in operators if getattr(op, "publishes", False)), None
-        )
-        last = operators[-1]
-        replay: Any = last.replay if isinstance(last, Insert) else None
-        self.stores: ReplayHandle | None = replay
-        self.draws = isinstance(operators[0], Draw)
+    def __init__(self, number: int, calls: Sequence[StageCall]) -> None:
+        self.number, self._stages = number, len(calls)
+        first, last = calls[0], calls[-1]
+        self.packs = _is_packed(last.traits.emits)
+        self.publisher: LearnerHandle | None = next((call.at for call in calls if call.traits.publishes), None)
+        stores = isinstance(last.at, ReplayHandle) and last.traits.emits is Inserted
+        self.stores: ReplayHandle | None = last.at if stores else None
+        self.draws = first.is_source and isinstance(first.at, ReplayHandle)
 
     def lost(self, items: Sequence[Any]) -> Outcome:
         """The outcome of a call of which nothing came."""

@@ -18,7 +18,7 @@ import torch
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.flow import StageTimes
+from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.runtime.chain import Rows, opened, run_chain
 from marlflow.runtime.keeping import keep_replay, load_replay
@@ -93,7 +93,7 @@ class Host:
         torch.set_num_threads(threads)
         refuse_debuggers()
         self._builders = builders
-        self._chains: dict[int, Sequence[Any]] = {}
+        self._chains: dict[int, Sequence[StageCall]] = {}
         self._publishers: dict[int, Any] = {}
 
     def ready(self) -> Raised | None:
@@ -108,10 +108,10 @@ class Host:
         gc.freeze()  # what is here now stays: no collection has to look at it again
         return None
 
-    def prepare(self, chain: int, operators: Sequence[Any]) -> bool:
-        """Keeps the operators under a number."""
-        self._chains[chain] = operators
-        publishers = [operator.learner for operator in operators if getattr(operator, "publishes", False)]
+    def prepare(self, chain: int, calls: Sequence[StageCall]) -> bool:
+        """Keeps the calls of stages under a number."""
+        self._chains[chain] = calls
+        publishers = [call.at for call in calls if call.traits.publishes]
         self._publishers[chain] = publishers[0] if publishers else None
         return True
 

@@ -15,6 +15,7 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Inserted, Weights
+from marlflow.flow import StageCall
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray.actors import REPLACING_TIMEOUT_S, Actors, cause, never_ran
 from marlflow.runtime.ray.host import Host, Raised, as_exception, resident
@@ -129,7 +130,7 @@ class Hosted:
         self.name, self._actors, self._builders, self._on_fault = name, actors, dict(builders), on_fault
         self.learner: LearnerHandle | None = None
         self.replay: ReplayHandle | None = None
-        self.chains: list[Sequence[Any]] = []
+        self.chains: list[Sequence[StageCall]] = []
         self.incarnation = 0
         self._coming: asyncio.Future[None] | None = None
         self.actor: Any = None

@@ -1,4 +1,8 @@
-"""A Ray of the run's own on this machine: started out of reach of the driver's signals, and ended to the last process.
+"""A Ray of the run's own on this machine: private, out of reach of the driver's signals, ended to the last process.
+
+Whoever reaches one of Ray's ports and knows its token can run code here. So this Ray listens on loopback only, unless
+it is asked for another address; its token is readable by the user alone, and so is the folder of its sessions, with the
+sockets in it.
 
 A shell, `timeout`, Slurm or a container's stop send SIGTERM, and a terminal SIGINT and SIGHUP, to the driver's whole
 process group. Ray's processes have to survive that, because the driver needs them to finish its round and to take a
@@ -10,15 +14,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import stat
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import services, utils
+from ray._private import ray_constants, services, utils
+from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
 from ray._private.utils import detect_fate_sharing_support
 
-from marlflow.base.errors import RuntimeFailed
+from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}
 """Ray's agents then notice after 2 s that their raylet is lost, not at once: when the run has ended, and has said so.
@@ -27,15 +35,32 @@ They would print the last lines of the raylet's log into the run's output.
 """
 
 
-def start_local(**settings: Any) -> list[int]:
-    """Starts Ray on this machine with these settings of ray.init; returns the sessions of its processes.
+def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int]:
+    """Start Ray on this machine with these settings of ray.init; return the sessions of its processes.
 
-    Raises RuntimeFailed if it does not start; no process of it is left then.
+    It listens on loopback only. With `node_ip_address`, one of this machine's, it listens on all interfaces, and other
+    machines reach it by that address. Raises ConfigInvalid if the address is not this machine's, RuntimeFailed if Ray
+    does not start; no process of it is left then.
     """
-    with _in_sessions_of_their_own() as started:
+    if node_ip_address is not None and not _is_of_this_machine(node_ip_address):
+        raise ConfigInvalid(
+            [
+                f"runtime.node_ip_address={node_ip_address} is no address of this machine; give one of its own, or "
+                "null for a Ray that only this machine reaches"
+            ]
+        )
+    loopback = _on_loopback() if node_ip_address is None else nullcontext()
+    with _in_sessions_of_their_own() as started, loopback:
         try:
+            _protect_token()
             # `local` means a new one, whatever RAY_ADDRESS says and whatever other clusters there are.
-            ray.init(address="local", _system_config=_QUIET_AGENTS, **settings)
+            ray.init(
+                address="local",
+                _node_ip_address=node_ip_address,
+                _temp_dir=str(_private_folder()),
+                _system_config=_QUIET_AGENTS,
+                **settings,
+            )
         except BaseException as error:
             kill_sessions([process.pid for process in started])
             if not isinstance(error, Exception):  # interrupted
@@ -49,9 +74,65 @@ def start_local(**settings: Any) -> list[int]:
         return [process.pid for process in started]
 
 
-def sessions_folder() -> str:
-    """Where Ray keeps the sockets and logs of its sessions."""
-    return os.path.join(os.environ.get("RAY_TMPDIR", "/tmp"), "ray")
+def sessions_folder() -> Path:
+    """Return the folder in which this user's Ray keeps the sockets and logs of its sessions."""
+    return Path(os.environ.get("RAY_TMPDIR", "/tmp")) / f"marlflow-{os.getuid()}" / "ray"
+
+
+def _private_folder() -> Path:
+    """Return the folder of Ray's sessions, in one that only this user can enter; raise OSError if there can be none.
+
+    Ray makes the folder that it is given, and all in it, writable for everybody: so the one around it has to be closed.
+    """
+    folder = sessions_folder()
+    closed = folder.parent
+    with suppress(FileExistsError):
+        closed.mkdir(mode=0o700)
+    found = closed.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise OSError(f"{closed} is not a folder of this user's")
+    closed.chmod(0o700)
+    return folder
+
+
+def _protect_token() -> None:
+    """See that Ray's default token is readable by this user alone; Ray would write one that others can read."""
+    token = Path.home() / ".ray" / "auth_token"
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    if token.is_file():
+        if token.stat().st_uid == os.getuid():
+            token.chmod(0o600)
+    elif not ({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()):
+        token.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # written by another run meanwhile
+            descriptor = os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(generate_new_authentication_token())
+
+
+def _is_of_this_machine(address: str) -> bool:
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as server:
+            server.bind(where)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """While this holds, Ray starts as on macOS and Windows: on 127.0.0.1, where its servers listen on nothing else.
+
+    Its variable for that, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, is read when Ray is imported.
+    """
+    original = ray_constants.ENABLE_RAY_CLUSTER
+    setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # noqa: B010  it is annotated as what the variable says
+    try:
+        yield
+    finally:
+        setattr(ray_constants, "ENABLE_RAY_CLUSTER", original)  # noqa: B010
 
 
 def kill_sessions(sessions: Collection[int]) -> None:

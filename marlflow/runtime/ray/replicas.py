@@ -17,7 +17,7 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Weights
-from marlflow.flow import Outcome, StageTimes
+from marlflow.flow import Outcome, StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import actors as limits
@@ -70,7 +70,7 @@ class Replicas:
         self._workers, self._on_fault, self.policy = workers, on_fault, policy.name
         self.learner = ReplicasHandle(policy, ReplicasPlace(self))
         self.key = self.learner.key
-        self.chains: dict[int, Sequence[Any]] = {}
+        self.chains: dict[int, Sequence[StageCall]] = {}
         self._met: list[int] = []
         self._meeting: asyncio.Future[None] | None = None
 
@@ -182,8 +182,8 @@ class Replicas:
         above = above if self._survivors else self.learner.highest
         for actor in self.actors:
             actor.disband.remote(self.key)
-            for chain, operators in self.chains.items():
-                actor.prepare.remote(chain, list(operators))
+            for chain, calls in self.chains.items():
+                actor.prepare.remote(chain, list(calls))
             if self.learner.scheduled:
                 actor.set_schedule.remote(self.key, self.learner.scheduled)
         version = self.learner.taken_up_by_all(kept, above)
@@ -210,17 +210,17 @@ class ReplicasPlace:
     def __reduce__(self) -> Any:
         raise TypeError(f"{self.name} stay on the driver")
 
-    def prepare(self, operators: Sequence[Any]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
-        """Sends the operators to all workers, once."""
+    def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
+        """Sends the calls of stages to all workers, once."""
         chain = next(_CHAINS)
-        self.hosted.chains[chain] = operators
-        arriving = [(self.hosted.lives, [a.prepare.remote(chain, list(operators)) for a in self.hosted.actors])]
-        learns = next((at for at, operator in enumerate(operators) if hasattr(operator, "updates")), len(operators))
+        self.hosted.chains[chain] = calls
+        arriving = [(self.hosted.lives, [a.prepare.remote(chain, list(calls)) for a in self.hosted.actors])]
+        learns = next((at for at, stage in enumerate(calls) if stage.traits.updates), len(calls))
 
         async def call(items: Sequence[Any]) -> Outcome:
-            while arriving:  # whatever kept the operators from arriving is raised here
+            while arriving:  # whatever kept the calls from arriving is raised here
                 await self.hosted.answers(*arriving.pop())
-            outcomes = [await self._learned(chain, item, len(operators), learns) for item in items]
+            outcomes = [await self._learned(chain, item, len(calls), learns) for item in items]
             times = [_one_after_the_other(each) for each in zip(*(outcome.times for outcome in outcomes), strict=True)]
             lost = sum(outcome.lost for outcome in outcomes)
             return Outcome([output for outcome in outcomes for output in outcome.outputs], times, lost)

@@ -57,13 +57,19 @@ class RayRuntime:
 
     Joins the cluster at `address` (`auto` finds one on this machine); without one, uses the Ray this process is
     already connected to, or starts one for itself and ends it on `close`. One that it starts holds rows and weights in
-    `object_store_bytes` of memory; None leaves that to Ray.
+    `object_store_bytes` of memory (None leaves that to Ray), and listens on loopback only, unless `node_ip_address` is
+    the address by which other machines are to reach it.
     """
 
     def __init__(
-        self, address: str | None = None, log_to_driver: bool = False, object_store_bytes: int | None = None
+        self,
+        address: str | None = None,
+        log_to_driver: bool = False,
+        object_store_bytes: int | None = None,
+        node_ip_address: str | None = None,
     ) -> None:
         self._address, self._log_to_driver, self._store_bytes = address, log_to_driver, object_store_bytes
+        self._node_ip_address = node_ip_address
         self._started_ray = False
         self._sessions: list[int] = []
         self._watch: Watch | None = None
@@ -261,6 +267,7 @@ class RayRuntime:
             local = local_resources()
             with without_signal_handlers():
                 self._sessions = start_local(
+                    self._node_ip_address,
                     num_cpus=int(local["CPU"]),
                     num_gpus=int(local["GPU"]),
                     include_dashboard=False,

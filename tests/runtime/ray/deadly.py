@@ -50,12 +50,7 @@ class Deadly(CartPoleTeam):
 class DeadlyStage:
     """A stage that ends its learner's process, when told to."""
 
-    learner: Learner
     marker: Path
-
-    @property
-    def place(self) -> Any:
-        return self.learner.place
 
     def __call__(self, update: Update) -> Update:
         die_if_told(self.marker)
@@ -71,7 +66,7 @@ class DeadlyPPO(PPO):
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
         plan = super().plan(experience, learner, replay)
-        return replace(plan, output=plan.output.then(DeadlyStage(learner, self.marker)))
+        return replace(plan, output=plan.output.then(DeadlyStage(self.marker), at=learner))
 
     def learner(self, *arguments: Any, **options: Any) -> TorchLearner:
         if self.barred.is_file():

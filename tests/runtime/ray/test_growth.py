@@ -162,11 +162,11 @@ def test_memory_is_given_back_when_rows_have_arrived(grown: Grown) -> None:
     assert grown.stored_at_the_end_bytes < fragment_bytes
 
 
-def test_what_the_object_store_may_take_is_what_the_experiment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_ray_of_its_own_is_started_with_is_what_the_experiment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("marlflow.runtime.ray.RayRuntime", lambda *arguments, **named: asked.append((arguments, named)))
-    runtime_of(replace(small_run(), runtime=RuntimeChoice("ray", object_store_bytes=123)))
-    assert asked == [((None,), {"object_store_bytes": 123})]
+    runtime_of(replace(small_run(), runtime=RuntimeChoice("ray", None, 123, "10.0.0.7")))
+    assert asked == [((None,), {"object_store_bytes": 123, "node_ip_address": "10.0.0.7"})]
 
 
 def test_inline_nothing_leaves_the_process(tmp_path: Path) -> None:

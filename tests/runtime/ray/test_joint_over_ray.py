@@ -14,10 +14,11 @@ from marlflow.base.batch import Batch
 from marlflow.base.items import Packed
 from marlflow.base.joint import JointBatch
 from marlflow.flow import Outcome
-from marlflow.learn.stages import Join
+from marlflow.flow.operators import StageCall, stage_call
 from marlflow.runtime.ray.actors import Actors
 from marlflow.runtime.ray.handles import RayPlace
 from marlflow.runtime.ray.hosted import Handle, Hosted
+from marlflow.stages import Join
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -30,9 +31,9 @@ def batch_of(agent: int, copy: int, rows: int) -> Batch:
     )
 
 
-def called(place: RayPlace, operators: list[Any], items: list[Any]) -> Outcome:
+def called(place: RayPlace, calls: list[StageCall], items: list[Any]) -> Outcome:
     async def wait() -> Outcome:
-        return await place.prepare(operators)(items)
+        return await place.prepare(calls)(items)
 
     return asyncio.run(wait())
 
@@ -58,9 +59,9 @@ def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytes
         with monkeypatch.context() as driver:
             for kind in (Batch, JointBatch):
                 driver.setattr(kind, "__setstate__", lambda *_: pytest.fail("the driver opened rows"))
-            (made,) = called(place, [Join(learner)], [joint]).outputs
-            assert called(place, [counts_of], [joint]).outputs == [{"left": 4, "right": 6}]
-            assert called(place, [kind_of], [plain]).outputs == ["Batch"]
+            (made,) = called(place, [stage_call(Join(), learner)], [joint]).outputs
+            assert called(place, [stage_call(counts_of)], [joint]).outputs == [{"left": 4, "right": 6}]
+            assert called(place, [stage_call(kind_of)], [plain]).outputs == ["Batch"]
         assert made.rows == 10
         opened: JointBatch = ray.get(made.payloads[0])
         assert opened.keys["copy"].tolist() == [0, 0, 0, 1, 1, 1, 1]

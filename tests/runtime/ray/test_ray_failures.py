@@ -39,20 +39,6 @@ def look_up(batch: Batch) -> Batch:
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A user's stage, at a learner."""
-
-    learner: Learner
-
-    @property
-    def place(self) -> Any:
-        return self.learner.place
-
-    def __call__(self, batch: Batch) -> Batch:
-        return look_up(batch)
-
-
-@dataclass(frozen=True)
 class BrokenPPO(PPO):
     """PPO with a stage that raises in front of its estimates."""
 
@@ -62,7 +48,7 @@ class BrokenPPO(PPO):
         learn = publish.inputs[0]
         normalise = learn.inputs[0]
         advantages = normalise.inputs[0]
-        advantages = replace(advantages, inputs=(advantages.inputs[0].then(Broken(learner)),))
+        advantages = replace(advantages, inputs=(advantages.inputs[0].then(look_up, at=learner, name="Broken"),))
         normalise = replace(normalise, inputs=(advantages,))
         return replace(plan, output=replace(publish, inputs=(replace(learn, inputs=(normalise,)),)))
 
@@ -74,7 +60,7 @@ def test_a_stage_that_raises_is_named_and_its_own_traceback_is_told(tmp_path: Pa
     failed = caught.value
     assert (failed.stage, failed.plan) == ("Broken", "hunters")
     assert failed.reason == "KeyError: 'nothing of this name'"
-    assert "DropStale -> Broken -> Advantages -> Normalise -> Learn" in failed.path
+    assert "DropStale -> Broken -> Advantages -> Normalize -> Learn" in failed.path
     assert isinstance(failed.__cause__, KeyError)
     told = "".join(traceback.format_exception(failed.__cause__))
     assert 'batch.columns["nothing of this name"]' in told

@@ -27,15 +27,15 @@ from marlflow.experiment.plans import Desk, build_plan, drawn_plan
 from marlflow.experiment.tally import PolicyTally
 from marlflow.experiment.train import Result, train
 from marlflow.flow import Outcome
-from marlflow.learn.stages import Learn
+from marlflow.flow.operators import StageCall, stage_call
 from marlflow.observe.trace import overlap_s
-from marlflow.replay.stages import Draw, Insert, NStep
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Parts, Runtime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.spec import RunSpec
+from marlflow.stages import Draw, Insert, Learn, NStep
 from tests.runtime.ray.processes import actor_processes, assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, small_spec, without_times
 
@@ -287,11 +287,11 @@ def test_the_plan_is_the_same_as_inline(beginning: Beginning) -> None:
     assert str(drawn).splitlines()[2:] == str(plan).splitlines()[2:]
 
 
-def called(place: Any, operators: list[Any], items: list[Any]) -> Outcome:
+def called(place: Any, calls: list[StageCall], items: list[Any]) -> Outcome:
     """One call of neighbouring stages at their place."""
 
     async def wait() -> Outcome:
-        found: Outcome = await place.prepare(operators)(items)
+        found: Outcome = await place.prepare(calls)(items)
         return found
 
     return asyncio.run(wait())
@@ -304,11 +304,12 @@ def test_a_replay_gives_the_learner_the_same_rows_wherever_it_lives(beginning: B
     replay, learner = spec.replay(), spec.learner()
     fragments = [fragment for fragment in beginning.round.fragments if fragment.policy == policy]
     terms = (SMALL_DQN.n_step, SMALL_DQN.discount)
-    inserted = called(handle.place, [NStep(handle, *terms), Insert(handle)], fragments).outputs
+    stored = [stage_call(NStep(*terms), handle), stage_call(Insert(), handle)]
+    inserted = called(handle.place, stored, fragments).outputs
     batches = [ray.get(ref) for fragment in fragments for ref in fragment.payloads]
-    assert inserted == [replay.insert(NStep(replay, *terms)(batch)) for batch in batches]
-    drawn = called(handle.place, [Draw(handle, 16)], [None, None]).outputs
-    updates = called(remote_learner.place, [Learn(remote_learner)], list(drawn)).outputs
+    assert inserted == [replay.insert(NStep(*terms)(batch)) for batch in batches]
+    drawn = called(handle.place, [stage_call(Draw(16), handle, is_source=True)], [None, None]).outputs
+    updates = called(remote_learner.place, [stage_call(Learn(), remote_learner)], list(drawn)).outputs
     for packed, update in zip(drawn, updates, strict=True):
         expected = replay.draw(16)
         (rows,) = [ray.get(ref) for ref in packed.payloads]

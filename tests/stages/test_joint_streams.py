@@ -16,10 +16,10 @@ from marlflow.base.errors import PlanInvalid, StageFailed
 from marlflow.base.items import Fragment, Packed
 from marlflow.base.joint import JointBatch
 from marlflow.flow import Executor, Feed, Flow, Place, Plan, source, together
-from marlflow.learn.stages import Join
+from marlflow.flow.operators import stage_call
 from marlflow.rollout.protocol import Request, Round
-from marlflow.rollout.stages import ByPolicy, Collect, Concat
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
+from marlflow.stages import ByPolicy, Collect, Concat, Join
 from tests.runtime.small_runs import small_spec
 
 BOTH = ("hunters", "prey")
@@ -69,7 +69,7 @@ def batch_of(*rewards: float) -> Batch:
 
 def test_a_place_opens_an_item_with_keys_into_a_batch_for_each() -> None:
     seen: list[Any] = []
-    call = InlinePlace("learner mixer").prepare([seen.append])
+    call = InlinePlace("learner mixer").prepare([stage_call(seen.append)])
     call(
         [
             Packed(4, (batch_of(1), batch_of(2), batch_of(3), batch_of(4)), ("a", "b", "a", "b")),
@@ -97,9 +97,8 @@ class Somebody:
 
 @dataclass
 class Look:
-    """Keeps what it is handed, at its place."""
+    """Keeps what it is handed."""
 
-    place: Place
     seen: list[Any]
 
     def __call__(self, item: Batch | JointBatch) -> int:
@@ -114,8 +113,8 @@ def run(joint: Mapping[str, tuple[str, ...]], mixer_agent_steps: int = 1) -> dic
     def plan(name: str, experience: Flow[Fragment]) -> Plan:
         somebody: Any = Somebody(name, InlinePlace(name))
         rows = experience.gather(Concat(agent_steps=mixer_agent_steps if name == "mixer" else 1))
-        looked: Flow[Any] = rows.then(Join(somebody)) if name == "mixer" else rows
-        return Plan("looks", looked.then(Look(somebody.place, seen[name])))
+        looked: Flow[Any] = rows.then(Join(), at=somebody) if name == "mixer" else rows
+        return Plan("looks", looked.then(Look(seen[name]), at=somebody))
 
     runtime = InlineRuntime()
     parts = runtime.start(small_spec())
@@ -166,6 +165,6 @@ def rows_of_joint(joint: JointBatch, policy: str) -> list[tuple[float, ...]]:
 
 def test_join_on_the_stream_of_one_policy_is_an_error_that_says_so() -> None:
     with pytest.raises(PlanInvalid, match="got the rows of one policy"):
-        Join(Somebody("prey", InlinePlace("prey")))(batch_of(1))  # type: ignore[arg-type]
+        Join()(batch_of(1))  # type: ignore[arg-type]
     with pytest.raises(StageFailed, match="'mixer' joins"):
         run({"mixer": ("hunters", "cats")})

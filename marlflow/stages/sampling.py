@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment, Packed
+from marlflow.flow import Traits
 from marlflow.rollout.protocol import Request, Round, Workers
 
 
@@ -62,7 +63,6 @@ class ByPolicy:
     """
 
     joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    routes: ClassVar[Any] = Fragment
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
         """Each fragment under its policy's name, then those of the joint streams under theirs.
@@ -108,9 +108,11 @@ class Concat:
 
     agent_steps: int
     held: list[Fragment] = field(default_factory=list, repr=False)
-    accepts: ClassVar[Any] = Fragment
-    at_most_one: ClassVar[bool] = True
-    passes_segments: ClassVar[bool] = True
+
+    @property
+    def traits(self) -> Traits:
+        """Emits nothing before it has `agent_steps`."""
+        return Traits(at_most_one=True, keeps_segments=True, agent_steps=self.agent_steps)
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
         """Keeps the fragment; the batch, if it is complete: packed, until a place opens it for the next stage."""
@@ -128,3 +130,18 @@ class Concat:
         keys = tuple(key for held in self.held for key in held.keys)
         self.held.clear()
         return [cast("Batch", Packed(rows, payloads, keys))]
+
+
+@dataclass(slots=True)
+class Shards(Concat):
+    """As Concat, but each worker's rows stay its own: what it emits says whose each payload is.
+
+    It is the gather of a plan whose learner has a replica on every rollout worker: no row leaves the worker that made
+    it.
+    """
+
+    def add(self, fragment: Fragment) -> Sequence[Batch]:
+        """Keeps the fragment; the batch, if it is complete: a shard for each worker, for all replicas at once."""
+        worker = str(fragment.worker)
+        # Not super(): a class with slots is made twice, and the first knows nothing of the second.
+        return Concat.add(self, replace(fragment, keys=(worker,) * len(fragment.payloads)))

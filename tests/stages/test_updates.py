@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.items import Update
+from marlflow.flow.operators import StageCall, stage_call
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.stages import Advantages, DropStale, Learn, Normalise, Publish, SyncTarget
 from marlflow.runtime.chain import run_chain
+from marlflow.stages import Advantages, DropStale, Learn, Normalize, Publish, SyncTarget
 
 
 class Tiny(nn.Module):
@@ -68,6 +69,11 @@ def make_batch(segments: Sequence[tuple[Sequence[int], bool]], terminated: Seque
     )
 
 
+def chain(learner: TorchLearner, *operators: Any) -> list[StageCall]:
+    """The calls of these operators at the learner."""
+    return [stage_call(operator, learner) for operator in operators]
+
+
 def at_version(version: int) -> TorchLearner:
     learner = make_learner()
     for _ in range(version):
@@ -81,24 +87,24 @@ def at_version(version: int) -> TorchLearner:
 def test_a_segment_with_a_row_too_old_goes_whole_and_the_next_update_counts_its_rows() -> None:
     learner = at_version(3)
     batch = make_batch([([3, 3], False), ([2, 3, 3], False), ([3], False)])
-    kept = DropStale(learner, max_staleness=0)(batch)
+    kept = DropStale(max_staleness=0)(batch, learner)
     assert kept.columns["obs"][:, 0].tolist() == [0, 1, 5]
     assert kept.segments["length"].tolist() == [2, 1]
-    learn = Learn(learner)
+    learn = stage_call(Learn(), learner)
     assert learn(kept).stale_rows_dropped == 3
     assert learn(kept).stale_rows_dropped == 0
 
 
 def test_what_several_batches_lost_is_reported_together() -> None:
     learner = at_version(2)
-    drop = DropStale(learner, max_staleness=0)
+    drop = stage_call(DropStale(max_staleness=0), learner)
     drop(make_batch([([1, 1], False)]))
     kept = drop(make_batch([([0], False), ([2], False)]))
-    assert Learn(learner)(kept).stale_rows_dropped == 3
+    assert Learn()(kept, learner).stale_rows_dropped == 3
 
 
 def test_a_carried_row_is_exempt_and_only_it() -> None:
-    drop = DropStale(at_version(5), max_staleness=0)
+    drop = stage_call(DropStale(max_staleness=0), at_version(5))
     fresh = make_batch([([1, 5, 5], True)])
     assert drop(fresh) is fresh
     assert drop(make_batch([([1, 4, 5], True), ([5], False)])).rows == 1
@@ -113,7 +119,7 @@ def test_what_is_kept_is_what_a_plain_loop_keeps(
     segments: list[tuple[list[int], bool]], now: int, allowed: int
 ) -> None:
     learner = at_version(now)
-    kept = DropStale(learner, allowed)(make_batch(segments))
+    kept = DropStale(allowed)(make_batch(segments), learner)
     expected, first = [], 0
     for versions, carried in segments:
         own = range(first, first + len(versions))
@@ -126,13 +132,8 @@ def test_what_is_kept_is_what_a_plain_loop_keeps(
 
 def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
     learner = at_version(2)
-    stages: list[Any] = [
-        DropStale(learner, 0),
-        Advantages(learner, 0.9, 0.8),
-        Normalise(learner),
-        Learn(learner, epochs=3, minibatch=2),
-        Publish(learner),
-    ]
+    estimate = DropStale(0), Advantages(0.9, 0.8), Normalize()
+    stages = chain(learner, *estimate, Learn(epochs=3, minibatch=2), Publish())
     (update,), times = run_chain(stages, [make_batch([([0, 1], False), ([1], False)])])
     assert isinstance(update, Update)
     assert (update.rows, update.updates, update.stale_rows_dropped, update.version) == (0, 0, 3, 2)
@@ -145,7 +146,12 @@ def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
 
 def test_a_batch_without_segments_passes_too() -> None:
     learner = at_version(1)
-    stages: list[Any] = [DropStale(learner, 0), Advantages(learner, 0.9, 0.8), Normalise(learner), Learn(learner)]
+    stages: list[Any] = [
+        stage_call(DropStale(0), learner),
+        stage_call(Advantages(0.9, 0.8), learner),
+        stage_call(Normalize(), learner),
+        stage_call(Learn(), learner),
+    ]
     (update,), _ = run_chain(stages, [make_batch([])])
     assert (update.rows, update.updates, update.stale_rows_dropped) == (0, 0, 0)
 
@@ -180,12 +186,12 @@ def test_advantages_are_those_of_a_plain_loop(
 ) -> None:
     batch = make_batch([([0] * length, False) for length in lengths], terminated[: len(lengths)])
     learner = make_learner()
-    raw = Advantages(learner, discount, gae_lambda)(batch)
+    raw = Advantages(discount, gae_lambda)(batch, learner)
     expected = np.array(naive_advantages(batch, discount, gae_lambda))
     np.testing.assert_allclose(raw.columns["advantage"], expected, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(raw.columns["value"], 2.0 * batch.columns["obs"][:, 0])
     np.testing.assert_allclose(raw.columns["value_target"], expected + raw.columns["value"], rtol=1e-5, atol=1e-4)
-    normal = Normalise(learner)(raw)
+    normal = Normalize()(raw)
     scaled = (expected - expected.mean()) / (expected.std() + 1e-8)
     np.testing.assert_allclose(normal.columns["advantage"], scaled, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(normal.columns["value_target"], raw.columns["value_target"])
@@ -213,12 +219,12 @@ def due(steps: Sequence[int], every: int) -> list[bool]:
 )
 def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publish_every: int, sync_every: int) -> None:
     learner = make_learner(target=True)
-    after: list[Any] = [SyncTarget(learner, sync_every), Publish(learner, publish_every)]
+    after = chain(learner, SyncTarget(sync_every), Publish(publish_every))
     one, none = make_batch([([0], False)]), make_batch([])
     published, synced, versions = [], [], [learner.published.version]
     for count in steps:
         before, learner_was = learner.version, float(learner.target_module.actor.weight)
-        run_chain([Learn(learner, epochs=max(1, count)), *after], [one if count else none])
+        run_chain([stage_call(Learn(epochs=max(1, count)), learner), *after], [one if count else none])
         published.append(learner.version > before)
         synced.append(float(learner.target_module.actor.weight) != learner_was)
         versions += [learner.published.version] * published[-1]
@@ -233,7 +239,7 @@ def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publi
 
 def test_a_version_stays_as_it_was_published() -> None:
     learner = make_learner()
-    stages: list[Any] = [Learn(learner), Publish(learner)]
+    stages = chain(learner, Learn(), Publish())
     handed_out = [learner.published]
     for _ in range(4):
         run_chain(stages, [make_batch([([0], False)])])
@@ -247,7 +253,11 @@ def test_a_version_stays_as_it_was_published() -> None:
 def test_steps_that_were_skipped_count_towards_nothing() -> None:
     learner = make_learner(target=True)
     batch = make_batch([([0], False)]).with_columns(poison=np.array([np.inf], np.float32))
-    stages: list[Any] = [Learn(learner, epochs=2), SyncTarget(learner, 1), Publish(learner)]
+    stages: list[Any] = [
+        stage_call(Learn(epochs=2), learner),
+        stage_call(SyncTarget(1), learner),
+        stage_call(Publish(), learner),
+    ]
     (update,), _ = run_chain(stages, [batch])
     assert update.updates == 0
     assert update.updates_skipped == 2
@@ -258,6 +268,6 @@ def test_steps_that_were_skipped_count_towards_nothing() -> None:
 def test_staleness_is_the_learners_version_less_that_of_the_rows(max_staleness: int, now: int) -> None:
     learner = at_version(now)
     batch = make_batch([([4, 4, 4], False), ([now], True)])
-    update = Learn(learner)(DropStale(learner, max_staleness)(batch))
+    update = Learn()(DropStale(max_staleness)(batch, learner), learner)
     assert update.staleness_mean == pytest.approx((now - 4) * 3 / 4)
     assert update.rows_carried == 1

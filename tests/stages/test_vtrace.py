@@ -12,7 +12,8 @@ from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.learn.estimators import advantages
-from marlflow.learn.vtrace import VTrace, corrected, log_probs
+from marlflow.learn.vtrace import corrected, log_probs
+from marlflow.stages import VTrace
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, make_learner
 from tests.learn.experience import ragged
 
@@ -92,7 +93,7 @@ def test_scheduled_settings_count_more_than_those_at_the_start() -> None:
     logp = log_probs(learner, batch)
     at_start, now = (0.9, 1.0, 1.0, 1.0), (0.5, 0.25, 1.2, 0.7)
     for settings in (at_start, now):
-        found = VTrace(learner, discount=0.9)(batch)
+        found = VTrace(discount=0.9)(batch, learner)
         expected = corrected(batch, logp, learner, *settings)
         for name in ("advantage", "value_target"):
             np.testing.assert_array_equal(found.columns[name], expected.columns[name])

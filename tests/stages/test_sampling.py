@@ -13,7 +13,7 @@ from marlflow.base.items import Fragment, Packed, Weights
 from marlflow.flow import Executor, Plan, source
 from marlflow.rollout.fragment import EpisodeResult
 from marlflow.rollout.protocol import Request, Round
-from marlflow.rollout.stages import ByPolicy, Collect, Concat
+from marlflow.stages import ByPolicy, Collect, Concat
 
 
 def fragment(rows: int, round: int = 0, closes: bool = True, policy: str = "hunter", worker: int = 0) -> Fragment:

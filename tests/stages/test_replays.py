@@ -15,8 +15,8 @@ from marlflow.base.items import Inserted, Update
 from marlflow.flow import Plan, source
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.sampling import Prioritized, Uniform
-from marlflow.replay.stages import Draw, Insert, NStep, Reprioritize
 from marlflow.runtime.inline import InlinePlace
+from marlflow.stages import Draw, Insert, NStep, Reprioritize
 from tests.replay.windowed import put
 
 
@@ -55,7 +55,7 @@ def test_insert_says_how_many_rows_came_and_how_many_are_held(counts: list[int])
 def test_a_draw_has_as_many_rows_as_asked_and_only_rows_that_were_inserted() -> None:
     replay = make_replay()
     put(replay, rows(7, first=100))
-    drawn = Draw(replay, 64)()
+    drawn = Draw(64)(replay)
     assert drawn.rows == 64
     assert set(drawn.reward.tolist()) <= set(range(100, 107))
     np.testing.assert_array_equal(drawn.next_obs, drawn.obs + 1)
@@ -65,8 +65,8 @@ def test_reprioritize_hands_on_the_report_and_tells_the_replay() -> None:
     replay = make_replay(sampling=Prioritized(alpha=1.0, beta=0.0))
     put(replay, rows(4))
     report = Update("hunter", 4, 1, 0, priorities=np.array([0.0, 0.0, 5.0, 0.0]), row_ids=np.arange(4))
-    assert Reprioritize(replay)(report) is report
-    drawn = Draw(replay, 2_000)()
+    assert Reprioritize()(report, replay) is report
+    drawn = Draw(2_000)(replay)
     share = np.bincount(drawn.reward.astype(int), minlength=4) / 2_000
     assert share[2] > 0.9
 
@@ -76,7 +76,7 @@ def test_reprioritize_leaves_alone_what_a_report_says_nothing_of() -> None:
     put(replay, rows(4))
     before = replay.state()
     report = Update("hunter", 4, 1, 0)
-    assert Reprioritize(replay)(report) is report
+    assert Reprioritize()(report, replay) is report
     after = replay.state()
     np.testing.assert_array_equal(after["sampler"].pop("weights"), before["sampler"].pop("weights"))
     assert after == before
@@ -85,10 +85,10 @@ def test_reprioritize_leaves_alone_what_a_report_says_nothing_of() -> None:
 def test_stages_run_where_their_replay_is() -> None:
     place = InlinePlace("replay hunter")
     replay = make_replay(place=place)
-    assert {
-        id(stage.place) for stage in (NStep(replay, 1, 0.9), Insert(replay), Draw(replay, 1), Reprioritize(replay))
-    } == {id(place)}
-    assert Insert(make_replay()).place is None
+    stored = source(lambda: None).then(NStep(1, 0.9), at=replay).then(Insert(), at=replay)
+    drawn = source(Draw(1), at=replay).then(Reprioritize(), at=replay)
+    assert {id(stage.place) for stage in (stored, stored.inputs[0], drawn, drawn.inputs[0])} == {id(place)}
+    assert source(Draw(1), at=make_replay()).place is None
 
 
 def learn_from_batch(batch: Batch) -> Update:
@@ -103,8 +103,8 @@ def test_insert_takes_batches_and_draw_makes_transitions() -> None:
     def experience() -> Batch:
         raise AssertionError("nothing runs when a plan is checked")
 
-    Plan("store", output=source(experience).then(Insert(replay))).check()
+    Plan("store", output=source(experience).then(Insert(), at=replay)).check()
     with pytest.raises(PlanInvalid, match="expects Batch, but 'Draw' gives Transitions"):
-        Plan("learn", output=source(Draw(replay, 5)).then(unfit)).check()
+        Plan("learn", output=source(Draw(5), at=replay).then(unfit)).check()
     with pytest.raises(PlanInvalid, match="'Insert' gives Inserted"):
-        Plan("learn", output=source(experience).then(Insert(replay)).then(unfit)).check()
+        Plan("learn", output=source(experience).then(Insert(), at=replay).then(unfit)).check()

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.items import Gradients, Packed
-from marlflow.learn.gradients import Average, mean_gradients
+from marlflow.learn.gradients import mean_gradients
+from marlflow.stages import Average
 
 
 def gradients(rows: int, seed: int) -> Gradients:

@@ -1,0 +1,152 @@
+"""Whether a run's folder is this user's own, or may name code that somebody else wants run.
+
+A configuration names classes, which are imported, so a run's folder is code. `marlflow train` signs the configuration
+that it writes with a key that only this user can read. `marlflow resume` goes on with a configuration that is signed
+so; of any other it lists the names outside marlflow, imports none of them, and wants --trust.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.experiment.compose import MODULE
+
+TRUST: Final = "--trust"
+SIGNATURE: Final = ".hydra/signature"
+SIGNED: Final = (".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml")
+_KEY_BYTES = 32
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_OF_HYDRA = re.compile(r"[+~]*hydra\b")
+
+
+def signed(contents: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of a configuration with their signature; without one if this user can have no key."""
+    key = _key()
+    return dict(contents) if key is None else {**contents, SIGNATURE: _signature(key, contents)}
+
+
+def is_own(run_dir: Path) -> bool:
+    """Return whether this user wrote the configuration in a run's folder, and nobody has changed it since."""
+    try:
+        contents = {name: (run_dir / name).read_text(encoding="utf-8") for name in SIGNED}
+        found = (run_dir / SIGNATURE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    key = _key()
+    return key is not None and hmac.compare_digest(_signature(key, contents), found)
+
+
+def _signature(key: bytes, contents: Mapping[str, str]) -> str:
+    digests = [hashlib.sha256(contents[name].encode()).digest() for name in SIGNED]
+    return hmac.new(key, b"".join(digests), "sha256").hexdigest()
+
+
+def _key() -> bytes | None:
+    """Return this user's key, made when it is first needed; None if there is no place for it."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    path = state / "marlflow" / "key"
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Linked when it is whole, for another process may be making one too.
+        made = path.with_name(f"key.{secrets.token_hex(8)}")
+        if not path.exists():
+            with open(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+            with suppress(FileExistsError):
+                os.link(made, path)
+            made.unlink()
+        if len(key := path.read_bytes()) == _KEY_BYTES:
+            return key
+    return None
+
+
+def check_overrides(run_dir: Path, overrides: Sequence[str]) -> None:
+    """Raise ConfigInvalid if an override of a folder that is not trusted sets Hydra up: it imports before any check."""
+    if found := [override for override in overrides if _OF_HYDRA.match(override)]:
+        raise _untrusted(run_dir, found)
+
+
+def check_names(run_dir: Path, config: Any) -> None:
+    """Raise ConfigInvalid with every name in a composed configuration by which code outside marlflow is imported."""
+    if found := sorted(names_outside(config)):
+        raise _untrusted(run_dir, found)
+
+
+def names_outside(config: Any) -> set[str]:
+    """Return each name in a configuration by which something may be imported that marlflow's own conf does not name.
+
+    Nothing is imported to find out. A `_target_` is one wherever it may be; any other text if it is written like an
+    import path and its first part is the name of a module that is there.
+    """
+    values = OmegaConf.to_container(config, resolve=False)
+    named = {text for key, text in _texts(values) if key == "_target_" or (_is_import_path(text) and _is_there(text))}
+    return {text for text in named - _own_names() if not text.startswith(("marlflow.", "hydra._internal."))}
+
+
+def _is_import_path(text: str) -> bool:
+    return _IMPORT_PATH.fullmatch(text) is not None
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return find_spec(text.partition(".")[0]) is not None
+    except ValueError:  # a module without a spec, as __main__ is
+        return True
+
+
+def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in nested dicts and lists, with the key that it has."""
+    if isinstance(values, str):
+        yield key, values
+    elif isinstance(values, Mapping):
+        for name, value in values.items():
+            yield from _texts(value, str(name))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _texts(value, key)
+
+
+@functools.cache
+def _own_names() -> frozenset[str]:
+    """Every text in the configuration that comes with marlflow and with Hydra."""
+    found = {"hydra.conf"}
+    for package in (MODULE, "hydra.conf"):
+        for path in _yaml_files(files(package)):
+            with suppress(YAMLError, OmegaConfBaseException):
+                values = OmegaConf.to_container(OmegaConf.create(path.read_text(encoding="utf-8")))
+                found.update(text for _, text in _texts(values))
+    return frozenset(found)
+
+
+def _yaml_files(folder: Any) -> Iterator[Any]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _yaml_files(entry)
+        elif entry.name.endswith(".yaml"):
+            yield entry
+
+
+def _untrusted(run_dir: Path, names: Sequence[str]) -> ConfigInvalid:
+    return ConfigInvalid(
+        [
+            f"{run_dir} was not written by this user on this machine, or was changed since, and its configuration "
+            f"names code outside marlflow, which would be imported: {', '.join(names)}; look at it, and if you trust "
+            f"it add {TRUST}"
+        ]
+    )

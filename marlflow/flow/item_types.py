@@ -1,0 +1,112 @@
+"""The types of items, as operators are annotated: what they are, and whether one can be handed on as another."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Awaitable, Iterable, Mapping
+from operator import or_ as operator_or
+from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+
+
+class Bridged(Protocol):
+    """A type that says which stage makes it out of which other, by name: `check()` proposes it."""
+
+    made_from: ClassVar[Mapping[str, str]]
+
+
+def annotated_input(operator: Any, method: str = "__call__") -> Any:
+    """The type of item the operator takes; Any where it does not say."""
+    function, bound = _function(operator, method)
+    if function is None:
+        return Any
+    parameters = list(inspect.signature(function).parameters)[bound:]
+    return _hints(function).get(parameters[0], Any) if parameters else Any
+
+
+def annotated_output(operator: Any, method: str = "__call__") -> Any:
+    """The type of item the operator gives, out of its awaitable or list; Any where it does not say."""
+    result = _returned(operator, method)
+    return _without_awaitable(_inside(result) if method == "add" else result)
+
+
+def annotated_route(operator: Any) -> Any:
+    """The type of item a split routes, out of its pairs of branch and item; Any where it does not say."""
+    pair = get_args(_inside(_returned(operator, "__call__")))
+    return pair[1] if len(pair) == 2 else Any
+
+
+def _returned(operator: Any, method: str) -> Any:
+    function, _ = _function(operator, method)
+    return _hints(function).get("return", Any) if function is not None else Any
+
+
+def _function(operator: Any, method: str) -> tuple[Any, int]:
+    """The Python function that will run, and how many of its first parameters are already bound."""
+    if inspect.isfunction(operator):
+        return operator, 0
+    if inspect.ismethod(operator):
+        return operator.__func__, 1
+    function = None if inspect.isclass(operator) else getattr(type(operator), method, None)
+    return (function, 1) if inspect.isfunction(function) else (None, 0)
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError):  # names that exist only for type checkers: the stage is taken as untyped
+        return {}
+
+
+def _without_awaitable(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return functools.reduce(operator_or, (_without_awaitable(option) for option in get_args(hint)))
+    return get_args(hint)[0] if _awaits(hint) and get_args(hint) else hint
+
+
+def _awaits(hint: Any) -> bool:
+    origin = get_origin(hint)
+    return inspect.isclass(origin) and issubclass(origin, Awaitable)
+
+
+def _inside(hint: Any) -> Any:
+    origin = get_origin(hint)
+    if inspect.isclass(origin) and issubclass(origin, Iterable) and get_args(hint):
+        return get_args(hint)[0]
+    return Any
+
+
+def fits(got: Any, expected: Any) -> bool:
+    """Whether items of type `got` can be handed to a stage that expects `expected`; unknown types fit anything."""
+    if got is Any or expected is Any or isinstance(got, TypeVar) or isinstance(expected, TypeVar):
+        return True
+    wanted = options(expected)
+    return all(any(_is_a(option, want) for want in wanted) for option in options(got))
+
+
+def options(hint: Any) -> tuple[Any, ...]:
+    """The types a union is of; any other type alone."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _is_a(got: Any, want: Any) -> bool:
+    got, want = get_origin(got) or got, get_origin(want) or want
+    if not inspect.isclass(got) or not inspect.isclass(want):
+        return bool(got == want)
+    return issubclass(got, want)
+
+
+def bridge(got: Any, expected: Any) -> str | None:
+    """The stage that makes `expected` out of `got`, as the expected type declares it."""
+    for option in options(expected):
+        made_from = getattr(option, "made_from", {})
+        for source in options(got):
+            if (stage := made_from.get(type_name(source))) is not None:
+                return str(stage)
+    return None
+
+
+def type_name(hint: Any) -> str:
+    """The type as an error message shows it."""
+    return " or ".join(getattr(option, "__name__", str(option)) for option in options(hint))

@@ -1,0 +1,46 @@
+"""The operators of which algorithms make their plans, each a stage of a dataflow.
+
+`Collect`, `CollectNext`, `ByPolicy`, `Concat`, `Shards`, `Average`, `Rotation` and `ByShard` run on the driver, which
+sees receipts, never rows. All others run at a learner or a replay, as their second parameter says: give it to the stage
+with `.then(Learn(), at=learner)`. See docs/stages.md.
+"""
+
+from marlflow.flow import Rotation
+from marlflow.stages.batches import CutSequences, DropStale, Join
+from marlflow.stages.estimates import Advantages, Normalize, VTrace
+from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
+from marlflow.stages.replays import ByShard, Draw, InitialPriorities, Insert, NStep, Reprioritize, SplitSegments
+from marlflow.stages.sampling import ByPolicy, Collect, CollectNext, Concat, Shards
+from marlflow.stages.tasks import Adapt, ByTask, MetaLearn
+from marlflow.stages.updates import Learn, Publish, SyncTarget
+
+__all__ = [
+    "Adapt",
+    "Advantages",
+    "ApplyGradients",
+    "Average",
+    "ByPolicy",
+    "ByShard",
+    "ByTask",
+    "Collect",
+    "CollectNext",
+    "ComputeGradients",
+    "Concat",
+    "CutSequences",
+    "Draw",
+    "DropStale",
+    "InitialPriorities",
+    "Insert",
+    "Join",
+    "Learn",
+    "MetaLearn",
+    "NStep",
+    "Normalize",
+    "Publish",
+    "Reprioritize",
+    "Rotation",
+    "Shards",
+    "SplitSegments",
+    "SyncTarget",
+    "VTrace",
+]
