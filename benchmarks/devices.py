@@ -1,4 +1,4 @@
-"""Optimiser steps per second of PPO and DQN, by network, device and precision; of a GPU only where there is one.
+"""Optimizer steps per second of PPO and DQN, by network, device and precision; of a GPU only where there is one.
 
 The networks are an MLP 64x64 over 4 numbers and the CNN of Mnih et al. (2015) over 84 x 84 x 4 pixels. A call of
 `update` counts whole: rows from the host's memory to the device, the steps, and the report back. On a CPU an MLP at
@@ -65,7 +65,7 @@ def transitions(network: Network, rng: np.random.Generator) -> Transitions:
 
 
 def steps_per_s(learner: TorchLearner, batch: EstimatedBatch | Transitions, seconds: float) -> float:
-    """Optimiser steps per second of `update`, over at least `seconds`."""
+    """Optimizer steps per second of `update`, over at least `seconds`."""
     learner.update(batch, 1, PPO_ROWS)
     steps, began = learner.updates, time.perf_counter()
     while True:

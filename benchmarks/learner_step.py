@@ -15,8 +15,7 @@ import torch
 from gymnasium import spaces
 
 from marlflow.algorithms.dqn import DQNLoss
-from marlflow.algorithms.ppo import PPOLoss
-from marlflow.algorithms.ppo_gradient import Coefficients
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.learn.learner import TorchLearner
@@ -58,23 +57,23 @@ def transitions(rows: int, rng: np.random.Generator) -> Transitions:
 
 def composed(step: Any, learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> Any:
     """The loss by autograd."""
-    target = [] if learner.target_module is None else [learner.target_module]
+    target = [] if learner.parameters.target_module is None else [learner.parameters.target_module]
     return step.composed(learner.module, *target, minibatch)
 
 
 def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
     """Microseconds of the loss with its gradient, of the same by autograd, and of the optimiser."""
-    step: Any = learner.parts[0].loss
+    step: Any = learner.parameters.groups[0].loss
 
     def autograd() -> None:
         composed(step, learner, minibatch).total.backward()
 
     def optimise() -> None:
-        learner.flat.gradient.zero_()
-        learner.parts[0].optimiser.step()
+        learner.parameters.flat.gradient.zero_()
+        learner.parameters.groups[0].optimizer.step()
 
     def gradient() -> None:
-        step(learner.module, learner.target_module, minibatch)
+        step(learner.module, learner.parameters.target_module, minibatch)
 
     found = [best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (gradient, autograd, optimise)]
     return "gradient {:6.1f} (by autograd {:6.1f})  optimiser {:6.1f}".format(*found)

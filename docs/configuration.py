@@ -121,7 +121,7 @@ An environment of your own, `conf/env/<name>.yaml`, is in
 """
 SPOKEN = {
     "Schedule": "a schedule",
-    "Optimiser": "an optimiser",
+    "Optimizer": "an optimizer",
     "Matchmaker": "a matchmaker",
     "Callable": "an import path",
     "sequence": "a list [...]",

@@ -11,7 +11,7 @@ import torch
 
 import marlflow as mf
 from marlflow.env import cartpole_team
-from marlflow.learn.optimiser import TorchOptimiser
+from marlflow.learn.optimizer import TorchOptimizer
 
 ENV_STEPS = 10_000
 RANDOM_RETURN = 22.0
@@ -28,7 +28,7 @@ def school() -> mf.Experiment:
             "dqn": mf.Policy(
                 mf.DQN(
                     learning_rate=1e-3,
-                    optimiser=TorchOptimiser(torch.optim.RMSprop, {"alpha": 0.95}),
+                    optimiser=TorchOptimizer(torch.optim.RMSprop, {"alpha": 0.95}),
                     epsilon=mf.Linear(1.0, 0.05, agent_steps=ENV_STEPS),
                 )
             ),

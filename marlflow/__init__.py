@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from marlflow.base.items import Fragment, Gradients, Update
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import Cosine, Linear, Setting, Step, at_start
+    from marlflow.base.train_batch import TrainBatch
     from marlflow.experiment.experiment import (
         Checkpoints,
         Env,
@@ -94,10 +95,10 @@ if TYPE_CHECKING:
         merge,
         source,
     )
+    from marlflow.learn.groups import LossGroup
     from marlflow.learn.learner import TorchLearner
-    from marlflow.learn.loss import LossTerms
-    from marlflow.learn.optimiser import Adam, Optimiser, TorchOptimiser
-    from marlflow.learn.parts import Part
+    from marlflow.learn.loss import LossFunction, LossTerms
+    from marlflow.learn.optimizer import Adam, Optimizer, TorchOptimizer
     from marlflow.learn.protocol import Learner
     from marlflow.learn.shards import ShardedBatch
     from marlflow.observe.record import MetricsRecord
@@ -154,16 +155,16 @@ __all__ = [
     "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation",
     "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference", "InitialPriorities",
     "Insert", "InvalidInput", "Join", "KeptMatchmaker", "Learn", "Learner", "LearningAlgorithm", "Linear", "Located",
-    "Log", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn", "MetricsRecord", "NStep",
-    "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimiser", "Part", "Place", "Placement", "Plan",
-    "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "Prioritized", "Publish", "QNetwork", "Random",
+    "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn",
+    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimizer", "Place", "Placement",
+    "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "Prioritized", "Publish", "QNetwork", "Random",
     "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
     "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts", "Rotation", "RowRandom", "Rule",
     "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting", "ShardedBatch", "Shards",
     "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
-    "TorchOptimiser", "TorsoConfig", "Traits", "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed",
-    "VTrace", "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan", "resume", "source",
-    "train",
+    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
+    "UserCodeFailed", "VTrace", "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan",
+    "resume", "source", "train",
 ]
 # fmt: on
 
@@ -196,6 +197,7 @@ _GIVEN = {
     "marlflow.base.items": "Fragment Gradients Update",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "Cosine Linear Setting Step at_start",
+    "marlflow.base.train_batch": "TrainBatch",
     "marlflow.experiment.experiment": (
         "Checkpoints Env Evaluation Experiment Faults Log Policy PolicyPlacement PolicyStop Record Recorded "
         "Rollouts RunPlacement RuntimeChoice Stop"
@@ -206,9 +208,9 @@ _GIVEN = {
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
     "marlflow.learn.learner": "TorchLearner",
-    "marlflow.learn.loss": "LossTerms",
-    "marlflow.learn.optimiser": "Adam Optimiser TorchOptimiser",
-    "marlflow.learn.parts": "Part",
+    "marlflow.learn.loss": "LossFunction LossTerms",
+    "marlflow.learn.optimizer": "Adam Optimizer TorchOptimizer",
+    "marlflow.learn.groups": "LossGroup",
     "marlflow.learn.protocol": "Learner",
     "marlflow.learn.shards": "ShardedBatch",
     "marlflow.observe.record": "MetricsRecord",

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
@@ -19,14 +18,12 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossFunction, LossTerms
-from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.losses.policy_gradient import policy_gradient_loss
 from marlflow.losses.ppo import value_loss
-from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
+from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradients, Concat, DropStale, Learn, Publish
@@ -41,30 +38,16 @@ class ActorCriticSettings(LearningAlgorithm):
     value_coefficient: Setting = 0.5
     entropy_coefficient: Setting = 0.01
     max_grad_norm: Setting = 0.5
-    optimiser: Optimiser = Adam(eps=1e-5)
+    optimiser: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalise_returns: bool = False
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> StochasticActor:
-        """Samples from a categorical or Gaussian distribution."""
-        return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
+        """An actor, whose distribution is categorical or Gaussian, and a critic."""
+        return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns)
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns an actor and a critic."""
-        return TorchLearner(
-            name,
-            ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns),
-            self.loss(),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-        )
-
-    def loss(self) -> LossFunction:
-        """That of A2C."""
+    def losses(self, spaces: Spaces) -> LossFunction:
+        """A2C's loss, of actor and critic together."""
         return A2CLoss(at_start(self.value_coefficient), at_start(self.entropy_coefficient))
 
 

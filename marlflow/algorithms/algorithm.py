@@ -11,12 +11,15 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 from gymnasium import spaces as gym
 
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Schedule, scheduled
+from marlflow.base.schedules import Schedule, Setting, at_start, scheduled
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
+from marlflow.learn.groups import LossGroup
+from marlflow.learn.learner import LearnsOn, TorchLearner
+from marlflow.learn.loss import LossFunction
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.policy.actor import Actor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
@@ -36,7 +39,7 @@ class Capabilities:
     for; NoneType: it does not learn. `replay`: it has one. `state`: its rows have the column `state`, the environment's
     global state. `tasks`: it needs an environment that is a family of tasks. `memory` says whether it takes recurrent
     models: then it takes no others. `learns_on`: in a process of the learner's own, or in each of the rollout workers,
-    which have a replica each (see learn.replica).
+    which have a replica each (see learn.replicas).
     """
 
     actions: tuple[str, ...]
@@ -46,7 +49,7 @@ class Capabilities:
     state: bool = False
     tasks: bool = False
     memory: Literal["refused", "needed"] = "refused"
-    learns_on: Literal["learner", "workers"] = "learner"
+    learns_on: LearnsOn = "learner"
 
     @property
     def learns(self) -> bool:
@@ -59,7 +62,8 @@ class Algorithm(Protocol):
     """The settings of an algorithm, and how its parts are made from them.
 
     A class of a user's own is as good as one of marlflow's: the configuration's `_target_` names it. One that learns
-    best derives from LearningAlgorithm, which has all of this but actor, learner and plan.
+    best derives from LearningAlgorithm, which has all of this but `plan`, and makes the learner and the actor from a
+    network and losses.
     """
 
     name: ClassVar[str]
@@ -104,7 +108,10 @@ class Algorithm(Protocol):
 
 
 class LearningAlgorithm:
-    """What algorithms that learn have in common; a frozen dataclass derives from it.
+    """Base of algorithms that learn: a frozen dataclass derives from it and gives `network`, `losses` and `plan`.
+
+    The learner is made of these with the fields `learning_rate`, `max_grad_norm` and `optimiser`, of which only the
+    first is required. An algorithm with a replay also gives `replay`.
 
     Which numbers its fields may have, experiment.ranges says by their names. A field of whole numbers whose name is not
     there has to be at least 1, those `from_0` at least 0.
@@ -112,6 +119,13 @@ class LearningAlgorithm:
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
+    has_target: ClassVar[bool] = False
+    """Whether the learner keeps a frozen copy of the network for the losses, which SyncTarget renews."""
+
+    learning_rate: Setting
+    max_grad_norm: Setting = float("inf")
+    optimiser: Optimizer = Adam()
+
     stages: ClassVar[Mapping[str, Where]] = {}
     only_for_actors: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
     from_0: ClassVar[frozenset[str]] = frozenset()
@@ -126,6 +140,38 @@ class LearningAlgorithm:
         found = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         found += self._minibatch_problems()
         return [*found, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
+
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
+        """A new torch module with an `actor`, whose parameters are published, and a `critic` if stages ask for values.
+
+        `critic` gives the values [N] of observations [N, ...], after memories [N, ...] if the model is recurrent.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no network(spaces, model, seed)")
+
+    def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
+        """A new loss of all parameters of the network, or several losses, each of a group of parameters."""
+        raise NotImplementedError(f"{type(self).__name__} has no losses(spaces)")
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        """The actor of a new network."""
+        actor: Actor = self.network(spaces, model, seed).actor
+        return actor
+
+    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+        """A new learner of the network by the losses."""
+        return TorchLearner(
+            name,
+            self.network(spaces, model, seed),
+            self.losses(spaces),
+            trains_on=self.capabilities.trains_on,
+            learning_rate=at_start(self.learning_rate),
+            max_grad_norm=at_start(self.max_grad_norm),
+            optimizer=self.optimiser,
+            seed=seed,
+            compute=compute,
+            target=self.has_target,
+            learns_on=self.capabilities.learns_on,
+        )
 
     def replay(self, name: str, seed: int) -> StoredReplay[Any]:
         """There is none."""

@@ -92,6 +92,6 @@ class ApeX(DQN):
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QActor:
         """Epsilon-greedy over the action values, each copy of the environment with an epsilon of its own."""
-        actor = super().actor(spaces, model, seed)
+        actor = self.network(spaces, model, seed).actor
         actor.ladder = self.epsilon_ladder
         return actor

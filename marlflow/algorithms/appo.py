@@ -15,11 +15,11 @@ from torch import Tensor
 
 from marlflow.algorithms.a2c import ActorCriticSettings
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.ppo_gradient import Coefficients
-from marlflow.algorithms.ppo_loss import PPOLoss
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
+from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learn.loss import LossFunction, LossTerms
 from marlflow.learn.protocol import Learner
@@ -57,8 +57,8 @@ class APPO(ActorCriticSettings):
         )
         return Plan("appo", output=reports)
 
-    def loss(self) -> LossFunction:
-        """That of PPO, its ratio to the policy at the start of the batch."""
+    def losses(self, spaces: Spaces) -> LossFunction:
+        """PPO's loss, its ratio to the policy at the start of the batch."""
         clip, value, entropy = map(at_start, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
         return APPOLoss(Coefficients(clip, value, entropy))
 

@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import Setting
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.losses.imitation import behavioural_cloning_loss
 from marlflow.policy.actor_critic import StochasticActor, stochastic_actor
@@ -42,7 +40,7 @@ class BC(LearningAlgorithm):
     minibatch_agent_steps: int = 128
     learning_rate: Setting = 1e-3
     max_grad_norm: Setting = 10.0
-    optimiser: Optimiser = Adam()
+    optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         """From experience to weights."""
@@ -53,23 +51,13 @@ class BC(LearningAlgorithm):
         )
         return Plan("bc", output=reports)
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> StochasticActor:
-        """Samples from a categorical or Gaussian distribution."""
-        return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Cloner:
+        """An actor alone, whose distribution is categorical or Gaussian."""
+        return Cloner(stochastic_actor(spaces, model, torch.Generator().manual_seed(seed)))
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns an actor."""
-        return TorchLearner(
-            name,
-            Cloner(self.actor(spaces, model, seed)),
-            BCLoss(),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-        )
+    def losses(self, spaces: Spaces) -> BCLoss:
+        """The negative log-likelihood of the recorded actions."""
+        return BCLoss()
 
 
 class BCLoss:

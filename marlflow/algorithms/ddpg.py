@@ -23,13 +23,10 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import Adam, Optimiser
-from marlflow.learn.parts import Part
+from marlflow.learn.groups import LossGroup
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.policy.torso import TorsoConfig
-from marlflow.policy.uniform_first import UniformFirst
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTarget
 
@@ -55,7 +52,7 @@ class DDPG(FromReplay):
     target_every_updates: int = 1
     publish_every_updates: int = 10
     max_grad_norm: Setting = float("inf")
-    optimiser: Optimiser = Adam()
+    optimiser: Optimizer = Adam()
 
     @property
     def window_steps(self) -> int:
@@ -79,32 +76,15 @@ class DDPG(FromReplay):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("ddpg", output=train, also={"store": store}, pace=ratio)
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
-        """A deterministic actor with noise; uniform at first."""
-        return UniformFirst(self._network(spaces, model, seed).actor, spaces.action)
-
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns a critic, and an actor at a rate of its own."""
-        return TorchLearner(
-            name,
-            self._network(spaces, model, seed),
-            self._parts(math.prod(spaces.action_shape)),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-            target=True,
-        )
-
-    def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
+        """A deterministic actor with noise, and one critic."""
         return DeterministicNetwork(spaces, model, 1, at_start(self.exploration_noise), seed)
 
-    def _parts(self, action_size: int) -> Sequence[Part]:
-        critics_loss = DeterministicCriticsLoss(action_size, smoothing=None)
+    def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
+        """The critic's loss, and the actor's with its own learning rate."""
+        critics_loss = DeterministicCriticsLoss(math.prod(spaces.action_shape), smoothing=None)
         actor_rate = at_start(self.actor_learning_rate)
         return (
-            Part("critics", lambda module: module.critics.parameters(), critics_loss),
-            Part("actor", lambda module: module.actor.parameters(), DeterministicActorLoss(), actor_rate),
+            LossGroup("critics", lambda module: module.critics.parameters(), critics_loss),
+            LossGroup("actor", lambda module: module.actor.parameters(), DeterministicActorLoss(), actor_rate),
         )

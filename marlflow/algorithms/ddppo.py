@@ -16,9 +16,7 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import at_start
 from marlflow.flow import Flow, Plan
-from marlflow.learn.learner import TorchLearner
 from marlflow.learn.protocol import Learner
-from marlflow.learn.replica import ReplicatedLearner
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Advantages, DropStale, Learn, Normalize, Publish, Shards
 
@@ -29,7 +27,6 @@ class DDPPO(PPO):
 
     name: ClassVar[str] = "ddppo"
     capabilities: ClassVar[Capabilities] = replace(PPO.capabilities, learns_on="workers")
-    learner_kind: ClassVar[type[TorchLearner]] = ReplicatedLearner
 
     @property
     def sees_all_rows(self) -> bool:

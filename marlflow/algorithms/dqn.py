@@ -19,12 +19,11 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import Linear, Schedule, Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.loss import LossFunction
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.policy.distributional import DistributionalQNetwork
-from marlflow.policy.q import QActor, QNetwork
+from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay
@@ -41,6 +40,7 @@ class DQN(LearningAlgorithm):
 
     name: ClassVar[str] = "dqn"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "off-policy", Transitions, replay=True)
+    has_target: ClassVar[bool] = True
 
     batch_agent_steps: int = 64
     train_every_agent_steps: int = 8
@@ -64,7 +64,7 @@ class DQN(LearningAlgorithm):
     epsilon: Setting = Linear(1.0, 0.05, 10_000)
     huber_delta: Setting = 1.0
     max_grad_norm: Setting = 10.0
-    optimiser: Optimiser = Adam()
+    optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         """From experience to weights."""
@@ -100,24 +100,15 @@ class DQN(LearningAlgorithm):
             found.append(f"{self.name} needs value_min below value_max, not {self.value_min} and {self.value_max}")
         return found
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QActor:
-        """Epsilon-greedy over the action values."""
-        return self._network(spaces, model, seed).actor
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:
+        """Action values, or their distributions; its actor is epsilon-greedy."""
+        if self.atoms == 1:
+            return QNetwork(spaces, model, dueling=self.dueling, seed=seed)
+        return DistributionalQNetwork(spaces, model, self.dueling, self.atoms, self.value_min, self.value_max, seed)
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns action values."""
-        return TorchLearner(
-            name,
-            self._network(spaces, model, seed),
-            DQNLoss(self.double, at_start(self.huber_delta)) if self.atoms == 1 else C51Loss(self.double),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-            target=True,
-        )
+    def losses(self, spaces: Spaces) -> LossFunction:
+        """The temporal-difference error of action values or of their distributions."""
+        return DQNLoss(self.double, at_start(self.huber_delta)) if self.atoms == 1 else C51Loss(self.double)
 
     def replay(self, name: str, seed: int) -> ReplayBuffer:
         """Remembers the newest rows; one shard its share of them."""
@@ -129,8 +120,3 @@ class DQN(LearningAlgorithm):
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
         """Every field that is a schedule; epsilon in any case, which an actor of its own does not know."""
         return {"epsilon": at_start(self.epsilon), **super().schedules(agent_steps)}
-
-    def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:
-        if self.atoms == 1:
-            return QNetwork(spaces, model, dueling=self.dueling, seed=seed)
-        return DistributionalQNetwork(spaces, model, self.dueling, self.atoms, self.value_min, self.value_max, seed)

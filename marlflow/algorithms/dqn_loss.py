@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.dqn_gradient import Rows, q_learning_gradient
+from marlflow.learn.closed_form.q_learning import TransitionRows, q_learning_gradient
 from marlflow.learn.loss import LossTerms
 from marlflow.losses.q_learning import double_q_learning_target, huber_loss, q_learning_target, td_error
 from marlflow.policy.q import QNetwork, QPass
@@ -44,7 +44,7 @@ class DQNLoss:
             ahead, next_obs, mask = QPass(module, minibatch["obs"]), minibatch["next_obs"], minibatch.get("next_mask")
             q_t_value = target_module(next_obs)
             q_t_selector = module(next_obs) if self.double else q_t_value
-            rows = Rows(
+            rows = TransitionRows(
                 action=minibatch["action"].numpy(),
                 r_t=minibatch["reward"].numpy(),
                 discount_t=minibatch["discount"].numpy(),

@@ -11,15 +11,18 @@ from marlflow.algorithms.algorithm import LearningAlgorithm, describe_space
 from marlflow.base.spaces import Spaces
 from marlflow.policy.box import box_problem
 from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.uniform_first import UniformFirst
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.sampling import Uniform
 
 
 class FromReplay(LearningAlgorithm):
-    """A LearningAlgorithm with a replay of uniform draws, which explores uniformly until learning starts.
+    """A LearningAlgorithm with a target network and a replay of uniform draws; it acts uniformly until it learns.
 
-    Its actor is in a UniformFirst. A frozen dataclass derives from it, and has these fields.
+    A frozen dataclass derives from it and has these fields; it gives `network()`, `losses()` and `plan()`.
     """
+
+    has_target: ClassVar[bool] = True
 
     only_for_actors: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
 
@@ -43,6 +46,10 @@ class FromReplay(LearningAlgorithm):
     def window_steps(self) -> int:
         """How many decisions of real reward there are before the bootstrap."""
         return 1
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
+        """The network's actor; uniform actions until learning starts."""
+        return UniformFirst(self.network(spaces, model, seed).actor, spaces.action)
 
     def replay(self, name: str, seed: int) -> ReplayBuffer:
         """Remembers the newest rows."""

@@ -27,11 +27,9 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learn.adaptation import TaskBatch
-from marlflow.learn.compute import Compute
 from marlflow.learn.inner_step import InnerStep, Order
-from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss
 from marlflow.policy.adapted import AdaptedActor, FlatNetwork
@@ -60,7 +58,7 @@ class MAML(LearningAlgorithm):
     gae_lambda: Setting = 0.97
     clip_range: Setting = 0.2
     max_grad_norm: Setting = 0.5
-    optimiser: Optimiser = Adam(eps=1e-5)
+    optimiser: Optimizer = Adam(eps=1e-5)
     max_staleness: int = 0
 
     @property
@@ -86,19 +84,13 @@ class MAML(LearningAlgorithm):
             _network(spaces, model, seed), self.inner_steps, InnerStep(self.inner_learning_rate, "first")
         )
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns an actor, to adapt from; critics are fitted to each task anew."""
-        return TorchLearner(
-            name,
-            MetaActor(_network(spaces, model, seed)),
-            MetaLoss(InnerStep(self.inner_learning_rate, self.order), at_start(self.clip_range)),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-        )
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> MetaActor:
+        """The actor that every task adapts from; critics are fitted to each task's rows."""
+        return MetaActor(_network(spaces, model, seed))
+
+    def losses(self, spaces: Spaces) -> MetaLoss:
+        """The loss of adapted policies, differentiated through their inner steps."""
+        return MetaLoss(InnerStep(self.inner_learning_rate, self.order), at_start(self.clip_range))
 
 
 def _network(spaces: Spaces, model: TorsoConfig, seed: int) -> CategoricalActor:

@@ -19,14 +19,12 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.losses.imitation import exponential_imitation_loss, moving_average
 from marlflow.losses.ppo import value_loss
-from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
+from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Advantages, Concat, Learn, Publish
@@ -52,7 +50,7 @@ class MARWIL(LearningAlgorithm):
     scale_start: float = 1.0
     scale_rate: float = 0.1
     max_grad_norm: Setting = 10.0
-    optimiser: Optimiser = Adam()
+    optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         """From experience to weights. With lambda 1 the value target is the return, bootstrapped at a segment's end."""
@@ -64,29 +62,14 @@ class MARWIL(LearningAlgorithm):
         )
         return Plan("marwil", output=reports)
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> StochasticActor:
-        """Samples from a categorical or Gaussian distribution."""
-        return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Imitator:
+        """An actor, a critic, and the scale of advantages."""
+        return Imitator(spaces, model, self.scale_start, self.scale_rate, seed)
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns an actor and a critic."""
-        return TorchLearner(
-            name,
-            Imitator(spaces, model, self.scale_start, self.scale_rate, seed),
-            MARWILLoss(
-                {
-                    "beta": at_start(self.beta),
-                    "max_weight": at_start(self.max_weight),
-                    "value_coefficient": at_start(self.value_coefficient),
-                }
-            ),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-        )
+    def losses(self, spaces: Spaces) -> MARWILLoss:
+        """The weighted likelihood of the recorded actions, and the critic's error."""
+        names = ("beta", "max_weight", "value_coefficient")
+        return MARWILLoss({name: at_start(getattr(self, name)) for name in names})
 
 
 class Imitator(ActorCritic):

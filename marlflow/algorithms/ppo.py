@@ -10,21 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
-from marlflow.algorithms.ppo_gradient import Coefficients
-from marlflow.algorithms.ppo_loss import PPOLoss
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
-from marlflow.policy.actor_critic import ActorCritic, StochasticActor, stochastic_actor
+from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
@@ -36,7 +31,6 @@ class PPO(LearningAlgorithm):
 
     name: ClassVar[str] = "ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
-    learner_kind: ClassVar[type[TorchLearner]] = TorchLearner
 
     batch_agent_steps: int = 4_000
     epochs: int = 10
@@ -49,7 +43,7 @@ class PPO(LearningAlgorithm):
     value_coefficient: Setting = 0.5
     entropy_coefficient: Setting = 0.01
     max_grad_norm: Setting = 0.5
-    optimiser: Optimiser = Adam(eps=1e-5)
+    optimiser: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalise_returns: bool = False
     max_staleness: int = 0
@@ -66,26 +60,11 @@ class PPO(LearningAlgorithm):
         )
         return Plan("ppo", output=reports, waits_for_rounds=True)
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> StochasticActor:
-        """Samples from a categorical or Gaussian distribution."""
-        return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
+        """An actor, whose distribution is categorical or Gaussian, and a critic."""
+        return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns)
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns an actor and a critic."""
-        coefficients = Coefficients(
-            at_start(self.clip_range),
-            at_start(self.value_coefficient),
-            at_start(self.entropy_coefficient),
-            self.value_clip_range,
-        )
-        return self.learner_kind(
-            name,
-            ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns),
-            PPOLoss(coefficients),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-        )
+    def losses(self, spaces: Spaces) -> PPOLoss:
+        """The clipped surrogate loss, the value loss and the entropy bonus."""
+        clip, value, entropy = map(at_start, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
+        return PPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.ppo_gradient import Coefficients, Rows, ppo_gradient
+from marlflow.learn.closed_form.ppo import PPORows, ppo_gradient
 from marlflow.learn.loss import LossTerms
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
 from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """The weights of PPO's terms; `value_clip_range` None leaves values unclipped."""
+
+    clip_range: float = 0.2
+    value: float = 0.5
+    entropy: float = 0.01
+    value_clip_range: float | None = None
 
 
 class PPOLoss:
@@ -67,7 +78,7 @@ class PPOLoss:
         with torch.inference_mode():
             ahead = DensePass(module, minibatch["obs"])
             mask = minibatch.get("action_mask")
-            rows = Rows(
+            rows = PPORows(
                 action=minibatch["action"].numpy(),
                 behaviour_logp_t=minibatch["behaviour_logp"].numpy(),
                 advantage_t=minibatch["advantage"].numpy(),
@@ -75,7 +86,16 @@ class PPOLoss:
                 behaviour_v_tm1=minibatch["value"].numpy(),
                 mask=None if mask is None else mask.numpy(),
             )
-            terms, d_logits, d_value = ppo_gradient(ahead.logits.numpy(), ahead.value.numpy(), rows, self.coefficients)
+            now = self.coefficients
+            terms, d_logits, d_value = ppo_gradient(
+                ahead.logits.numpy(),
+                ahead.value.numpy(),
+                rows,
+                clip_range=now.clip_range,
+                value=now.value,
+                entropy=now.entropy,
+                value_clip_range=now.value_clip_range,
+            )
             ahead.pull(torch.from_numpy(d_logits), torch.from_numpy(d_value))
         return LossTerms(None, terms)
 

@@ -17,12 +17,8 @@ from marlflow.base.schedules import Linear, Setting, at_start
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
-from marlflow.policy.q import QActor
-from marlflow.policy.recurrent_actors import RecurrentActor
 from marlflow.policy.recurrent_q import RecurrentQNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
@@ -39,6 +35,7 @@ class R2D2(LearningAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(
         ("Discrete",), "off-policy", SequenceTransitions, replay=True, memory="needed"
     )
+    has_target: ClassVar[bool] = True
 
     sequence_agent_steps: int = 20
     burn_in_agent_steps: int = 10
@@ -60,7 +57,7 @@ class R2D2(LearningAlgorithm):
     publish_every_updates: int = 10
     epsilon: Setting = Linear(1.0, 0.05, 20_000)
     max_grad_norm: Setting = 10.0
-    optimiser: Optimiser = Adam()
+    optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         """From experience to weights."""
@@ -98,24 +95,13 @@ class R2D2(LearningAlgorithm):
         }
         return [f"{self.name} needs {rule}" for rule, holds in rules.items() if not holds]
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActor[QActor]:
-        """Epsilon-greedy over the action values, with a memory."""
-        return RecurrentQNetwork(spaces, model, self.dueling, seed).actor
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentQNetwork:
+        """Action values of sequences; its actor is epsilon-greedy."""
+        return RecurrentQNetwork(spaces, model, self.dueling, seed)
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns action values of sequences."""
-        return TorchLearner(
-            name,
-            RecurrentQNetwork(spaces, model, self.dueling, seed),
-            R2D2Loss(self.burn_in_agent_steps, self.squash_epsilon, self.priority_max_share),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-            target=True,
-        )
+    def losses(self, spaces: Spaces) -> R2D2Loss:
+        """The n-step double Q-learning error of the rows after the burn-in, on a squashed scale."""
+        return R2D2Loss(self.burn_in_agent_steps, self.squash_epsilon, self.priority_max_share)
 
     def replay(self, name: str, seed: int) -> SequenceReplay:
         """Remembers the newest sequences."""

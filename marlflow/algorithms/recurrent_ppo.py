@@ -16,20 +16,16 @@ import torch
 from torch import Tensor
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
-from marlflow.algorithms.ppo_gradient import Coefficients
-from marlflow.algorithms.ppo_loss import PPOLoss
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimiser import Adam, Optimiser
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
-from marlflow.policy.actor_critic import StochasticActor
-from marlflow.policy.recurrent_actors import RecurrentActor, RecurrentActorCritic, recurrent_stochastic_actor
+from marlflow.policy.recurrent_actors import RecurrentActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Advantages, Concat, CutSequences, DropStale, Learn, Normalize, Publish
@@ -54,7 +50,7 @@ class RecurrentPPO(LearningAlgorithm):
     value_coefficient: Setting = 0.5
     entropy_coefficient: Setting = 0.01
     max_grad_norm: Setting = 0.5
-    optimiser: Optimiser = Adam(eps=1e-5)
+    optimiser: Optimizer = Adam(eps=1e-5)
     normalise_returns: bool = False
     max_staleness: int = 0
 
@@ -81,29 +77,14 @@ class RecurrentPPO(LearningAlgorithm):
             )
         return found
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActor[StochasticActor]:
-        """Samples from a categorical or Gaussian distribution."""
-        return recurrent_stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:
+        """An actor and a critic that share one memory."""
+        return RecurrentActorCritic(spaces, model, seed, self.normalise_returns)
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns an actor and a critic, with one memory for both."""
-        coefficients = Coefficients(
-            at_start(self.clip_range),
-            at_start(self.value_coefficient),
-            at_start(self.entropy_coefficient),
-            self.value_clip_range,
-        )
-        return TorchLearner(
-            name,
-            RecurrentActorCritic(spaces, model, seed, self.normalise_returns),
-            RecurrentPPOLoss(coefficients),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-        )
+    def losses(self, spaces: Spaces) -> RecurrentPPOLoss:
+        """PPO's loss, over the rows of sequences."""
+        clip, value, entropy = map(at_start, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
+        return RecurrentPPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))
 
 
 class RecurrentPPOLoss:

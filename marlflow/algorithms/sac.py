@@ -23,13 +23,10 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import Adam, Optimiser
-from marlflow.learn.parts import Part
+from marlflow.learn.groups import LossGroup
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.policy.torso import TorsoConfig
-from marlflow.policy.uniform_first import UniformFirst
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTarget
 
@@ -56,7 +53,7 @@ class SAC(FromReplay):
     target_every_updates: int = 1
     publish_every_updates: int = 10
     max_grad_norm: Setting = float("inf")
-    optimiser: Optimiser = Adam()
+    optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         """From experience to weights."""
@@ -75,31 +72,14 @@ class SAC(FromReplay):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("sac", output=train, also={"store": store}, pace=ratio)
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
-        """A squashed Gaussian, or a softmax over the legal actions; uniform at first."""
-        return UniformFirst(self._network(spaces, model, seed).actor, spaces.action)
-
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns critics, actor and temperature, in this order."""
-        return TorchLearner(
-            name,
-            self._network(spaces, model, seed),
-            self._parts(spaces),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-            target=True,
-        )
-
-    def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> BoxNetwork | DiscreteNetwork:
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> BoxNetwork | DiscreteNetwork:
+        """An actor, a squashed Gaussian or a softmax over the legal actions; two critics; and a temperature."""
         if isinstance(spaces.action, gym.Box):
             return BoxNetwork(spaces, spaces.action, model, self.initial_temperature, seed)
         return DiscreteNetwork(spaces, model, self.initial_temperature, seed)
 
-    def _parts(self, spaces: Spaces) -> Sequence[Part]:
+    def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
+        """The losses of critics, actor and temperature, in this order."""
         worth = Temperature(None if self.temperature is None else at_start(self.temperature))
         critics_loss: BoxCriticsLoss | DiscreteCriticsLoss
         actor_loss: BoxActorLoss | DiscreteActorLoss
@@ -110,8 +90,10 @@ class SAC(FromReplay):
         else:
             critics_loss = DiscreteCriticsLoss(worth)
             actor_loss = DiscreteActorLoss(worth, self.target_entropy, self.target_entropy_share)
-        critics = Part("critics", lambda module: module.critics.parameters(), critics_loss)
-        actor = Part("actor", lambda module: module.actor.parameters(), actor_loss)
+        groups = (
+            LossGroup("critics", lambda module: module.critics.parameters(), critics_loss),
+            LossGroup("actor", lambda module: module.actor.parameters(), actor_loss),
+        )
         if worth.fixed is not None:
-            return critics, actor
-        return critics, actor, Part("temperature", lambda module: [module.log_temperature], TemperatureLoss(actor_loss))
+            return groups
+        return *groups, LossGroup("temperature", lambda module: [module.log_temperature], TemperatureLoss(actor_loss))

@@ -24,13 +24,10 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import Adam, Optimiser
-from marlflow.learn.parts import Part
+from marlflow.learn.groups import LossGroup
+from marlflow.learn.optimizer import Adam, Optimizer
 from marlflow.learn.protocol import Learner
 from marlflow.policy.torso import TorsoConfig
-from marlflow.policy.uniform_first import UniformFirst
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTarget
 
@@ -57,7 +54,7 @@ class TD3(FromReplay):
     actor_every_updates: int = 2
     publish_every_updates: int = 10
     max_grad_norm: Setting = float("inf")
-    optimiser: Optimiser = Adam()
+    optimiser: Optimizer = Adam()
 
     @property
     def window_steps(self) -> int:
@@ -81,32 +78,16 @@ class TD3(FromReplay):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("td3", output=train, also={"store": store}, pace=ratio)
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
-        """A deterministic actor with noise; uniform at first."""
-        return UniformFirst(self._network(spaces, model, seed).actor, spaces.action)
-
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Learns critics, and less often the actor."""
-        return TorchLearner(
-            name,
-            self._network(spaces, model, seed),
-            self._parts(math.prod(spaces.action_shape)),
-            trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
-            optimiser=self.optimiser,
-            seed=seed,
-            compute=compute,
-            target=True,
-        )
-
-    def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
+        """A deterministic actor with noise, and two critics."""
         return DeterministicNetwork(spaces, model, 2, at_start(self.exploration_noise), seed)
 
-    def _parts(self, action_size: int) -> Sequence[Part]:
+    def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
+        """The loss of both critics, and on fewer minibatches the actor's."""
         smoothing = Smoothing(at_start(self.target_noise), at_start(self.target_noise_clip))
-        critics_loss, actor_loss = DeterministicCriticsLoss(action_size, smoothing), DeterministicActorLoss()
+        critics_loss = DeterministicCriticsLoss(math.prod(spaces.action_shape), smoothing)
+        actor_loss, every = DeterministicActorLoss(), self.actor_every_updates
         return (
-            Part("critics", lambda module: module.critics.parameters(), critics_loss),
-            Part("actor", lambda module: module.actor.parameters(), actor_loss, every=self.actor_every_updates),
+            LossGroup("critics", lambda module: module.critics.parameters(), critics_loss),
+            LossGroup("actor", lambda module: module.actor.parameters(), actor_loss, every=every),
         )

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marlflow.base.errors import ColumnMissing
+from marlflow.base.train_batch import TrainBatch, for_losses, mean_of
 
 Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(TrainBatch):
     """Whole segments of rows of one policy.
 
     `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behaviour_logp`, `version`, `t_env`
@@ -39,8 +40,20 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many agent steps the batch holds."""
+        """Number of agent steps."""
         return len(self.columns["reward"])
+
+    def columns_for_losses(self) -> dict[str, Array]:
+        """`columns` without those that only say where rows are from; no float64."""
+        return for_losses(self.columns)
+
+    def mean_version(self) -> float:
+        """The mean of the column `version`; NaN if there are no rows."""
+        return mean_of(self.columns["version"])
+
+    def rows_carried(self) -> int:
+        """Number of segments whose first row was begun in the fragment before."""
+        return int(self.segments["carried"].sum())
 
     def __getitem__(self, name: str) -> Array:
         """The column `name`, [N, ...]; a segment's property is repeated for each of its rows.
@@ -93,7 +106,7 @@ class EstimatedBatch(Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class Transitions:
+class Transitions(TrainBatch):
     """What a replay hands out: independent n-step transitions, [B, ...] each.
 
     `reward` is the discounted n-step sum, `discount` what the value of `next_obs` is multiplied by (discount**k for a
@@ -119,5 +132,5 @@ class Transitions:
 
     @property
     def rows(self) -> int:
-        """How many agent steps were drawn."""
+        """Number of agent steps drawn."""
         return len(self.reward)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.base.batch import Array
+from marlflow.base.train_batch import TrainBatch
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceTransitions:
+class SequenceTransitions(TrainBatch):
     """S sequences of one agent's consecutive decisions: up to B rows of burn-in each, then 1 to L rows to train on.
 
     Time is laid out so that the rows trained on begin at step B: burn-in stands right before them, what follows the
@@ -44,10 +45,10 @@ class SequenceTransitions:
 
     @property
     def count(self) -> int:
-        """How many sequences there are, S."""
+        """Number of sequences, S."""
         return len(self.row_id)
 
     @property
     def rows(self) -> int:
-        """How many agent steps were drawn to be trained on."""
+        """Number of agent steps drawn to be trained on."""
         return len(self.version)

@@ -13,10 +13,11 @@ from typing import ClassVar
 import numpy as np
 
 from marlflow.base.batch import Array, EstimatedBatch
+from marlflow.base.train_batch import TrainBatch, for_losses
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
+class Sequences(TrainBatch):
     """S sequences of up to T rows each, with their estimates.
 
     `columns` are those of an EstimatedBatch, [S, T, ...] each, zero behind a sequence's last row; `present` (bool
@@ -40,28 +41,36 @@ class Sequences:
 
     @property
     def count(self) -> int:
-        """How many sequences there are, S."""
+        """Number of sequences, S."""
         return len(self.present)
 
     @property
     def rows(self) -> int:
-        """How many agent steps there are."""
+        """Number of agent steps."""
         return int(np.count_nonzero(self.present))
 
     @property
     def version(self) -> Array:
-        """That of each row, [rows]."""
+        """The version of each row, [rows]."""
         version: Array = self.columns["version"][self.present]
         return version
 
     @property
     def weight(self) -> Array:
-        """What each row counts, float32 [S, T], so that a mean over rows is one over sequences, of weighted sums.
+        """The weight of each row, float32 [S, T]: a mean over sequences of weighted sums is then a mean over rows.
 
         It is the number of sequences for each row, the same for all: of the whole, not of a minibatch of it. So a loss
         of a few sequences is a mean over them, and those of several shares add up, however long their sequences are.
         """
         return self.present * np.float32(self.count / max(1, self.rows))
+
+    def columns_for_losses(self) -> dict[str, Array]:
+        """`columns`, `present`, `memory` and `weight`; no float64."""
+        return for_losses({**self.columns, "present": self.present, "memory": self.memory, "weight": self.weight})
+
+    def rows_carried(self) -> int:
+        """Number of sequences whose first row was begun in the fragment before."""
+        return int(self.carried.sum())
 
 
 def cut_sequences(batch: EstimatedBatch, length: int) -> Sequences:

@@ -21,7 +21,7 @@ import torch
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent, meant, nearest
-from marlflow.learn.optimiser import TorchOptimiser
+from marlflow.learn.optimizer import TorchOptimizer
 
 TARGET: Final = "_target_"
 _UNSET = "???"
@@ -86,7 +86,7 @@ def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
     settings = {key: value for key, value in values.items() if key != TARGET}
     if isinstance(make, type) and issubclass(make, torch.optim.Optimizer):
         # The parameters and the learning rate, which it also takes, are the learner's to give.
-        return construct(TorchOptimiser, {"make": make, "settings": settings}, path, problems)
+        return construct(TorchOptimizer, {"make": make, "settings": settings}, path, problems)
     return construct(make, settings, path, problems)
 
 

@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from marlflow.base.spaces import Spaces
 from marlflow.experiment.experiment import Experiment
-from marlflow.learn.optimiser import Adam
+from marlflow.learn.optimizer import Adam
 from marlflow.runtime.resources import asked_by
 from marlflow.runtime.spec import PolicySpec, RunSpec
 
@@ -74,9 +74,10 @@ def available_memory() -> int:
 
 
 def parameters_of(build: Callable[[], Any]) -> int | None:
-    """How many parameters there are in the networks that `build` makes; nothing is allocated, nothing initialized.
+    """The number of parameters of the network that `build` returns; nothing is allocated, nothing initialized.
 
-    None if they cannot be built without memory, as some of a user's own. Raises what `build` raises as ConfigInvalid.
+    If that is no torch module (an actor around another one), all parameters that were made are counted. None if they
+    cannot be built without memory, as some of a user's own. Raises what `build` raises as ConfigInvalid.
     """
     counted: dict[int, nn.Parameter] = {}
 
@@ -86,13 +87,14 @@ def parameters_of(build: Callable[[], Any]) -> int | None:
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
-            build()
+            made = build()
     except (RuntimeError, TypeError, NotImplementedError) as error:
         # Torch says so of sizes whose product has no 64 bits, and of numbers read from a tensor without memory.
         return _UNCOUNTABLE if "overflow" in str(error) else None
     finally:
         hook.remove()
-    return sum(parameter.numel() for parameter in counted.values())
+    own = made.parameters() if isinstance(made, nn.Module) else counted.values()
+    return sum(parameter.numel() for parameter in own)
 
 
 def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]]) -> Iterator[Need]:

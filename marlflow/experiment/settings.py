@@ -13,7 +13,7 @@ from marlflow.base.schedules import Cosine, Linear, Schedule, Step
 from marlflow.experiment.construct import LEFT, fit, hints_of
 from marlflow.experiment.experiment import Env, Experiment, Stop
 from marlflow.experiment.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
-from marlflow.learn.optimiser import TorchOptimiser
+from marlflow.learn.optimizer import TorchOptimizer
 
 _OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
 """Fields whose contents are checked where they are used."""
@@ -143,7 +143,7 @@ def _torch_problems(settings: Any, path: str) -> Iterator[str]:
 
 _BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[str]]] = {
     (Stop, "policies"): _goal_problems,
-    (TorchOptimiser, "settings"): _torch_problems,
+    (TorchOptimizer, "settings"): _torch_problems,
 }
 """Fields whose items have names of their own."""
 

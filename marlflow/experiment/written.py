@@ -20,7 +20,7 @@ from marlflow import __version__
 from marlflow.env.make import Wrapper
 from marlflow.experiment import experiment as sections
 from marlflow.experiment.experiment import Env, Experiment, Stop
-from marlflow.learn.optimiser import TorchOptimiser
+from marlflow.learn.optimizer import TorchOptimizer
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime import spec
 
@@ -89,7 +89,7 @@ def _object(value: Any) -> dict[str, Any]:
         return {**_fields(value), "policies": {name: {"return_mean": goal} for name, goal in value.policies.items()}}
     if isinstance(value, Wrapper):
         return {_TARGET: value.name, **plain(value.arguments)}
-    if isinstance(value, TorchOptimiser):
+    if isinstance(value, TorchOptimizer):
         return {_TARGET: plain(value.make), **plain(value.settings)}
     is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule)
     return _fields(value) if is_section else {_TARGET: _path(type(value)), **_fields(value)}

@@ -46,7 +46,7 @@ class TaskBatch(Batch):
 
     @property
     def rows(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return len(self.columns["version"])
 
 

@@ -1,8 +1,8 @@
-"""A group of learner processes: the leader says what to do, and all add up their gradients.
+"""Communication in a group of learner processes: trees to and from the leader, and sums over all processes.
 
-No process has torch's one default group: a group is an object here, so that each policy has its own. The leader's port
-is whichever one is free when it opens the group; the others are told its address. What goes between them is trees as in
-`base.kept` and the gradient's vector: gloo carries it, or NCCL if each has a GPU of its own.
+torch's one default group is not used: a group is an object here, so that each policy has its own. The leader's port is
+whichever one is free when it opens the group; the other processes are given its address. Trees (see `base.kept`) and
+vectors are sent by gloo, and gradients by NCCL if each process has a GPU of its own.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MEETING_TIMEOUT_S = 60.0
 """How long the leader and its followers wait for each other at the beginning."""
 ANSWER_TIMEOUT_S = 600.0
 """How long the leader waits for a follower that does not answer. One whose process ended is seen at once."""
-_FOLLOWERS_WAIT = timedelta(days=365)  # as long as the leader is there: nothing is wrong with one that has no work
+_FOLLOWERS_WAIT = timedelta(days=365)  # a leader that is there may have no work for long
 
 
 class Collective:
-    """One process's seat in a group of `world_size`; that of rank 0 leads.
+    """The end that one process has of a group of `world_size`; rank 0 leads.
 
     leader = Collective.open("hunter", "10.0.0.1", world_size=2), leader.meet(device); leader.send(tree)
     follower = Collective("hunter", leader.address, rank=1, world_size=2), follower.meet(device); follower.receive()
 
-    Every method raises ActorLost once a process of the group has ended; the group is then of no more use to any.
+    Every method raises ActorLost once a process of the group has ended; the group can then not be used any more.
     """
 
     def __init__(self, policy: str, address: str, rank: int, world_size: int) -> None:
         self.rank, self.world_size, self.address, self._policy = rank, world_size, address, policy
         self.met = False
-        """Whether all were there once."""
+        """Whether all processes have been there."""
         self._host, _, port = address.rpartition(":")
         self._gloo: Any = None
         self._nccl: Any = None
@@ -59,18 +59,18 @@ class Collective:
 
     @classmethod
     def open(cls, policy: str, host: str, world_size: int) -> Collective:
-        """The leader's; `host` is the address of this machine by which the others reach it."""
+        """Opens a group as its leader; `host` is the address of this machine by which the others reach it."""
         opened = cls(policy, f"{host}:0", 0, world_size)
         opened.address = f"{host}:{opened._store.port}"
         return opened
 
     @property
     def leads(self) -> bool:
-        """Whether this is the leader's."""
+        """Whether this process leads."""
         return self.rank == 0
 
     def meet(self, device: torch.device) -> None:
-        """Waits until all are there, each with the device of its gradients."""
+        """Waits until all processes are there, each with the device of its gradients."""
         wait = timedelta(seconds=MEETING_TIMEOUT_S)
         seats = [f"device/{rank}" for rank in range(self.world_size)]
         with self._all_there():
@@ -83,14 +83,14 @@ class Collective:
         self.met = True
 
     def send(self, tree: Tree) -> None:
-        """Tells all followers; each has to `receive` it."""
+        """Sends a tree to all followers; each has to `receive` it."""
         data = torch.frombuffer(bytearray(to_bytes(tree)), dtype=torch.uint8)
         with self._all_there():
             self._group.broadcast([torch.tensor([len(data)])]).wait()
             self._group.broadcast([data]).wait()
 
     def receive(self) -> Tree:
-        """What the leader sends next, however long it takes."""
+        """The next tree that the leader sends; waits for it without limit."""
         size = torch.zeros(1, dtype=torch.int64)
         with self._all_there():
             self._group.broadcast([size]).wait()
@@ -99,14 +99,14 @@ class Collective:
         return _tree(data)
 
     def report(self, tree: Tree) -> None:
-        """Tells the leader, which has to ask for `reports`."""
+        """Sends a tree to the leader, which has to ask for `reports`."""
         data = torch.frombuffer(bytearray(to_bytes(tree)), dtype=torch.uint8)
         with self._all_there():
             self._group.send([torch.tensor([len(data)])], 0, 0).wait()
             self._group.send([data], 0, 0).wait()
 
     def reports(self) -> list[Tree]:
-        """What each follower reports, by rank."""
+        """The tree that each follower reports, by rank."""
         found, size = [], torch.zeros(1, dtype=torch.int64)
         with self._all_there():
             for rank in range(1, self.world_size):
@@ -117,17 +117,17 @@ class Collective:
         return found
 
     def add_up(self, vector: Tensor) -> None:
-        """Replaces `vector` by the sum of everybody's, the same bits for all; on a GPU without waiting for it."""
+        """Replaces `vector` by the sum over all processes, the same bits for all; on a GPU without waiting for it."""
         with self._all_there():
             (self._nccl or self._group).allreduce([vector]).wait()
 
     def leave(self) -> None:
-        """Closes this process's connections, which the others see if they wait for it; may be called twice."""
+        """Closes this process's connections; others that wait for it get an error. May be called twice."""
         self._gloo = self._nccl = None
 
     @contextmanager
     def staying(self) -> Iterator[None]:
-        """Leaves if what is inside raises: the others must not wait for one that is out of step."""
+        """Leaves if what is inside raises: the others must not wait for a process that is out of step."""
         try:
             yield
         except BaseException:
@@ -145,7 +145,7 @@ class Collective:
         try:
             yield
         except (RuntimeError, OSError) as error:
-            self.leave()  # so that those who wait for this one learn of it too
+            self.leave()  # so that processes that wait for this one get the error too
             raise ActorLost(
                 f"the learners of policy {self._policy!r} work as a group of {self.world_size}, and one of them was "
                 f"lost (seen by the one of rank {self.rank}): {error}"
@@ -182,7 +182,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
 
 
 def _unit(device: torch.device) -> str:
-    """What tells one GPU from any other in the world; empty for a CPU."""
+    """The unique id of a GPU; empty for a CPU."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 

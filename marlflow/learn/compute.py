@@ -1,4 +1,4 @@
-"""What a learner computes on: the device of its parameters and rows, and the precision of its networks."""
+"""The device of a learner's parameters and rows, and the precision of its networks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A torch device, and the precision of forward passes; parameters and optimiser are float32 whichever it is.
+    """A torch device, and the precision of forward passes; parameters and optimizer are float32 in any case.
 
-    With bfloat16 the networks' matrix products are bfloat16, and what a network gives back is float32 again: the
+    With bfloat16 the networks' matrix products are bfloat16, and the outputs of a network are float32 again: the
     arithmetic of losses is not rounded. (Micikevicius et al., 2018, arXiv:1710.03740; bfloat16 needs no loss scale.)
     """
 
@@ -27,7 +27,7 @@ class Compute:
     precision: Precision = "float32"
 
     def autocast(self) -> torch.autocast | None:
-        """The context for forward passes; None where there is nothing to cast."""
+        """The context for forward passes; None for float32."""
         if self.precision == "float32":
             return None
         # Releases of torch before late 2025 cache weights first cast without gradients for passes that want them:
@@ -46,7 +46,7 @@ ON_CPU = Compute()
 
 
 def tensors_on(device: torch.device) -> Callable[[Array], Tensor]:
-    """What makes an array a tensor on `device`; on a CPU it shares the array's memory where it may.
+    """A function from an array to a tensor on `device`; on a CPU the tensor shares the array's memory where it may.
 
     To a GPU it goes through page-locked memory, so that the call returns before it has arrived.
     """

@@ -1,6 +1,6 @@
 """A module's parameters and gradients as views into one vector each.
 
-So clearing gradients, clipping them, the optimiser's step, soft targets and publishing are one operation each, however
+Clearing gradients, clipping, the optimizer's step, soft targets and publishing are then one operation each, however
 many layers the module has. The acting parameters come first: what is published is a prefix of the vector.
 """
 
@@ -18,12 +18,12 @@ from marlflow.policy.tensors import in_flat_order
 
 
 class FlatParameters:
-    """Moves all parameters of `module` into `vector`, float32 [P], those of `acting` first; their gradients likewise.
+    """Moves all parameters of `module` into `vector`, float32 [P], the ones of `acting` first; gradients likewise.
 
     `groups` of parameters, each learned by a loss of its own, come next to each other in their order. Parameters that
-    do not learn (`requires_grad` False: running statistics) stand at the two ends, so that no optimiser sees them.
+    do not learn (`requires_grad` False: running statistics) stand at the two ends, so that no optimizer sees them.
     The module keeps its Parameter objects. Autograd adds into an existing `.grad` in place, so `gradient` is complete
-    after a backward pass; it is for the caller to clear it before. Raises TypeError for parameters not of float32.
+    after a backward pass; the caller has to clear it before. Raises TypeError for parameters not of float32.
     """
 
     __slots__ = ("_learning", "_span", "gradient", "parameters", "published", "vector")
@@ -33,7 +33,7 @@ class FlatParameters:
         others = [parameter for group in groups for parameter in group] + list(module.parameters())
         rest = [parameter for parameter in others if parameter.requires_grad]
         rest += [parameter for parameter in others if not parameter.requires_grad]
-        # A dict keeps the order and drops those of `module` that are also of `acting`.
+        # A dict keeps the order and drops the parameters of `module` that are also of `acting`.
         self.parameters = list(dict.fromkeys([*actors, *rest]))
         wrong = {parameter.dtype for parameter in self.parameters} - {torch.float32}
         if wrong:
@@ -52,7 +52,7 @@ class FlatParameters:
         self._learning = slice(learning[0].start, learning[-1].stop) if learning else slice(0, 0)
 
     def span(self, parameters: Iterable[nn.Parameter]) -> slice:
-        """Where these parameters stand in the vector; raises ValueError unless they are neighbours that all learn."""
+        """The span of these parameters in the vector; raises ValueError unless they are adjacent and all learn."""
         spans = sorted((self._span[parameter] for parameter in set(parameters)), key=lambda span: span.start)
         whole = slice(spans[0].start, spans[-1].stop)
         if sum(span.stop - span.start for span in spans) != whole.stop - whole.start:
@@ -72,7 +72,7 @@ class FlatParameters:
         self.vector.copy_(vector)
 
     def approach(self, vector: Tensor, tau: float) -> None:
-        """Moves what learns by the share `tau` of the way to `vector` [P] (Lillicrap et al., 2016), all else wholly."""
+        """Moves what learns by `tau` of the way to `vector` [P] (Lillicrap et al., 2016); the rest wholly."""
         if tau == 1.0:
             self.vector.copy_(vector)
             return

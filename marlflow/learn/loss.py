@@ -1,4 +1,4 @@
-"""What a learner asks of an algorithm's loss."""
+"""The interface of an algorithm's loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Terms: TypeAlias = Mapping[str, Tensor] | Mapping[str, float]
 
 
 class LossTerms(NamedTuple):
-    """What a loss found for one minibatch of N rows.
+    """The result of a loss for one minibatch of N rows.
 
     `total` is the scalar to descend, or None if the loss has written the gradient of every parameter itself; `terms`
     are scalars to report, detached or already numbers; `priorities` [N], detached, go back to a replay that asked.
@@ -25,8 +25,9 @@ class LossTerms(NamedTuple):
 class LossFunction(Protocol):
     """The loss of an algorithm: `loss(module, target_module, minibatch).total.backward()`.
 
-    One that knows its gradient in closed form writes it into each parameter's `.grad` and returns no total. It and its
-    terms are means over the rows: several learners may each have some rows of a minibatch.
+    A loss that knows its gradient in closed form writes it into each parameter's `.grad` and returns no total. The loss
+    and its terms are means over the rows: several learners may each have some rows of a minibatch. With an attribute
+    `noise_per_row` it is given a column `noise` of so many standard normal numbers for each row.
     """
 
     def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
@@ -34,5 +35,5 @@ class LossFunction(Protocol):
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes the scheduled coefficients that this loss knows; the others are not its concern."""
+        """Takes the scheduled coefficients that this loss knows, and ignores the others."""
         ...

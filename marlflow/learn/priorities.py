@@ -1,4 +1,4 @@
-"""Priorities of rows before anybody learned from them (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3)."""
+"""Priorities of rows before the first update from them (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marlflow.learn.chunks import value_chunks
 
 @runtime_checkable
 class PrioritisingLoss(Protocol):
-    """A loss that can say how much each row is worth learning from without learning from it."""
+    """A loss that can give the priority of each row without learning from it."""
 
     def priorities(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
         """At least 0, [N], of the columns of Transitions."""
@@ -23,7 +23,7 @@ class PrioritisingLoss(Protocol):
 
 
 def transitions_of(batch: Batch) -> Transitions:
-    """Every row's own n-step transition, as a replay would give it; rows are numbered from 0."""
+    """The n-step transition of every row, as a replay would give it; rows are numbered from 0."""
     columns = batch.columns
     return Transitions(
         obs=columns["obs"],
@@ -40,7 +40,7 @@ def transitions_of(batch: Batch) -> Transitions:
 
 
 def _after_windows(batch: Batch, name: str, bootstrap: str) -> Array:
-    """What is seen after each row's window: a later row's, or its segment's bootstrap."""
+    """The observation or mask after each row's window: a later row's, or its segment's bootstrap."""
     after = np.arange(batch.rows) + batch.columns["window_steps"]
     segment = np.repeat(np.arange(len(batch.segments["length"])), batch.segments["length"])
     ended = np.flatnonzero(after > batch.ends()[segment])
@@ -52,7 +52,7 @@ def _after_windows(batch: Batch, name: str, bootstrap: str) -> Array:
 def chunked_priorities(
     loss: Any, module: Any, columns: Mapping[str, Array], tensor: Callable[[Array], Tensor]
 ) -> Array:
-    """What `loss` finds of `columns`, [N, ...] each, float32 [N]; a row's is the same whichever others it comes with.
+    """The priorities of `columns`, [N, ...] each, float32 [N]; a row's does not depend on the rows beside it.
 
     Raises TypeError for a loss that is no PrioritisingLoss.
     """

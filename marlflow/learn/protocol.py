@@ -1,4 +1,4 @@
-"""What a plan's stages need of a learner."""
+"""What plans ask of a learner, by use: values, priorities, gradients, updates, a target, and published versions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,120 @@ from typing import Protocol
 
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.items import Gradients, Update, Weights
+from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
-from marlflow.learn.reports import Trained
 
 
-class Learner(Protocol):
+class Scheduled(Protocol):
+    """Knows the settings that change while a run goes on."""
+
+    @property
+    def scheduled(self) -> Mapping[str, float]:
+        """The settings that were last scheduled, by name."""
+        ...
+
+
+class ValueFunction(Scheduled, Protocol):
+    """Estimates returns by the parameters of one version."""
+
+    @property
+    def version(self) -> int:
+        """The version of the parameters."""
+        ...
+
+    def values(self, obs: Array, memory: Array | None = None) -> Array:
+        """The critic's values of `obs` [N, ...], after `memory` [N, ...] if it is recurrent, float32 [N]."""
+        ...
+
+
+class PriorityFunction(Protocol):
+    """Says how much each row is worth learning from."""
+
+    def priorities(self, rows: Transitions) -> Array:
+        """The priority of each of `rows` by the loss, with the network as its own target, float32 [N]."""
+        ...
+
+
+class GradientFunction(Protocol):
+    """Finds gradients, for a learner elsewhere to apply."""
+
+    @property
+    def trains_on(self) -> type:
+        """The type of item that the loss is for."""
+        ...
+
+    def gradients(self, batch: TrainBatch) -> Gradients:
+        """The gradient of the loss over all rows."""
+        ...
+
+
+class Updates(Protocol):
+    """Changes its parameters by what it is given."""
+
+    stale_rows_dropped: int
+    """Rows dropped as too old since the last update, which reports them."""
+
+    @property
+    def trains_on(self) -> type:
+        """The type of item that the loss is for."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """Number of optimizer steps so far."""
+        ...
+
+    def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
+        """Learns from each row of `batch` once per epoch."""
+        ...
+
+    def apply(self, gradients: Gradients) -> Update:
+        """One optimizer step by gradients that were found elsewhere."""
+        ...
+
+
+class HasTarget(Scheduled, Protocol):
+    """Has a target network that follows its parameters."""
+
+    @property
+    def updates(self) -> int:
+        """Number of optimizer steps so far."""
+        ...
+
+    @property
+    def updates_when_synced(self) -> int:
+        """Number of optimizer steps when the target was last renewed."""
+        ...
+
+    def sync_target(self, tau: float = 1.0) -> None:
+        """Moves the target by the fraction `tau` of the way to the parameters."""
+        ...
+
+
+class Publishes(Protocol):
+    """Hands out the parameters that act, in versions."""
+
+    @property
+    def updates(self) -> int:
+        """Number of optimizer steps so far."""
+        ...
+
+    @property
+    def updates_when_published(self) -> int:
+        """Number of optimizer steps when the parameters were last published."""
+        ...
+
+    @property
+    def published(self) -> Weights:
+        """What was last published."""
+        ...
+
+    def publish(self) -> Weights:
+        """The acting parameters under a new version."""
+        ...
+
+
+class Learner(ValueFunction, PriorityFunction, GradientFunction, Updates, HasTarget, Publishes, Protocol):
     """Owns the parameters of a policy. Stages `at` it run at its `place`.
 
     update = learner.update(batch, epochs=10, minibatch_agent_steps=128)
@@ -20,47 +129,7 @@ class Learner(Protocol):
 
     name: str
     place: Place | None
-    trains_on: type
-    """The type of item its loss is for."""
-    version: int
-    updates: int
-    """Optimiser steps so far; and what it was when the learner last published, and last renewed its target."""
-    updates_when_published: int
-    updates_when_synced: int
-    stale_rows_dropped: int
-    """Rows dropped as too old since the last update, which reports them."""
-    published: Weights
-    scheduled: Mapping[str, float]
-    """The settings that were last scheduled, by name."""
-
-    def values(self, obs: Array, memory: Array | None = None) -> Array:
-        """The critic's values of `obs` [N, ...], after `memory` [N, ...] if it is recurrent, float32 [N]."""
-        ...
-
-    def priorities(self, rows: Transitions) -> Array:
-        """What the loss says of each of `rows` with the network as its own target, float32 [N]."""
-        ...
-
-    def update(self, batch: Trained, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
-        """Learns from each row of `batch` once per epoch."""
-        ...
-
-    def gradients(self, batch: Trained) -> Gradients:
-        """The gradient of the loss over all rows, for the learner itself to `apply`."""
-        ...
-
-    def apply(self, gradients: Gradients) -> Update:
-        """One optimiser step by gradients that were found elsewhere."""
-        ...
-
-    def sync_target(self, tau: float = 1.0) -> None:
-        """Moves the target by the share `tau` of the way to the parameters."""
-        ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Takes the present values of what is scheduled, by name."""
-        ...
-
-    def publish(self) -> Weights:
-        """The acting parameters under a new version."""
         ...

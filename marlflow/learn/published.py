@@ -1,26 +1,30 @@
-"""What stands for a learner where stages of its plan run elsewhere."""
+"""A learner as it was last published, for stages of its plan that run elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.batch import Array, Transitions
 from marlflow.base.items import Gradients, Weights, as_it_is
+from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learn.learner import TorchLearner
+from marlflow.learn.protocol import Scheduled
 from marlflow.policy.tensors import as_tensor
 
 
-class Publisher(Protocol):
+class Publisher(Scheduled, Protocol):
     """Knows what a learner published last."""
 
-    published: Weights
-    scheduled: Mapping[str, float]
+    @property
+    def published(self) -> Weights:
+        """What was last published."""
+        ...
 
 
 class PublishedLearner:
-    """A learner as it was last published, all parameters: it values, and cannot learn.
+    """All parameters as they were last published: a ValueFunction, PriorityFunction and GradientFunction; no Updates.
 
     `source` has what was published; `fetch` opens it where that is a reference. `build` makes a learner of the same
     kind, once, when values are first asked for. In a plan built over it, stages run at `place`.
@@ -42,17 +46,17 @@ class PublishedLearner:
 
     @property
     def scheduled(self) -> Mapping[str, float]:
-        """The settings that were last scheduled, as whoever published says."""
+        """The settings that were last scheduled, as the publisher says."""
         return self._source.scheduled
 
     @property
     def acting(self) -> Any:
-        """What acts by what was published; AttributeError where this does not stand on a rollout worker."""
+        """The actor that acts by the published weights; AttributeError for a source that is not on a rollout worker."""
         return self._source.actor  # type: ignore[attr-defined]
 
     @property
     def version(self) -> int:
-        """That of the parameters by which it values."""
+        """The version of the published parameters."""
         return self._source.published.version
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
@@ -60,10 +64,10 @@ class PublishedLearner:
         return self._loaded().values(obs, memory)
 
     def priorities(self, rows: Transitions) -> Array:
-        """What the loss says of each of `rows` by the published parameters, float32 [N]."""
+        """The priority of each of `rows` by the published parameters, float32 [N]."""
         return self._loaded().priorities(rows)
 
-    def gradients(self, batch: Batch | Transitions) -> Gradients:
+    def gradients(self, batch: TrainBatch) -> Gradients:
         """The gradient of the loss by the published parameters."""
         return self._loaded().gradients(batch)
 
@@ -72,7 +76,7 @@ class PublishedLearner:
             self._model = self._build()
         published = self._source.published
         if published.version != self._version:
-            self._model.flat.load(as_tensor(self._fetch(published.flat)))
+            self._model.parameters.flat.load(as_tensor(self._fetch(published.flat)))
             self._version = published.version
         self._model.set_schedule(self._source.scheduled)
         return self._model

@@ -1,4 +1,4 @@
-"""Whether a learner's kept state fits a learner: what each part must look like, and what came instead."""
+"""Checks of a learner's saved state: the expected shape of each entry, and what came instead."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def check_state(policy: str, state: Tree, arrays: Mapping[str, Tensor], counts: 
 
 
 def as_mapping(state: Tree) -> Mapping[str, Any]:
-    """The state, or nothing where it is none."""
+    """The state; an empty mapping if it is no mapping."""
     return state if isinstance(state, Mapping) else {}
 
 
 def publishing(state: Tree, count: int) -> Tree:
-    """`state` with `count` parameters published: with its stages elsewhere, a learner published more of them, or fewer.
+    """`state` with `count` parameters published: a learner whose stages run elsewhere publishes all of them.
 
-    Those that were not published are the learner's own; what is no state is left as it is.
+    Parameters that were not published are taken from the learner's own; what is no state is returned as it is.
     """
     try:
         published = state["published"]

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from marlflow.base.batch import Batch, Transitions
+from marlflow.base.batch import Batch
 from marlflow.base.items import Gradients
 from marlflow.base.joint import JointBatch
-from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.operators import EndOfFlow, OperatorRaised
 from marlflow.learn.gradients import mean_gradients
 
-Rows: TypeAlias = Batch | Transitions | SequenceTransitions | JointBatch | Gradients
+Rows: TypeAlias = TrainBatch | JointBatch | Gradients
 """What is packed when it leaves a place, rows or their gradient, so that the driver passes it on unopened."""
 
 

@@ -1,38 +1,42 @@
-"""Rows, or gradients, that wait on the driver as bytes, so that they can be kept and come back."""
+"""Rows, or gradients, that wait on the driver as bytes, so that a checkpoint has them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
 from dataclasses import fields
 
-from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Gradients
-from marlflow.base.kept import Tree, from_bytes, to_bytes
-from marlflow.learn.adaptation import AdaptedBatch
-
-_KINDS: Mapping[str, type[Batch]] = {kind.__name__: kind for kind in (Batch, EstimatedBatch, AdaptedBatch)}
+from marlflow.base.kept import MALFORMED, Tree, from_bytes, to_bytes
+from marlflow.base.train_batch import TrainBatch
 
 
-def pack_batch(batch: Batch | Gradients) -> bytes:
-    """What a batch or gradients have; raises TypeError for rows of another kind, which no queue holds."""
+def pack_batch(batch: TrainBatch | Gradients) -> bytes:
+    """A batch or gradients as bytes; raises TypeError for anything else, and for a batch that is no tree."""
     if isinstance(batch, Gradients):
-        found: dict[str, Tree] = {field.name: getattr(batch, field.name) for field in fields(batch)}
-        return to_bytes({"kind": Gradients.__name__, **found, "loss": dict(batch.loss)})
-    kind = type(batch).__name__
-    if kind not in _KINDS:
-        raise TypeError(f"what waits is of {', '.join(_KINDS)} or Gradients, not {kind}: they cannot be kept")
-    return to_bytes({"kind": kind, "columns": dict(batch.columns), "segments": dict(batch.segments)})
+        tree: Tree = {field.name: getattr(batch, field.name) for field in fields(batch)} | {"loss": dict(batch.loss)}
+        return to_bytes({"kind": Gradients.__name__, "of": tree})
+    if not isinstance(batch, TrainBatch):
+        raise TypeError(f"expected a TrainBatch or Gradients to wait on the driver, not {type(batch).__name__}")
+    kind = type(batch)
+    return to_bytes({"kind": f"{kind.__module__}.{kind.__qualname__}", "of": batch.to_tree()})
 
 
-def unpack_batch(packed: bytes | memoryview) -> Batch | Gradients:
-    """The batch, or gradients, that `pack_batch` was given; raises CheckpointUnusable if it is none."""
+def unpack_batch(packed: bytes | memoryview) -> TrainBatch | Gradients:
+    """The batch, or gradients, that `pack_batch` was given; raises CheckpointUnusable for anything else."""
     tree = from_bytes(packed)
-    if isinstance(tree, dict) and tree.get("kind") == Gradients.__name__:
-        try:
-            return Gradients(**{name: value for name, value in tree.items() if name != "kind"})
-        except TypeError as error:
-            raise CheckpointUnusable([f"gradients that waited are not whole: {error}"]) from error
-    if not isinstance(tree, dict) or tree.get("kind") not in _KINDS:
-        raise CheckpointUnusable(["rows that waited are not of a batch; the file is of something else"])
-    return _KINDS[tree["kind"]](tree["columns"], tree["segments"])
+    try:
+        kind = Gradients if tree["kind"] == Gradients.__name__ else _batch_class(tree["kind"])
+        return kind(**tree["of"]) if kind is Gradients else kind.from_tree(tree["of"])  # type: ignore[union-attr]
+    except MALFORMED as error:
+        what = tree.get("kind") if isinstance(tree, dict) else None
+        raise CheckpointUnusable([f"rows or gradients that waited ({what!s:.80}) are not whole: {error}"]) from error
+
+
+def _batch_class(name: str) -> type[TrainBatch]:
+    """The class of this name, if its module is imported: what is in a checkpoint has nothing imported."""
+    module, _, kind = name.rpartition(".")
+    found = getattr(sys.modules.get(module), kind, None)
+    if not (isinstance(found, type) and issubclass(found, TrainBatch)):
+        raise LookupError("there is no TrainBatch of this name in the modules of this run")
+    return found

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from marlflow.base.items import Update
+from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Traits
 from marlflow.learn.protocol import Learner
-from marlflow.learn.reports import Trained
 
 
 def loss_input(learner: Any) -> Any:
@@ -25,7 +25,7 @@ class Learn:
     epochs: int = 1
     minibatch: int | None = None
 
-    def __call__(self, batch: Trained, learner: Learner) -> Update:
+    def __call__(self, batch: TrainBatch, learner: Learner) -> Update:
         """The report of the update."""
         return learner.update(batch, self.epochs, self.minibatch)
 

@@ -38,8 +38,8 @@ def make_learner(algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0)
 
 def spread_out(learner: TorchLearner) -> None:
     """Heads begin near zero; with larger parameters each action differs."""
-    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
-    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
+    noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
+    learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
 
 
 def make_plan(algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = DISCRETE) -> Plan:
@@ -58,17 +58,23 @@ def make_plan(algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = D
 
 def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tuple[dict[str, float], Array, Any]:
     """The terms, the gradient by all parameters, and the priorities, of one minibatch as `Learn` would take it."""
-    learner.flat.gradient.zero_()
+    learner.parameters.flat.gradient.zero_()
     minibatch = {name: torch.from_numpy(column) for name, column in columns.items()}
-    total, terms, priorities = learner.parts[0].loss(learner.module, learner.target_module, minibatch)
+    total, terms, priorities = learner.parameters.groups[0].loss(
+        learner.module, learner.parameters.target_module, minibatch
+    )
     if total is not None:
         total.backward()
-    return {name: float(term) for name, term in terms.items()}, learner.flat.gradient.numpy().copy(), priorities
+    return (
+        {name: float(term) for name, term in terms.items()},
+        learner.parameters.flat.gradient.numpy().copy(),
+        priorities,
+    )
 
 
 def gradient_by_differences(learner: TorchLearner, loss: Callable[[], float], step: float = 1e-3) -> Array:
     """The gradient of a plain function of the learner's parameters, by central differences."""
-    vector, found = learner.flat.vector, []
+    vector, found = learner.parameters.flat.vector, []
     for index in range(len(vector)):
         kept = float(vector[index])
         ahead: list[float] = []

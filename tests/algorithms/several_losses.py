@@ -46,21 +46,23 @@ def transitions(spaces: Spaces) -> Transitions:
 
 def apart(learner: TorchLearner) -> TorchLearner:
     """Parameters that differ from the target's, so that it shows which network is asked."""
-    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
-    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.3)
+    noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
+    learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.3)
     return learner
 
 
 def found(learner: TorchLearner, drawn: Transitions, noise: Array) -> dict[str, float]:
-    """The terms of all parts, none of which has learned."""
+    """The terms of all loss groups, none of which has learned."""
     names = ("obs", "action", "reward", "discount", "next_obs", "weight", "action_mask", "next_mask")
     columns = {name: column for name in names if (column := getattr(drawn, name)) is not None}
     minibatch = {name: torch.from_numpy(column) for name, column in {**columns, "noise": noise}.items()}
     terms: dict[str, float] = {}
-    for part in learner.parts:
+    for group in learner.parameters.groups:
         terms |= {
             name: float(term)
-            for name, term in part.find(learner.module, learner.target_module, minibatch).terms.items()
+            for name, term in group.add_gradient(
+                learner.module, learner.parameters.target_module, minibatch
+            ).terms.items()
         }
     return terms
 

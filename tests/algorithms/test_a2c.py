@@ -18,7 +18,7 @@ from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
 from marlflow.learn.gradients import mean_gradients
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import TorchOptimiser
+from marlflow.learn.optimizer import TorchOptimizer
 from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import (
     CONTINUOUS,
@@ -153,12 +153,12 @@ def learner_of(config: A2C) -> TorchLearner:
 
 
 def test_the_mean_gradient_of_microbatches_is_that_of_all_rows_at_once() -> None:
-    config = A2C(optimiser=TorchOptimiser(torch.optim.SGD), learning_rate=0.1)
+    config = A2C(optimiser=TorchOptimizer(torch.optim.SGD), learning_rate=0.1)
     apart, at_once = learner_of(config), learner_of(config)
     batches = [batch_of(rows, seed) for seed, rows in enumerate((7, 20, 3))]
     found = apart.apply(mean_gradients([apart.gradients(batch) for batch in batches]))
     expected = at_once.update(together(*batches))
-    np.testing.assert_allclose(apart.flat.vector.numpy(), at_once.flat.vector.numpy(), atol=1e-6)
+    np.testing.assert_allclose(apart.parameters.flat.vector.numpy(), at_once.parameters.flat.vector.numpy(), atol=1e-6)
     assert (found.rows, found.updates, found.version) == (expected.rows, expected.updates, expected.version)
     assert found.loss == pytest.approx(dict(expected.loss), rel=1e-4)
 

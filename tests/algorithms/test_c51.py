@@ -40,8 +40,11 @@ def expected(probability: Array) -> float:
 
 def naive_divergences(learner: TorchLearner, drawn: Transitions, double: bool) -> list[float]:
     """Of each row, with who chooses the next action among the legal ones."""
-    chosen_by = distributions(learner.module if double else learner.target_module, drawn.next_obs)
-    next_of, now = distributions(learner.target_module, drawn.next_obs), distributions(learner.module, drawn.obs)
+    chosen_by = distributions(learner.module if double else learner.parameters.target_module, drawn.next_obs)
+    next_of, now = (
+        distributions(learner.parameters.target_module, drawn.next_obs),
+        distributions(learner.module, drawn.obs),
+    )
     found = []
     for row in range(drawn.rows):
         legal = [a for a in range(NUM_ACTIONS) if drawn.next_mask is None or drawn.next_mask[row, a]]
@@ -88,7 +91,7 @@ def test_what_it_refuses_and_what_it_builds() -> None:
     actor = config(dueling=True).actor(DISCRETE, MLP((4,)), seed=2)
     actor.load_flat(learner.published.flat)
     np.testing.assert_array_equal(actor.flat(), learner.published.flat)
-    assert isinstance(learner.target_module, DistributionalQNetwork)
+    assert isinstance(learner.parameters.target_module, DistributionalQNetwork)
 
 
 @pytest.mark.parametrize("dueling", [False, True])

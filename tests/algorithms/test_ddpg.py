@@ -40,7 +40,7 @@ def test_what_it_refuses() -> None:
 
 def test_losses_are_those_of_plain_loops() -> None:
     learner, drawn = apart(make_learner(DDPG(), BOX)), transitions(BOX)
-    module, target_module = learner.module, learner.target_module
+    module, target_module = learner.module, learner.parameters.target_module
     next_action = np.tanh(forward(target_module, "actor.torso", "actor.head", drawn.next_obs))
     q_next = naive_q(target_module, drawn.next_obs, next_action, critics=1)[0, :, 0]
     q = naive_q(module, drawn.obs, within(drawn.action), critics=1)[0, :, 0]
@@ -56,11 +56,11 @@ def test_losses_are_those_of_plain_loops() -> None:
 def test_actor_and_critic_have_learning_rates_of_their_own() -> None:
     config = DDPG(learning_rate=0.02, actor_learning_rate=Step([0.001, 0.0], [10]))
     learner = make_learner(config, CONTINUOUS)
-    assert [part.optimiser.learning_rate for part in learner.parts] == [0.02, 0.001]
+    assert [part.optimizer.learning_rate for part in learner.parameters.groups] == [0.02, 0.001]
     learner.set_schedule({"learning_rate": 0.5})
-    assert [part.optimiser.learning_rate for part in learner.parts] == [0.5, 0.001]
+    assert [part.optimizer.learning_rate for part in learner.parameters.groups] == [0.5, 0.001]
     learner.set_schedule(config.schedules(10))
-    assert [part.optimiser.learning_rate for part in learner.parts] == [0.5, 0.0]
+    assert [part.optimizer.learning_rate for part in learner.parameters.groups] == [0.5, 0.0]
     before = learner.module.actor.flat()
     learner.update(transitions(CONTINUOUS))
     np.testing.assert_array_equal(learner.module.actor.flat(), before)

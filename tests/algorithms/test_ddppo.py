@@ -25,7 +25,7 @@ from marlflow.experiment.experiment import (
 from marlflow.experiment.plans import drawn_plan
 from marlflow.experiment.ready import ready
 from marlflow.experiment.train import resume, train
-from marlflow.learn.replica import ReplicatedLearner
+from marlflow.learn.replicas import AllShards
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.resources import asked_by
 from marlflow.runtime.sharding import payloads_by_worker
@@ -136,7 +136,7 @@ def test_what_the_run_says_of_learners_is_not_for_it() -> None:
 def test_it_is_ppo_but_for_where_it_learns() -> None:
     spec = ready(small_run(policies=BESIDE_DQN)).spec.policies["hunters"]
     learner, other = spec.learner(), replace(spec, seed=spec.seed + 1).learner()
-    assert isinstance(learner, ReplicatedLearner)
+    assert isinstance(learner.exchange, AllShards)
     assert not np.array_equal(learner.published.flat, other.published.flat)
     assert spec.algorithm.problems(spec.spaces, SMALL) == []
     assert DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).problems(spec.spaces, SMALL) == [

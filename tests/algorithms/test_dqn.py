@@ -153,9 +153,9 @@ def naive_errors(config: DQN, targets: list[float], module: Any, drawn: Transiti
 
 def naive_targets(config: DQN, learner: TorchLearner, drawn: Transitions) -> list[float]:
     """Who chooses the next action among the legal ones, and what it is worth, row by row."""
-    chooser = learner.module if config.double else learner.target_module
+    chooser = learner.module if config.double else learner.parameters.target_module
     chosen_by = forward(chooser, "actor.torso", "actor.head", drawn.next_obs)
-    worth = forward(learner.target_module, "actor.torso", "actor.head", drawn.next_obs)
+    worth = forward(learner.parameters.target_module, "actor.torso", "actor.head", drawn.next_obs)
     targets = []
     for row in range(drawn.rows):
         target = float(drawn.reward[row])
@@ -169,8 +169,8 @@ def naive_targets(config: DQN, learner: TorchLearner, drawn: Transitions) -> lis
 
 def apart(learner: TorchLearner) -> TorchLearner:
     """Parameters that differ from the target's, so that it shows which network is asked."""
-    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
-    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.7)
+    noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
+    learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.7)
     return learner
 
 
@@ -207,7 +207,7 @@ def test_no_target_uses_an_illegal_action(double: bool) -> None:
         learner = apart(make_learner(config, MASKED))
         with torch.no_grad():
             learner.module.actor.head.bias[2] += bonus
-            learner.target_module.actor.head.bias[2] += bonus
+            learner.parameters.target_module.actor.head.bias[2] += bonus
         terms, gradient, _ = loss_and_gradient(learner, columns_of(drawn))
         found.append((terms["td"], gradient))
     assert found[0][0] == pytest.approx(found[1][0])
@@ -227,13 +227,13 @@ def test_actions_that_were_not_taken_get_no_gradient() -> None:
 def test_the_target_moves_only_when_it_is_renewed() -> None:
     learner = make_learner(DQN(learning_rate=0.01))
     obs = torch.zeros(1, 2)
-    before = learner.target_module(obs).numpy().copy()
+    before = learner.parameters.target_module(obs).numpy().copy()
     for _ in range(3):
         learner.update(transitions(masked=False))
-    np.testing.assert_array_equal(learner.target_module(obs).numpy(), before)
+    np.testing.assert_array_equal(learner.parameters.target_module(obs).numpy(), before)
     learner.sync_target()
-    np.testing.assert_array_equal(learner.target_module(obs).numpy(), learner.module(obs).detach().numpy())
-    assert np.abs(learner.target_module(obs).numpy() - before).max() > 1e-3
+    np.testing.assert_array_equal(learner.parameters.target_module(obs).numpy(), learner.module(obs).detach().numpy())
+    assert np.abs(learner.parameters.target_module(obs).numpy() - before).max() > 1e-3
 
 
 # -- learning -------------------------------------------------------------------------------------------------------

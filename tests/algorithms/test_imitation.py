@@ -98,7 +98,7 @@ def test_marwil_weighs_by_the_advantage_in_units_of_its_moving_size() -> None:
     terms, gradient, _ = loss_and_gradient(learner, rows)
     assert terms["policy"] + 0.5 * terms["value"] == pytest.approx(expected(), rel=1e-5)
     assert terms["scale"] == pytest.approx(np.sqrt(mean_square), rel=1e-6)
-    learns = learner.flat.span(p for p in learner.module.parameters() if p.requires_grad)
+    learns = learner.parameters.flat.span(p for p in learner.module.parameters() if p.requires_grad)
     np.testing.assert_allclose(gradient[learns], gradient_by_differences(learner, expected)[learns], atol=1e-4)
 
 
@@ -117,7 +117,7 @@ def test_what_is_kept_of_marwil_has_the_moving_size_and_goes_on_with_it() -> Non
     assert float(fresh.module.mean_square) == float(kept.module.mean_square)
     for learner in (kept, fresh):
         learner.update(_batch(EstimatedBatch, 1))
-    np.testing.assert_array_equal(fresh.flat.vector.numpy(), kept.flat.vector.numpy())
+    np.testing.assert_array_equal(fresh.parameters.flat.vector.numpy(), kept.parameters.flat.vector.numpy())
 
 
 def test_only_the_actor_is_published() -> None:

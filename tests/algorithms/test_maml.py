@@ -209,10 +209,10 @@ def test_a_learner_adapts_as_its_actors_do() -> None:
         learner.module, None, {n: torch.from_numpy(c) for n, c in tasks.items()}
     )
     assert abs(float(found.terms["kl"])) < 1e-9
-    before = learner.flat.vector.clone()
+    before = learner.parameters.flat.vector.clone()
     batch = TaskBatch({**tasks, "version": np.zeros(TASKS, np.int64)}, {"carried": np.zeros(0, bool)}, 27)
     assert learner.update(batch).updates == 1
-    assert not torch.equal(learner.flat.vector, before)
+    assert not torch.equal(learner.parameters.flat.vector, before)
 
 
 def test_other_actions_are_refused() -> None:

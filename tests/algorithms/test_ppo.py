@@ -126,8 +126,8 @@ def naive_terms(config: PPO, module: Any, columns: dict[str, Array]) -> dict[str
 
 def spread_out(learner: TorchLearner) -> None:
     """Heads begin near zero; larger parameters let every branch of the loss be taken."""
-    noise = np.random.default_rng(3).standard_normal(len(learner.flat.vector)).astype(np.float32)
-    learner.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
+    noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
+    learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
 
 
 @pytest.mark.parametrize("masked", [False, True])

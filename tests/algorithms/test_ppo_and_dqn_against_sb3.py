@@ -106,7 +106,7 @@ def test_ppo(action_space: gymnasium.Space[Any]) -> None:
         learning_rate=LEARNING_RATE, entropy_coefficient=0.02, value_coefficient=VALUE_COEFFICIENT, max_grad_norm=0.4
     )
     learner = config.learner("hunter", Spaces(OBSERVATION, action_space), MODEL, 0, ON_CPU)
-    learner.flat.load(ppo_flat(made))
+    learner.parameters.flat.load(ppo_flat(made))
     before = ppo_flat(made)
     batches = [ppo_rows(action_space, seed) for seed in range(3)]
     for batch in batches:
@@ -119,8 +119,8 @@ def test_ppo(action_space: gymnasium.Space[Any]) -> None:
         made.train()
         update = Learn(epochs=1, minibatch=ROWS)(batch, learner)
         assert update.updates == 1
-        torch.testing.assert_close(learner.flat.vector, ppo_flat(made), rtol=1e-5, atol=1e-5)
-    assert (learner.flat.vector - before).abs().max() > LEARNING_RATE
+        torch.testing.assert_close(learner.parameters.flat.vector, ppo_flat(made), rtol=1e-5, atol=1e-5)
+    assert (learner.parameters.flat.vector - before).abs().max() > LEARNING_RATE
 
 
 def dqn_peer() -> Any:
@@ -159,7 +159,7 @@ def dqn_learner(made: Any) -> TorchLearner:
     config = mf.DQN(learning_rate=LEARNING_RATE, discount=DISCOUNT, n_step=1, double=False, max_grad_norm=0.5)
     model = mf.MLP((16, 16), "relu")
     learner = config.learner("hunter", Spaces(OBSERVATION, DISCRETE), model, 0, ON_CPU)
-    learner.flat.load(parameters(made.q_net))
+    learner.parameters.flat.load(parameters(made.q_net))
     learner.sync_target()
     return learner
 
@@ -179,5 +179,5 @@ def test_dqn() -> None:
         sync(learn(rows))
         if number % 2:
             made.q_net_target.load_state_dict(made.q_net.state_dict())
-        torch.testing.assert_close(learner.flat.vector, parameters(made.q_net), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(learner.parameters.flat.vector, parameters(made.q_net), rtol=1e-5, atol=1e-5)
     assert learner.updates == 4

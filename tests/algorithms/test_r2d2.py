@@ -16,7 +16,6 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow import source
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.reports import columns_for_losses
 from marlflow.policy.actor import RememberingActor, WeightedActor
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.runtime.inline import InlinePlace
@@ -187,10 +186,10 @@ def test_its_loss_and_gradient_equal_plain_loops(masked: bool) -> None:
     learner, drawn = make_learner(CONFIG, MASKED if masked else DISCRETE), _drawn(masked)
     assert set(drawn.trained.sum(1).tolist()) >= {1, 2, 3}
     other = make_learner(CONFIG, seed=7)
-    learner.target_module.load_state_dict(other.module.state_dict())
-    columns: Mapping[str, Array] = columns_for_losses(drawn)
+    learner.parameters.target_module.load_state_dict(other.module.state_dict())
+    columns: Mapping[str, Array] = drawn.columns_for_losses()
     terms, gradient, priorities = loss_and_gradient(learner, columns)
-    before, target = Loops(learner.module), Loops(learner.target_module)
+    before, target = Loops(learner.module), Loops(learner.parameters.target_module)
     memory = [before.renewed(drawn, s) for s in range(drawn.count)]
     targets = [_targets(before, target, drawn, s) for s in range(drawn.count)]
 

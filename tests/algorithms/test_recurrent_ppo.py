@@ -25,7 +25,6 @@ from marlflow.flow import source
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.estimators import advantages
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.reports import columns_for_losses
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import MLP
 from marlflow.rollout import RolloutWorker, Rule
@@ -113,7 +112,7 @@ def test_unrolled_probabilities_are_those_acted_by_and_values_those_estimated_by
     estimated = advantages(batch, learner, 0.99, 0.95)
     cut = cut_sequences(estimated, 4)
     assert cut.count > len(batch.segments["length"])
-    columns = {key: torch.from_numpy(column) for key, column in columns_for_losses(cut).items()}
+    columns = {key: torch.from_numpy(column) for key, column in cut.columns_for_losses().items()}
     with torch.no_grad():
         present = columns["present"]
         outputs, values = learner.module(columns["obs"], columns["memory"], present)
@@ -211,7 +210,7 @@ def naive_terms(config: RecurrentPPO, module: Any, cut: Sequences) -> dict[str, 
 def test_the_loss_is_the_mean_over_all_rows_of_a_naive_loop(masked: bool) -> None:
     config, cut = RecurrentPPO(), sequences(masked)
     learner = learner_of(config, MASKED if masked else DISCRETE)
-    terms, gradient, _ = loss_and_gradient(learner, columns_for_losses(cut))
+    terms, gradient, _ = loss_and_gradient(learner, cut.columns_for_losses())
     assert terms == pytest.approx(naive_terms(config, learner.module, cut), abs=1e-5)
     assert np.isfinite(gradient).all()
     assert np.abs(gradient).min(initial=1.0, where=gradient != 0.0) > 0.0
@@ -219,11 +218,11 @@ def test_the_loss_is_the_mean_over_all_rows_of_a_naive_loop(masked: bool) -> Non
 
 def test_what_stands_where_no_row_is_has_no_part_in_it() -> None:
     cut, learner = sequences(), learner_of(spaces=MASKED)
-    terms, gradient, _ = loss_and_gradient(learner, columns_for_losses(cut))
+    terms, gradient, _ = loss_and_gradient(learner, cut.columns_for_losses())
     spoiled = {name: column.copy() for name, column in cut.columns.items()}
     for column in spoiled.values():
         column[~cut.present] = 1 if column.dtype == bool else 2
-    again, same, _ = loss_and_gradient(learner, columns_for_losses(replace(cut, columns=spoiled)))
+    again, same, _ = loss_and_gradient(learner, replace(cut, columns=spoiled).columns_for_losses())
     assert again == terms
     np.testing.assert_allclose(same, gradient, atol=1e-7)
 
@@ -231,7 +230,7 @@ def test_what_stands_where_no_row_is_has_no_part_in_it() -> None:
 def test_gradients_of_shares_of_the_sequences_add_up() -> None:
     """So several processes learn what one would, though some have shorter sequences than others."""
     cut, learner = sequences(), learner_of(spaces=MASKED)
-    columns = columns_for_losses(cut)
+    columns = cut.columns_for_losses()
     terms, gradient, _ = loss_and_gradient(learner, columns)
     total, of_terms = np.zeros_like(gradient), dict.fromkeys(terms, 0.0)
     for share in (slice(0, 1), slice(1, 4), slice(4, cut.count)):
@@ -246,13 +245,13 @@ def test_gradients_of_shares_of_the_sequences_add_up() -> None:
 
 def test_an_update_uses_each_row_once_per_epoch_in_whole_sequences() -> None:
     learner, seen = learner_of(spaces=MASKED), []
-    loss = learner.parts[0].loss
+    loss = learner.parameters.groups[0].loss
 
     def watching(module: Any, target: Any, minibatch: Any) -> Any:
         seen.append(minibatch["present"].sum(1).tolist())
         return loss(module, target, minibatch)
 
-    learner.parts[0].loss = watching  # type: ignore[assignment]
+    learner.parameters.groups[0].loss = watching  # type: ignore[assignment]
     cut = sequences(lengths=(7, 4, 1, 6))
     update = learner.update(cut, epochs=3, minibatch_agent_steps=5)
     assert (update.rows, update.updates) == (3 * 18, 9)

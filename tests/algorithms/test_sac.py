@@ -94,7 +94,7 @@ def test_losses_in_a_box_are_those_of_plain_loops() -> None:
     module, alpha = learner.module, float(learner.module.log_temperature.detach().exp())
     next_action, next_logp = naive_sample(module, drawn.next_obs, noise[:, 2:])
     now_action, now_logp = naive_sample(module, drawn.obs, noise[:, :2])
-    q_next = naive_q(learner.target_module, drawn.next_obs, next_action)[..., 0]
+    q_next = naive_q(learner.parameters.target_module, drawn.next_obs, next_action)[..., 0]
     q, q_now = naive_q(module, drawn.obs, within(drawn.action))[..., 0], naive_q(module, drawn.obs, now_action)[..., 0]
     critics, actor = 0.0, 0.0
     for row in range(ROWS):
@@ -116,7 +116,7 @@ def test_losses_with_discrete_actions_are_those_of_plain_loops(spaces: Spaces, t
     config = SAC(initial_temperature=0.5, target_entropy=target_entropy, target_entropy_share=0.8)
     learner, drawn = apart(make_learner(config, spaces)), transitions(spaces)
     module, alpha = learner.module, float(learner.module.log_temperature.detach().exp())
-    q_next, q = naive_q(learner.target_module, drawn.next_obs, None), naive_q(module, drawn.obs, None)
+    q_next, q = naive_q(learner.parameters.target_module, drawn.next_obs, None), naive_q(module, drawn.obs, None)
     critics, actor, short, entropies = 0.0, 0.0, 0.0, []
     for row in range(ROWS):
         soft = 0.0
@@ -148,10 +148,10 @@ def test_no_target_and_no_policy_uses_an_illegal_action() -> None:
     for bonus in (0.0, 1e6):
         learner = apart(make_learner(SAC(), MASKED))
         with torch.no_grad():
-            for head in (*learner.module.critics.heads, *learner.target_module.critics.heads):
+            for head in (*learner.module.critics.heads, *learner.parameters.target_module.critics.heads):
                 head.bias[2] += bonus
         terms = found(learner, drawn, np.zeros((ROWS, 0), np.float32))
-        outcomes.append((terms["critics"], terms["actor"], learner.parts[1].gradient.numpy().copy()))
+        outcomes.append((terms["critics"], terms["actor"], learner.parameters.groups[1].gradient.numpy().copy()))
     assert outcomes[0][:2] == pytest.approx(outcomes[1][:2])
     np.testing.assert_allclose(outcomes[0][2], outcomes[1][2], atol=1e-6)
 
@@ -159,7 +159,7 @@ def test_no_target_and_no_policy_uses_an_illegal_action() -> None:
 @pytest.mark.parametrize("spaces", SPACES, ids=IDS)
 def test_a_fixed_temperature_stays_and_follows_its_schedule(spaces: Spaces) -> None:
     learner, drawn = make_learner(SAC(temperature=0.3), spaces), transitions(spaces)
-    assert [part.name for part in learner.parts] == ["critics", "actor"]
+    assert [part.name for part in learner.parameters.groups] == ["critics", "actor"]
     noise = np.zeros((ROWS, 4), np.float32)
     first = found(learner, drawn, noise)
     learner.set_schedule({"temperature": 0.0})
@@ -179,7 +179,7 @@ def test_a_resumed_learner_goes_on_bit_for_bit(spaces: Spaces) -> None:
     for learner in (one, other):
         learner.update(drawn)
         learner.sync_target(0.1)
-    torch.testing.assert_close(one.flat.vector, other.flat.vector, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(one.parameters.flat.vector, other.parameters.flat.vector, rtol=0.0, atol=0.0)
 
 
 # -- learning -------------------------------------------------------------------------------------------------------

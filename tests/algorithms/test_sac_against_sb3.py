@@ -95,7 +95,7 @@ def learner_like(made: stable_baselines3.SAC, temperature: float | None) -> Torc
     config = SAC(learning_rate=LEARNING_RATE, discount=DISCOUNT, tau=TAU, temperature=temperature)
     model = MLP(hidden_sizes=(16, 16), activation="relu")
     learner = config.learner("hunter", Spaces(OBSERVATION, ACTION), model, SEED, ON_CPU)
-    learner.flat.load(flat_of(made))
+    learner.parameters.flat.load(flat_of(made))
     learner.sync_target()
     return learner
 
@@ -128,9 +128,11 @@ def test_updates_are_those_of_stable_baselines3(
     for batch in batches:
         sync(learn(batch))
     assert learner.updates == updates
-    torch.testing.assert_close(learner.flat.vector, flat_of(made), rtol=1e-5, atol=1e-5)
-    targets = nn.ModuleList([*learner.target_module.critics.joins, *learner.target_module.critics.heads])
+    torch.testing.assert_close(learner.parameters.flat.vector, flat_of(made), rtol=1e-5, atol=1e-5)
+    targets = nn.ModuleList(
+        [*learner.parameters.target_module.critics.joins, *learner.parameters.target_module.critics.heads]
+    )
     target = torch.cat([parameter.reshape(-1) for parameter in targets.parameters()])
     expected = torch.cat(parameters_of(made, made.critic_target))
     torch.testing.assert_close(target, expected[-len(target) :], rtol=1e-5, atol=1e-5)
-    assert (learner.flat.vector - before).abs().max() > 0.5 * LEARNING_RATE * updates
+    assert (learner.parameters.flat.vector - before).abs().max() > 0.5 * LEARNING_RATE * updates

@@ -63,7 +63,7 @@ def naive_action(module: Any, obs: Array) -> Array:
 def test_losses_are_those_of_plain_loops() -> None:
     learner, drawn = apart(make_learner(TD3(target_noise=0.7, target_noise_clip=0.4), BOX)), transitions(BOX)
     noise = np.random.default_rng(1).standard_normal((ROWS, 2)).astype(np.float32)
-    module, target_module = learner.module, learner.target_module
+    module, target_module = learner.module, learner.parameters.target_module
     with torch.no_grad():  # so that the target's actions come near the bounds
         target_module.actor.head.weight.mul_(200.0)
     next_action = naive_action(target_module, drawn.next_obs)
@@ -90,11 +90,15 @@ def test_actor_and_targets_move_at_every_other_update() -> None:
     learner, drawn = make_learner(TD3(learning_rate=0.01), CONTINUOUS), transitions(CONTINUOUS)
     learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=2, tau=0.1), learner)
     for update in range(1, 5):
-        before = [learner.module.actor.flat(), learner.target_module.critics.heads[0].weight.clone()]
+        before = [learner.module.actor.flat(), learner.parameters.target_module.critics.heads[0].weight.clone()]
         critic = learner.module.critics.heads[0].weight.detach().clone()
         sync(learn(drawn))
         moved = not np.array_equal(learner.module.actor.flat(), before[0])
-        assert moved == (not torch.equal(learner.target_module.critics.heads[0].weight, before[1])) == (update % 2 == 0)
+        assert (
+            moved
+            == (not torch.equal(learner.parameters.target_module.critics.heads[0].weight, before[1]))
+            == (update % 2 == 0)
+        )
         assert not torch.equal(learner.module.critics.heads[0].weight, critic)
 
 

@@ -130,7 +130,7 @@ def truncated(run: Path) -> None:
 
 def of_another_format(run: Path) -> None:
     for path in (run / "checkpoints").glob("*/checkpoint.json"):
-        path.write_text(path.read_text(encoding="utf-8").replace('"format": 2', '"format": 7'), encoding="utf-8")
+        path.write_text(path.read_text(encoding="utf-8").replace('"format": 3', '"format": 7'), encoding="utf-8")
 
 
 def overrides_that_are_no_list(run: Path) -> None:

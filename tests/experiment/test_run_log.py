@@ -21,7 +21,7 @@ from marlflow.experiment.overrides import prepare
 from marlflow.experiment.schema import from_config, read_values
 from marlflow.experiment.train import resume, train
 from marlflow.experiment.written import as_yaml, plain
-from marlflow.learn.optimiser import TorchOptimiser
+from marlflow.learn.optimizer import TorchOptimizer
 from marlflow.observe.run_log import logged_in
 from tests.experiment.breaking_environments import Raises
 from tests.runtime.small_runs import small_run
@@ -112,7 +112,7 @@ class Chosen(float):
         (np.float32(0.5), 0.5),
         (Chosen(0.25), 0.25),
         ((1, "a", None, True), [1, "a", None, True]),
-        (TorchOptimiser(torch.optim.SGD, {"momentum": 0.9}), {"_target_": "torch.optim.sgd.SGD", "momentum": 0.9}),
+        (TorchOptimizer(torch.optim.SGD, {"momentum": 0.9}), {"_target_": "torch.optim.sgd.SGD", "momentum": 0.9}),
         (mf.Rule("fox_*", "prey"), {"match": "fox_*", "policy": "prey"}),
         (messages, "tests.experiment.test_run_log.messages"),
         (mf.RandomSeats(["one"]), "<marlflow.rollout.matchups.RandomSeats object>"),

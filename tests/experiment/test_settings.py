@@ -36,7 +36,7 @@ from marlflow.experiment.experiment import (
 from marlflow.experiment.limits import limit_problems
 from marlflow.experiment.ranges import RANGES, REMARKS
 from marlflow.experiment.settings import remarks, setting_problems
-from marlflow.learn.optimiser import Adam, TorchOptimiser
+from marlflow.learn.optimizer import Adam, TorchOptimizer
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import CNN, MLP
 from marlflow.runtime.spec import Inference, Placement, Reservation
@@ -235,6 +235,6 @@ def test_what_is_allowed_and_unusual_is_said() -> None:
 def test_an_optimizer_of_torch_has_ranges_too() -> None:
     import torch
 
-    optimizer = TorchOptimiser(torch.optim.SGD, {"momentum": math.nan})
+    optimizer = TorchOptimizer(torch.optim.SGD, {"momentum": math.nan})
     (problem,) = setting_problems(PPO(optimiser=optimizer), "algorithm")
     assert problem.startswith("algorithm.optimiser.momentum must be a number")

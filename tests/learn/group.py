@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.r2d2 import R2D2
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.algorithms.td3 import TD3
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import ActorLost
 from marlflow.base.sequence_transitions import SequenceTransitions
@@ -26,7 +28,7 @@ from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimiser import Adam
+from marlflow.learn.optimizer import Adam
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 from tests.learn.experience import ACTIONS, FEATURES, estimated, transitions
@@ -90,6 +92,16 @@ def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
     )
 
 
+def _td3(seed: int) -> TorchLearner:
+    """Two loss groups, of which one learns on every other minibatch, and noise."""
+    return TD3(learning_rate=1e-3).learner("prey", CONTINUOUS, MLP((8,)), seed, ON_CPU)
+
+
+def continuous_transitions(rows: int, seed: int) -> Transitions:
+    actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (rows, 2)).astype(np.float32)
+    return replace(transitions(rows, seed), action=actions)
+
+
 class Kind(NamedTuple):
     """How a learner is made, and what it learns from."""
 
@@ -104,6 +116,7 @@ KINDS = {
     "r2d2": Kind(_r2d2, sequence_transitions),
     "dqn": Kind(lambda seed: _dqn(False, seed), transitions),
     "dqn by autograd": Kind(lambda seed: _dqn(True, seed), transitions),
+    "td3": Kind(_td3, continuous_transitions),
 }
 
 

@@ -14,11 +14,10 @@ from marlflow.base.batch import EstimatedBatch
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Update
 from marlflow.learn import collective
+from marlflow.learn.divisions import EqualDivision, share_sizes
 from marlflow.learn.learner import TorchLearner
-from marlflow.learn.shares import priorities_of_all, share_sizes, shares, steps_of_all
+from marlflow.learn.update_job import priorities_of_all, steps_of_all
 from tests.learn.group import KINDS, Process, processes
-
-ADAM = tuple(f"optimiser/all/{name}" for name in ("moment_1", "moment_2", "steps"))
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,8 @@ def led(kind: str, others: Sequence[Process]) -> TorchLearner:
 
 
 def assert_same(learner: TorchLearner, alone: TorchLearner) -> None:
-    torch.testing.assert_close(learner.flat.vector, alone.flat.vector, rtol=1e-5, atol=1e-7)
-    assert torch.equal(learner._generator.get_state(), alone._generator.get_state())
+    torch.testing.assert_close(learner.parameters.flat.vector, alone.parameters.flat.vector, rtol=1e-5, atol=1e-7)
+    assert torch.equal(learner.loop.generator.get_state(), alone.loop.generator.get_state())
 
 
 def assert_same_reports(found: Update, expected: Update) -> None:
@@ -71,11 +70,13 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
         assert_same(learner, alone)
         for each in (learner, alone):
             each.set_schedule({"learning_rate": 1e-3 / (seed + 2)})
-            if each.target_module is not None:
+            if each.parameters.target_module is not None:
                 each.sync_target()
     learner.disband()
     states = [learner.state(), *(other.answer() for other in present)]
-    for name in (*ADAM, "vector", "generator", *(["target"] if "dqn" in kind else [])):
+    parts = {name for name in states[0] if name in ("vector", "target", "generator") or name.startswith("optimizer/")}
+    assert len(parts) >= 5
+    for name in parts:
         for state in states[1:]:
             np.testing.assert_array_equal(state[name], states[0][name])
     learner.update(KINDS[kind].batch(5, 0))  # alone again
@@ -93,7 +94,7 @@ def test_a_state_loaded_later_reaches_the_followers(others: Sequence[Process]) -
     assert (learner.version, alone.version) == (7, 7)
     learner.disband()
     for other in others:
-        np.testing.assert_array_equal(other.answer()["vector"], learner.flat.vector.numpy())
+        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
 
 
 def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(others: Sequence[Process]) -> None:
@@ -108,7 +109,7 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(others: Sequence[
     assert_same(learner, alone)
     learner.disband()
     for other in others:
-        np.testing.assert_array_equal(other.answer()["vector"], learner.flat.vector.numpy())
+        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
 
 
 def test_two_groups_at_once(others: Sequence[Process]) -> None:
@@ -121,7 +122,7 @@ def test_two_groups_at_once(others: Sequence[Process]) -> None:
             assert_same(learner, alone)
     for learner, other in zip(groups, others, strict=True):
         learner.disband()
-        np.testing.assert_array_equal(other.answer()["vector"], learner.flat.vector.numpy())
+        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
 
 
 def test_a_process_that_dies_is_an_error_to_all_others() -> None:
@@ -140,7 +141,7 @@ def test_a_process_that_dies_is_an_error_to_all_others() -> None:
         follower = KINDS["dqn"].learner(0)
         with pytest.raises(ActorLost, match="policy 'prey'"):
             follower.follow(second.answer(), 1, 2)
-        assert follower.parts[0].optimiser.steps == 1
+        assert follower.parameters.groups[0].optimizer.steps == 1
 
 
 def test_a_leader_that_fails_leaves_nobody_waiting(others: Sequence[Process]) -> None:
@@ -149,7 +150,7 @@ def test_a_leader_that_fails_leaves_nobody_waiting(others: Sequence[Process]) ->
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    learner.parts[0].loss = broken
+    learner.parameters.groups[0].loss = broken
     with pytest.raises(ZeroDivisionError):
         learner.update(batch, 1, 4)
     for rank, other in enumerate(others, 1):
@@ -170,8 +171,8 @@ def test_followers_that_stay_away_are_an_error(monkeypatch: pytest.MonkeyPatch) 
 @given(rows=st.integers(0, 40), count=st.integers(1, 6))
 def test_shares_are_those_of_tensor_split(rows: int, count: int) -> None:
     every = torch.arange(rows)
-    assert [every[share].tolist() for share in shares(rows, count)] == [
-        part.tolist() for part in every.tensor_split(count)
+    assert [share.tolist() for share in every.split(share_sizes(rows, count))] == [
+        share.tolist() for share in every.tensor_split(count)
     ]
 
 
@@ -183,7 +184,12 @@ def test_what_all_found_is_what_one_would_have_found(rows: int, parts: int, coun
     for minibatch in values.tensor_split(parts):
         for rank, own in enumerate(minibatch.tensor_split(count)):
             by_rank[rank].append(own)
-    sizes = list(share_sizes(rows, parts, count))
+    sizes = EqualDivision(rows, parts, 0, count).sizes()
+    for rank, own in enumerate(by_rank):
+        division = EqualDivision(rows, parts, rank, count)
+        for mine, expected in zip(division.split(values), own, strict=True):
+            assert torch.equal(mine, expected)
+        assert division.fractions() == [share[rank] / sum(share) for share in sizes]
     steps = [[[own.mean().item(), 1.0] for own in owned if len(own)] for owned in by_rank]
     for found, minibatch in zip(steps_of_all(steps, sizes), values.tensor_split(parts), strict=True):
         assert found == pytest.approx([minibatch.mean().item(), 1.0])
@@ -200,4 +206,4 @@ def test_gradients_that_were_found_apart_are_applied_by_all(others: Sequence[Pro
     assert_same(learner, alone)
     learner.disband()
     for other in others:
-        np.testing.assert_array_equal(other.answer()["vector"], learner.flat.vector.numpy())
+        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())

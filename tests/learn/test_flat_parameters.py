@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from marlflow.learn.flat import FlatParameters
-from marlflow.learn.optimiser import Adam, FlatAdam
+from marlflow.learn.optimizer import Adam, FlatAdam
 
 
 class TwoPart(nn.Module):

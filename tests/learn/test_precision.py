@@ -76,12 +76,12 @@ CASES = [
 def test_an_update_is_near_that_in_float32(algorithm: PPO | DQN, of: Spaces, model: TorsoConfig) -> None:
     batch = ppo_batch(of) if isinstance(algorithm, PPO) else dqn_batch(of)
     exact, cast = (learner(algorithm, of, model, compute) for compute in (ON_CPU, BFLOAT16))
-    assert torch.equal(exact.flat.vector, cast.flat.vector)
+    assert torch.equal(exact.parameters.flat.vector, cast.parameters.flat.vector)
     expected, found = exact.update(batch), cast.update(batch)
     assert found.loss != expected.loss
     assert found.loss == pytest.approx(expected.loss, rel=0.05, abs=0.02)
-    scale = float(exact.flat.gradient.norm())
-    assert 0 < float((cast.flat.gradient - exact.flat.gradient).norm()) < 0.05 * scale
+    scale = float(exact.parameters.flat.gradient.norm())
+    assert 0 < float((cast.parameters.flat.gradient - exact.parameters.flat.gradient).norm()) < 0.05 * scale
     if expected.priorities is not None:
         np.testing.assert_allclose(found.priorities, expected.priorities, **NEAR)
 
@@ -90,10 +90,10 @@ def test_an_update_is_near_that_in_float32(algorithm: PPO | DQN, of: Spaces, mod
 def test_what_is_learned_and_kept_stays_float32(algorithm: PPO | DQN, of: Spaces, model: TorsoConfig) -> None:
     cast = learner(algorithm, of, model, BFLOAT16)
     cast.update(ppo_batch(of) if isinstance(algorithm, PPO) else dqn_batch(of), 2, 8)
-    for name, tensor in {**cast._tensors(), "gradient": cast.flat.gradient}.items():
+    for name, tensor in {"vector": cast.parameters.flat.vector, "gradient": cast.parameters.flat.gradient}.items():
         assert tensor.dtype == torch.float32, name
-    assert not rounded(cast.flat.vector)
-    assert not rounded(cast.parts[0].optimiser.moment_1)
+    assert not rounded(cast.parameters.flat.vector)
+    assert not rounded(cast.parameters.groups[0].optimizer.moment_1)
     assert cast.publish().flat.dtype == np.float32
 
 
@@ -128,4 +128,4 @@ def test_a_loss_of_a_users_own_gets_float32_outputs_and_whole_gradients() -> Non
     cast.update(estimated(20))
     # Only what the networks as a whole give back is made float32; what is asked of their parts is as it was computed.
     assert loss.dtypes == {torch.float32, torch.bfloat16}
-    assert all(bool(parameter.grad.any()) for parameter in cast.flat.parameters)
+    assert all(bool(parameter.grad.any()) for parameter in cast.parameters.flat.parameters)

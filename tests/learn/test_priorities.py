@@ -104,9 +104,9 @@ def test_a_rows_priority_is_the_same_alone_with_others_and_elsewhere(config: DQN
 
 def test_it_learns_nothing_and_wants_a_loss_that_can() -> None:
     learner = learner_of(DQN())
-    before = learner.flat.vector.clone()
+    before = learner.parameters.flat.vector.clone()
     InitialPriorities()(windowed([5], 0), learner)
-    assert torch.equal(learner.flat.vector, before)
+    assert torch.equal(learner.parameters.flat.vector, before)
     assert InitialPriorities()(windowed([], 0), learner).columns["priority"].shape == (0,)
     with pytest.raises(TypeError, match="PPOLoss gives no priorities"):
         InitialPriorities()(windowed([5], 0), PPO().learner("hunter", SPACES, MLP((8,)), 0, ON_CPU))

@@ -8,15 +8,14 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from marlflow.algorithms.dqn import DQNLoss
-from marlflow.algorithms.ppo import PPOLoss
-from marlflow.algorithms.ppo_gradient import Coefficients
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimiser import Adam
+from marlflow.learn.optimizer import Adam
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import MLP
@@ -51,7 +50,7 @@ def ppo_learner(seed: int = 0, shared: bool = False) -> TorchLearner:
         trains_on=EstimatedBatch,
         learning_rate=1e-2,
         max_grad_norm=0.5,
-        optimiser=Adam(eps=1e-5),
+        optimizer=Adam(eps=1e-5),
         seed=seed,
     )
 
@@ -93,7 +92,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
     assert update.updates_skipped == 3
     assert update.updates == 3
     assert np.isfinite(update.loss["grad_norm"])
-    assert bool(torch.isfinite(learner.flat.vector).all())
+    assert bool(torch.isfinite(learner.parameters.flat.vector).all())
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -109,7 +108,7 @@ def test_updates_equal_plain_torch(shared: bool, masked: bool) -> None:
     for _ in range(5):
         update = learner.update(batch)
         adam.zero_grad()
-        terms = reference.parts[0].loss.composed(module, minibatch)
+        terms = reference.parameters.groups[0].loss.composed(module, minibatch)
         terms.total.backward()
         norm = nn.utils.clip_grad_norm_(module.parameters(), 0.5)
         adam.step()
@@ -125,9 +124,13 @@ def test_closed_form_and_composed_q_learning_agree() -> None:
     names = ("obs", "action", "reward", "discount", "next_obs", "weight")
     minibatch = {name: torch.from_numpy(getattr(draw, name)) for name in names}
     update = learner.update(draw)
-    terms = reference.parts[0].loss.composed(reference.module, reference.target_module, minibatch)
+    terms = reference.parameters.groups[0].loss.composed(
+        reference.module, reference.parameters.target_module, minibatch
+    )
     terms.total.backward()
-    torch.testing.assert_close(learner.flat.gradient, reference.flat.gradient, atol=1e-7, rtol=1e-5)
+    torch.testing.assert_close(
+        learner.parameters.flat.gradient, reference.parameters.flat.gradient, atol=1e-7, rtol=1e-5
+    )
     np.testing.assert_allclose(update.priorities, terms.priorities.numpy(), rtol=1e-5)
     assert update.loss["td"] == pytest.approx(terms.total.item(), rel=1e-5)
     assert update.row_ids is draw.row_id
@@ -140,9 +143,9 @@ def test_the_target_stays_until_it_is_synced(dueling: bool) -> None:
     before = learner.module(obs).detach().clone()
     learner.update(transitions(30))
     assert not torch.equal(learner.module(obs), before)
-    assert torch.equal(learner.target_module(obs), before)
+    assert torch.equal(learner.parameters.target_module(obs), before)
     learner.sync_target()
-    assert torch.equal(learner.target_module(obs), learner.module(obs))
+    assert torch.equal(learner.parameters.target_module(obs), learner.module(obs))
     assert learner.updates_when_synced == learner.updates == 1
     with pytest.raises(TypeError, match="without a target"):
         ppo_learner().sync_target()
@@ -154,7 +157,7 @@ def test_the_seed_decides_the_order_and_nothing_else_does() -> None:
         learner = ppo_learner(seed)
         torch.rand(seed)
         learner.update(estimated(64), 3, 8)
-        vectors.append(learner.flat.vector.clone())
+        vectors.append(learner.parameters.flat.vector.clone())
     assert torch.equal(vectors[0], vectors[1])
     assert not torch.equal(vectors[0], vectors[2])
 
@@ -189,7 +192,7 @@ def test_values_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> 
 def test_schedules_reach_the_optimiser_and_the_loss() -> None:
     learner, loss = recording_learner()
     learner.set_schedule({"learning_rate": 0.5, "entropy_coefficient": 0.1})
-    assert learner.parts[0].optimiser.learning_rate == 0.5
+    assert learner.parameters.groups[0].optimizer.learning_rate == 0.5
     assert loss.values["entropy_coefficient"] == 0.1
 
 
@@ -198,10 +201,10 @@ def test_schedules_reach_the_optimiser_and_the_loss() -> None:
 
 def part_of_a_run(learner: TorchLearner) -> None:
     """Updates of one size and another, versions and targets between them, and rows dropped as too old."""
-    batch = estimated(40) if learner.target_module is None else transitions(40)
+    batch = estimated(40) if learner.parameters.target_module is None else transitions(40)
     learner.update(batch, 2, 8)
     learner.publish()
-    if learner.target_module is not None:
+    if learner.parameters.target_module is not None:
         learner.sync_target()
     learner.update(batch, 1, 8)  # what is learned since the last version is not what that version names
     learner.stale_rows_dropped += 3
@@ -236,9 +239,9 @@ def test_what_is_kept_does_not_change_later() -> None:
 
 def test_the_learning_rate_is_the_present_configurations() -> None:
     learner, successor = ppo_learner(), ppo_learner()
-    successor.parts[0].optimiser.learning_rate = 0.125
+    successor.parameters.groups[0].optimizer.learning_rate = 0.125
     successor.load_state(learner.state())
-    assert successor.parts[0].optimiser.learning_rate == 0.125
+    assert successor.parameters.groups[0].optimizer.learning_rate == 0.125
 
 
 @pytest.mark.parametrize(("version", "expected"), [(0, 2), (1, 2), (2, 3), (9, 10)])
@@ -249,7 +252,7 @@ def test_a_lost_learners_successor_publishes_above_all_that_was_handed_out(versi
     weights = successor.resume_above(version)
     assert (weights.version, successor.version) == (expected, expected)
     assert successor.published is weights
-    np.testing.assert_array_equal(weights.flat, learner.flat.vector.numpy())
+    np.testing.assert_array_equal(weights.flat, learner.parameters.flat.vector.numpy())
     assert successor.updates_when_published == successor.updates
     assert successor.publish().version == expected + 1
 
@@ -265,7 +268,7 @@ def damaged(**changes: Any) -> dict[str, Any]:
         ({}, r"vector: expected float32 \[\d+\], got nothing"),
         (damaged(vector=np.zeros(3, np.float32)), r"vector: expected float32 \[\d+\], got float32 \[3\]"),
         (
-            damaged(**{"optimiser/all/steps": np.zeros((), np.float64)}),
+            damaged(**{"optimizer/all/steps": np.zeros((), np.float64)}),
             r"steps: expected float32 \[\], got float64 \[\]",
         ),
         (damaged(target=[1.0]), r"target: expected float32 \[\d+\], got list \[1.0\]"),

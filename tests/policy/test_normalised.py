@@ -103,9 +103,9 @@ def test_what_was_seen_is_kept_and_reaches_the_target() -> None:
     one.update(rows)
     mean: Tensor = one.module.actor.torso.rows.moments.mean
     np.testing.assert_allclose(mean.detach().numpy(), obs.mean(0), rtol=1e-5)
-    assert float(one.target_module.actor.torso.rows.moments.count) == 0.0
+    assert float(one.parameters.target_module.actor.torso.rows.moments.count) == 0.0
     one.sync_target()
-    assert float(one.target_module.actor.torso.rows.moments.count) == 32.0
+    assert float(one.parameters.target_module.actor.torso.rows.moments.count) == 32.0
     other = DQN().learner("d", SEEN, MODEL, 1, ON_CPU)
     other.load_state(one.state())
     np.testing.assert_array_equal(other.module.actor.flat(), one.module.actor.flat())
@@ -187,7 +187,7 @@ def test_pixels_in_parts_are_not_normalised_and_it_is_said() -> None:
 def test_rows_that_nothing_can_be_learned_from_leave_the_moments_as_they_were() -> None:
     one = learner(normalise_returns=True)
     one.update(estimated(64))
-    before = one.flat.vector.clone()
+    before = one.parameters.flat.vector.clone()
     batch = estimated(64, seed=1)
     endless = {name: batch.columns[name].copy() for name in ("value_target", "obs")}
     for column in endless.values():
@@ -195,7 +195,7 @@ def test_rows_that_nothing_can_be_learned_from_leave_the_moments_as_they_were() 
     with np.errstate(all="ignore"):
         lost = EstimatedBatch({**batch.columns, "value_target": endless["value_target"]}, batch.segments)
         assert one.update(lost).updates_skipped == 1
-        assert torch.equal(one.flat.vector, before)
+        assert torch.equal(one.parameters.flat.vector, before)
         # An observation is clipped, however far it is: the step is taken, and what is usual stays so.
         far = EstimatedBatch({**batch.columns, "obs": endless["obs"]}, batch.segments)
         assert one.update(far).updates == 1

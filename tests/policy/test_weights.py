@@ -65,6 +65,6 @@ def test_a_critic_after_the_acting_parameters_is_left_out_where_it_is_expected(p
 @pytest.mark.parametrize("size", [1, -1])
 def test_a_learner_takes_exactly_as_many_parameters_as_it_has(size: int) -> None:
     """A vector of one number would spread over all of them."""
-    flat = PPO().learner("p", spaces_of("Box"), MLP((4,)), 1, Compute()).flat
+    flat = PPO().learner("p", spaces_of("Box"), MLP((4,)), 1, Compute()).parameters.flat
     with pytest.raises(WeightsMismatch, match=rf"expected a flat vector of {len(flat.vector)} parameters"):
         flat.load(torch.zeros(len(flat.vector))[:size])

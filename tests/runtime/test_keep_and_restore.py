@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
@@ -120,11 +120,10 @@ def test_rows_that_wait_come_back_as_they_were(kind: type[Batch]) -> None:
 
 
 def test_what_is_no_batch_is_not_taken_for_one() -> None:
-    drawn = Transitions(*[np.zeros(1)] * 7)
-    wrong: Any = drawn
-    with pytest.raises(TypeError, match="Transitions"):
+    wrong: Any = {"obs": np.zeros(1)}
+    with pytest.raises(TypeError, match="TrainBatch or Gradients to wait on the driver, not dict"):
         pack_batch(wrong)
-    for tree in ({"kind": "Transitions", "columns": {}, "segments": {}}, [], {"columns": {}}):
+    for tree in ({"kind": "Transitions", "of": {}}, {"kind": "marlflow.base.batch.Batch", "of": {}}, [], {"of": {}}):
         with pytest.raises(CheckpointUnusable):
             unpack_batch(to_bytes(tree))
     assert from_bytes(to_bytes([1])) == [1]

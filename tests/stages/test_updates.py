@@ -223,10 +223,10 @@ def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publi
     one, none = make_batch([([0], False)]), make_batch([])
     published, synced, versions = [], [], [learner.published.version]
     for count in steps:
-        before, learner_was = learner.version, float(learner.target_module.actor.weight)
+        before, learner_was = learner.version, float(learner.parameters.target_module.actor.weight)
         run_chain([stage_call(Learn(epochs=max(1, count)), learner), *after], [one if count else none])
         published.append(learner.version > before)
-        synced.append(float(learner.target_module.actor.weight) != learner_was)
+        synced.append(float(learner.parameters.target_module.actor.weight) != learner_was)
         versions += [learner.published.version] * published[-1]
         assert synced[-1] == (learner.updates_when_synced == learner.updates and count > 0)
         if published[-1]:

@@ -96,6 +96,11 @@ class JournalledLearner(TorchLearner):
         self.journal.note(published=weights.version)
         return weights
 
+    def resume_above(self, version: int) -> Weights:
+        weights = super().resume_above(version)
+        self.journal.note(published=weights.version)
+        return weights
+
 
 class JournalledReplay(ReplayBuffer):
     """Notes what is inserted and drawn, and from where on its rows are numbered."""

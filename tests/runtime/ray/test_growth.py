@@ -19,10 +19,10 @@ from torch import Tensor
 
 from marlflow.algorithms.dqn import DQN, DQNLoss
 from marlflow.base.batch import Array
+from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.experiment.experiment import Env, Rollouts, RuntimeChoice
 from marlflow.experiment.train import runtime_of, train
-from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.protocol import Runtime
@@ -73,10 +73,8 @@ class SlowLoss(DQNLoss):
 class SlowDQN(DQN):
     """DQN that cannot keep up with its workers."""
 
-    def learner(self, *arguments: Any, **options: Any) -> TorchLearner:
-        learner = super().learner(*arguments, **options)
-        learner.parts[0].loss = SlowLoss()
-        return learner
+    def losses(self, spaces: Spaces) -> SlowLoss:
+        return SlowLoss()
 
 
 @contextmanager

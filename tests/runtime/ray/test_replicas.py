@@ -108,7 +108,7 @@ class DeadlyDDPPO(DDPPO):
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         plan = super().plan(experience, learner, replays)
-        return replace(plan, output=plan.output.then(DeadlyStage(learner, self.marker)))
+        return replace(plan, output=plan.output.then(DeadlyStage(self.marker), at=learner))
 
 
 @dataclass

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.dqn_gradient import Rows, q_learning_gradient
+from marlflow.learn.closed_form.q_learning import TransitionRows, q_learning_gradient
 from marlflow.losses import q_learning
 
 
@@ -27,7 +27,9 @@ def test_closed_form_equals_autograd(double: bool, masked: bool) -> None:
     total = (q_learning.huber_loss(error, 1.0) * weight).mean()
     total.backward()
 
-    arrays = Rows(*(x.numpy() for x in (action, reward, discount, weight)), None if mask is None else mask.numpy())
+    arrays = TransitionRows(
+        *(x.numpy() for x in (action, reward, discount, weight)), None if mask is None else mask.numpy()
+    )
     selector = online if double else frozen
     terms, gradient, found = q_learning_gradient(
         q_tm1.detach().numpy(), selector.numpy(), frozen.numpy(), arrays, huber_delta=1.0

@@ -15,17 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from marlflow.algorithms.ppo import PPOLoss
-from marlflow.algorithms.ppo_gradient import Coefficients
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Update
 from marlflow.base.spaces import Spaces
-from marlflow.learn.learner import TorchLearner
+from marlflow.learn.divisions import ShardDivision, share_sizes
+from marlflow.learn.learner import LearnsOn, TorchLearner
 from marlflow.learn.loss import LossFunction, LossTerms
-from marlflow.learn.replica import ReplicatedLearner
-from marlflow.learn.shards import Division, no_rows, sharded
-from marlflow.learn.shares import shares
+from marlflow.learn.shards import no_rows, sharded
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import MLP
 from marlflow.stages import Advantages, DropStale, Normalize
@@ -49,18 +47,27 @@ class Recording:
 
 
 def made(
-    kind: Callable[..., Any] = ReplicatedLearner, loss: LossFunction | None = None, seed: int = 0, model: int = 0
-) -> Any:
+    learns_on: LearnsOn = "workers", loss: LossFunction | None = None, seed: int = 0, model: int = 0
+) -> TorchLearner:
     ppo = PPOLoss(Coefficients())
     module = ActorCritic(SEEN, MLP((8,)), MLP((8,)), model)
-    return kind("team", module, loss or ppo, trains_on=EstimatedBatch, learning_rate=1e-3, max_grad_norm=0.5, seed=seed)
+    return TorchLearner(
+        "team",
+        module,
+        loss or ppo,
+        trains_on=EstimatedBatch,
+        learning_rate=1e-3,
+        max_grad_norm=0.5,
+        seed=seed,
+        learns_on=learns_on,
+    )
 
 
 def shard(rows: int, seed: int) -> Batch:
     return estimated(rows, seed) if rows else no_rows()
 
 
-def group(world_size: int) -> list[ReplicatedLearner]:
+def group(world_size: int) -> list[TorchLearner]:
     """Replicas that have met; each in a thread of its own, as they would be in processes."""
     replicas = [made() for _ in range(world_size)]
     address = replicas[0].lead(world_size)
@@ -76,8 +83,8 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [future.exception() or future.result() for future in futures]
 
 
-def assert_same(found: ReplicatedLearner, expected: TorchLearner) -> None:
-    torch.testing.assert_close(found.flat.vector, expected.flat.vector, rtol=0, atol=1e-6)
+def assert_same(found: TorchLearner, expected: TorchLearner) -> None:
+    torch.testing.assert_close(found.parameters.flat.vector, expected.parameters.flat.vector, rtol=0, atol=1e-6)
 
 
 def assert_same_reports(found: Update, expected: Update) -> None:
@@ -95,8 +102,8 @@ DIVISIONS = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any)
 @given(DIVISIONS, st.data())
 def test_minibatches_are_as_large_as_if_all_rows_were_in_one_place(rows: list[int], data: st.DataObject) -> None:
     parts = data.draw(st.integers(1, sum(rows)))
-    sizes = Division(rows, range(len(rows)), parts).sizes()
-    assert [sum(part) for part in sizes] == [part.stop - part.start for part in shares(sum(rows), parts)]
+    sizes = ShardDivision(rows, range(len(rows)), parts).sizes()
+    assert [sum(part) for part in sizes] == share_sizes(sum(rows), parts)
     assert [sum(column) for column in zip(*sizes, strict=True)] == rows
     for number, held in enumerate(rows):
         assert {part[number] for part in sizes} <= {held // parts, held // parts + 1}
@@ -105,14 +112,14 @@ def test_minibatches_are_as_large_as_if_all_rows_were_in_one_place(rows: list[in
 @given(DIVISIONS, st.data(), st.integers(0, 2**62))
 def test_every_replica_chooses_the_rows_that_one_learner_would(rows: list[int], data: st.DataObject, seed: int) -> None:
     parts = data.draw(st.integers(1, sum(rows)))
-    whole = Division(rows, range(len(rows)), parts)
-    order = whole.order(seed).tolist()
+    whole = ShardDivision(rows, range(len(rows)), parts)
+    order = whole.seeded_order(seed).tolist()
     assert sorted(order) == list(range(sum(rows)))
     minibatches = np.split(order, np.cumsum([sum(part) for part in whole.sizes()])[:-1])
     for number in range(len(rows)):
-        own, first = Division(rows, range(number, number + 1), parts), sum(rows[:number])
+        own, first = ShardDivision(rows, range(number, number + 1), parts), sum(rows[:number])
         cuts = np.cumsum([part[number] for part in own.sizes()])[:-1]
-        for minibatch, mine in zip(minibatches, np.split(own.order(seed).numpy(), cuts), strict=True):
+        for minibatch, mine in zip(minibatches, np.split(own.seeded_order(seed).numpy(), cuts), strict=True):
             assert set(mine + first) == {row for row in minibatch if first <= row < first + rows[number]}
 
 
@@ -135,11 +142,11 @@ def test_rows_are_shuffled_anew_in_each_epoch_and_each_shard_by_itself() -> None
 @pytest.mark.parametrize("sizes", [(40,), (13, 27), (1, 0, 39), (0, 0)])
 def test_one_that_stands_for_all_learns_what_any_learner_does_from_all_rows_at_once(sizes: Sequence[int]) -> None:
     batches = [shard(rows, number) for number, rows in enumerate(sizes)]
-    found, expected = made(), made(TorchLearner)
+    found, expected = made(), made("learner")
     for _ in range(3):
         reports = [found.update(sharded(batches), 2), expected.update(sharded(batches), 2)]
         assert_same_reports(*reports)
-        torch.testing.assert_close(found.flat.vector, expected.flat.vector, rtol=0, atol=1e-7)
+        torch.testing.assert_close(found.parameters.flat.vector, expected.parameters.flat.vector, rtol=0, atol=1e-7)
 
 
 # Rows of each replica, epochs, and the least rows of a minibatch: uneven; none for one; none for the first; for nobody.
@@ -184,11 +191,11 @@ def test_what_replicas_dropped_as_stale_is_reported_of_all() -> None:
     replicas, alone = group(2), made()
     batches = [ragged([3, 4], 0), ragged([5], 1)]
     for each in (*replicas, alone):
-        each.version = 2
+        each.parameters.version = 2
     for batch in batches:
         batch.columns["version"][:3] = 1
 
-    def prepared(learner: ReplicatedLearner, batch: Batch) -> Batch:
+    def prepared(learner: TorchLearner, batch: Batch) -> Batch:
         return Normalize()(Advantages(0.9, 0.9)(DropStale(0)(batch, learner), learner))
 
     expected = alone.update(sharded([prepared(alone, batch) for batch in batches]), 1, 2)
@@ -206,3 +213,10 @@ def test_a_replica_that_leaves_is_missed_by_all() -> None:
     for error in at_once(calls):
         assert isinstance(error, ActorLost)
         assert "policy 'team'" in str(error)
+
+
+def test_losses_with_noise_and_running_statistics_are_refused() -> None:
+    noisy = Recording()
+    noisy.noise_per_row = 2  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="learns on the workers, where no learner sees all rows"):
+        made(loss=noisy)

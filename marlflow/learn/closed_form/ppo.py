@@ -7,7 +7,6 @@ costs more than the networks do. The tests hold the one against the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ Vector: TypeAlias = NDArray[np.float32]
 _LOWEST = np.finfo(np.float32).min
 
 
-class Rows(NamedTuple):
+class PPORows(NamedTuple):
     """A minibatch of N rows, as arrays."""
 
     action: NDArray[np.int64]
@@ -29,18 +28,15 @@ class Rows(NamedTuple):
     """Legal actions, [N, A], or None if all are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Coefficients:
-    """The weights of the terms; `value_clip_range` None leaves values unclipped."""
-
-    clip_range: float = 0.2
-    value: float = 0.5
-    entropy: float = 0.01
-    value_clip_range: float | None = None
-
-
 def ppo_gradient(
-    logits: NDArray[Any], v_tm1: Vector, rows: Rows, coefficients: Coefficients
+    logits: NDArray[Any],
+    v_tm1: Vector,
+    rows: PPORows,
+    *,
+    clip_range: float,
+    value: float,
+    entropy: float,
+    value_clip_range: float | None,
 ) -> tuple[Mapping[str, float], Vector, Vector]:
     """The terms of the loss, and the gradient of policy + value - entropy, each weighted, by logits and by values.
 
@@ -50,27 +46,30 @@ def ppo_gradient(
         logits: of the policy being trained, [N, A].
         v_tm1: the critic's values, [N].
         rows: the minibatch.
-        coefficients: the weights of the terms.
+        clip_range: how far the ratio of probabilities may be from 1 before its gradient is cut.
+        value: the weight of the value loss.
+        entropy: the weight of the entropy.
+        value_clip_range: how far values may move from `behaviour_v_tm1`; None leaves them unclipped.
     """
     count = len(v_tm1)
     taken = (rows.action, np.arange(count))
     probability, logp = _softmax(logits.T, None if rows.mask is None else rows.mask.T)
-    entropy = -np.add.reduce(probability * logp, 0)
-    policy, kl, by_logp = _surrogate(logp[taken], rows.behaviour_logp_t, rows.advantage_t, coefficients.clip_range)
-    value, by_value = _value(v_tm1, rows.target_tm1, rows.behaviour_v_tm1, coefficients.value_clip_range)
+    entropies = -np.add.reduce(probability * logp, 0)
+    policy, kl, by_logp = _surrogate(logp[taken], rows.behaviour_logp_t, rows.advantage_t, clip_range)
+    values, by_value = _value(v_tm1, rows.target_tm1, rows.behaviour_v_tm1, value_clip_range)
     # d logp[a] / d logit = 1[a] - p and d entropy / d logit = -p (logp + entropy), per action.
-    gradient = (logp + entropy) * np.float32(coefficients.entropy)
+    gradient = (logp + entropies) * np.float32(entropy)
     gradient -= by_logp
     gradient *= probability
     gradient[taken] += by_logp
     gradient *= np.float32(1.0 / count)
-    by_value *= np.float32(coefficients.value / count)
-    terms = {"policy": policy, "value": value, "entropy": float(np.add.reduce(entropy)) / count, "kl": kl}
+    by_value *= np.float32(value / count)
+    terms = {"policy": policy, "value": values, "entropy": float(np.add.reduce(entropies)) / count, "kl": kl}
     return terms, gradient.T, by_value
 
 
 def _softmax(logits: NDArray[Any], mask: NDArray[np.bool_] | None) -> tuple[Vector, Vector]:
-    """Probabilities and log-probabilities, [A, N] each; those of illegal actions are 0 and about the lowest number."""
+    """Probabilities and log-probabilities, [A, N] each; 0 and about the lowest number for illegal actions."""
     logp = logits.copy() if mask is None else np.where(mask, logits, _LOWEST)
     logp -= np.maximum.reduce(logp, 0)
     probability = np.exp(logp)
@@ -85,7 +84,7 @@ def _softmax(logits: NDArray[Any], mask: NDArray[np.bool_] | None) -> tuple[Vect
 def _surrogate(
     logp: Vector, behaviour_logp: Vector, advantage: Vector, clip_range: float
 ) -> tuple[float, float, Vector]:
-    """The mean clipped surrogate loss, the mean divergence, and the gradient of the first's sum by `logp`."""
+    """The mean clipped surrogate loss, the mean divergence, and the gradient of the loss's sum by `logp`."""
     log_ratio = logp - behaviour_logp
     ratio = np.exp(log_ratio)
     gain = ratio * advantage

@@ -3,12 +3,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.ppo_gradient import Coefficients, Rows, ppo_gradient
+from marlflow.learn.closed_form.ppo import PPORows, ppo_gradient
 from marlflow.losses import ppo
 from marlflow.policy.categorical import log_prob_and_entropy
 
 
-def minibatch(seed: int, masked: bool) -> tuple[Tensor, Tensor, Rows]:
+def minibatch(seed: int, masked: bool) -> tuple[Tensor, Tensor, PPORows]:
     rng = np.random.default_rng(seed)
     rows, actions = 37, 5
     mask = rng.random((rows, actions)) < 0.5
@@ -17,7 +17,7 @@ def minibatch(seed: int, masked: bool) -> tuple[Tensor, Tensor, Rows]:
     columns = rng.standard_normal((4, rows)).astype(np.float32)
     logits = torch.from_numpy(2.0 * rng.standard_normal((rows, actions))).float().requires_grad_()
     value = torch.from_numpy(rng.standard_normal(rows)).float().requires_grad_()
-    return logits, value, Rows(action, columns[0] - 1.5, *columns[1:], mask if masked else None)
+    return logits, value, PPORows(action, columns[0] - 1.5, *columns[1:], mask if masked else None)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -25,8 +25,15 @@ def minibatch(seed: int, masked: bool) -> tuple[Tensor, Tensor, Rows]:
 @pytest.mark.parametrize("seed", range(5))
 def test_closed_form_equals_autograd(seed: int, value_clip_range: float | None, masked: bool) -> None:
     logits, value, rows = minibatch(seed, masked)
-    coefficients = Coefficients(value_clip_range=value_clip_range, entropy=0.05)
-    terms, by_logits, by_value = ppo_gradient(logits.detach().numpy(), value.detach().numpy(), rows, coefficients)
+    terms, by_logits, by_value = ppo_gradient(
+        logits.detach().numpy(),
+        value.detach().numpy(),
+        rows,
+        clip_range=0.2,
+        value=0.5,
+        entropy=0.05,
+        value_clip_range=value_clip_range,
+    )
 
     action, behaviour_logp, advantage, target, behaviour_v = (torch.from_numpy(column) for column in rows[:5])
     mask = None if rows.mask is None else torch.from_numpy(rows.mask)

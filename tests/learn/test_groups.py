@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from marlflow.base.batch import Transitions
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.learn.groups import LossGroup
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimiser import Adam, Optimiser, TorchOptimiser
-from marlflow.learn.parts import Part
+from marlflow.learn.optimizer import Adam, Optimizer, TorchOptimizer
 
 ROWS = 12
 
@@ -54,15 +54,15 @@ def batch(rows: int = ROWS) -> Transitions:
     return Transitions(ones[:, None], np.zeros(rows, np.int64), ones, ones, ones[:, None], ones, np.arange(rows))
 
 
-def parts(every: int = 1, critic_rate: float | None = None) -> Sequence[Part]:
+def parts(every: int = 1, critic_rate: float | None = None) -> Sequence[LossGroup]:
     return (
-        Part("critic", lambda module: module.critic.parameters(), Product("critic"), critic_rate),
-        Part("actor", lambda module: module.actor.parameters(), Product("actor"), every=every),
+        LossGroup("critic", lambda module: module.critic.parameters(), Product("critic"), critic_rate),
+        LossGroup("actor", lambda module: module.actor.parameters(), Product("actor"), every=every),
     )
 
 
-def learner(loss: Any, optimiser: Optimiser = TorchOptimiser(torch.optim.SGD), rate: float = 0.01) -> TorchLearner:
-    return TorchLearner("p", Pair(), loss, trains_on=Transitions, learning_rate=rate, optimiser=optimiser, target=True)
+def learner(loss: Any, optimiser: Optimizer = TorchOptimizer(torch.optim.SGD), rate: float = 0.01) -> TorchLearner:
+    return TorchLearner("p", Pair(), loss, trains_on=Transitions, learning_rate=rate, optimizer=optimiser, target=True)
 
 
 def weights(one: TorchLearner) -> tuple[float, float]:
@@ -96,12 +96,12 @@ def test_a_part_may_learn_at_every_other_minibatch_over_updates_too() -> None:
 
 def test_learning_rates_of_parts_and_their_schedules() -> None:
     one = learner(parts(critic_rate=0.5))
-    assert [part.optimiser.learning_rate for part in one.parts] == [0.5, 0.01]
+    assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.5, 0.01]
     one.set_schedule({"learning_rate": 0.1, "max_grad_norm": 7.0})
-    assert [part.optimiser.learning_rate for part in one.parts] == [0.5, 0.1]
-    assert [part.optimiser.max_norm for part in one.parts] == [7.0, 7.0]
+    assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.5, 0.1]
+    assert [part.optimizer.max_norm for part in one.parameters.groups] == [7.0, 7.0]
     one.set_schedule({"critic_learning_rate": 0.2})
-    assert [part.optimiser.learning_rate for part in one.parts] == [0.2, 0.1]
+    assert [part.optimizer.learning_rate for part in one.parameters.groups] == [0.2, 0.1]
     assert one.scheduled == {"learning_rate": 0.1, "max_grad_norm": 7.0, "critic_learning_rate": 0.2}
 
 
@@ -112,8 +112,8 @@ def test_parameters_of_one_loss_are_neighbours() -> None:
             self.other = nn.Linear(1, 1)
 
     crossed = [
-        Part("first", lambda m: [m.critic.weight, m.other.bias], Product("first")),
-        Part("second", lambda m: [m.actor.weight, m.other.weight], Product("second")),
+        LossGroup("first", lambda m: [m.critic.weight, m.other.bias], Product("first")),
+        LossGroup("second", lambda m: [m.actor.weight, m.other.weight], Product("second")),
     ]
     with pytest.raises(ValueError, match="must be one submodule, or neighbouring ones"):
         TorchLearner("p", Four(), crossed, trains_on=Transitions, learning_rate=1.0)
@@ -124,16 +124,16 @@ def test_parameters_of_one_loss_are_neighbours() -> None:
     [
         (Adam(0.8, 0.99, 1e-3), lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.99), eps=1e-3)),
         (Adam(weight_decay=0.1), lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1)),
-        (TorchOptimiser(torch.optim.RMSprop, {"alpha": 0.9}), lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.9)),
+        (TorchOptimizer(torch.optim.RMSprop, {"alpha": 0.9}), lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.9)),
         (
-            TorchOptimiser(torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+            TorchOptimizer(torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
             lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
         ),
-        (TorchOptimiser(torch.optim.NAdam), lambda p: torch.optim.NAdam(p, lr=0.01)),
+        (TorchOptimizer(torch.optim.NAdam), lambda p: torch.optim.NAdam(p, lr=0.01)),
     ],
     ids=["adam", "adamw", "rmsprop", "sgd", "nadam"],
 )
-def test_optimisers_are_torchs_and_go_on_from_what_was_kept(optimiser: Optimiser, plain: Any) -> None:
+def test_optimisers_are_torchs_and_go_on_from_what_was_kept(optimiser: Optimizer, plain: Any) -> None:
     one, module, other = learner(Product("both"), optimiser), Pair(), None
     reference = plain([module.actor.weight, module.critic.weight])
     for turn in range(6):
@@ -160,7 +160,7 @@ def test_gradients_are_clipped_for_every_optimiser() -> None:
         trains_on=Transitions,
         learning_rate=1.0,
         max_grad_norm=0.5,
-        optimiser=TorchOptimiser(torch.optim.SGD),
+        optimizer=TorchOptimizer(torch.optim.SGD),
     )
     update = sgd.update(batch())
     norm = np.hypot(2.0 * 9.0, 4.0 * 3.0)
@@ -178,7 +178,7 @@ def test_gradients_are_clipped_for_every_optimiser() -> None:
 )
 def test_optimisers_that_cannot_be(make: Any, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigInvalid, match=problem):
-        TorchOptimiser(make, settings)
+        TorchOptimizer(make, settings)
 
 
 def test_noise_is_the_learners_own_and_goes_on_after_a_resume() -> None:
@@ -201,15 +201,15 @@ def test_soft_targets() -> None:
     one.update(batch())
     actor, _ = weights(one)
     one.sync_target(0.25)
-    assert float(one.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (actor - 2.0))
+    assert float(one.parameters.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (actor - 2.0))
     one.sync_target()
-    assert float(one.target_module.actor.weight) == actor
+    assert float(one.parameters.target_module.actor.weight) == actor
 
 
 def test_gradients_found_by_one_are_applied_by_another() -> None:
     alone, finder, applier = (learner(Product("both"), Adam()) for _ in range(3))
     for _ in range(3):
-        finder.flat.load(applier.flat.vector)
+        finder.parameters.flat.load(applier.parameters.flat.vector)
         expected = alone.update(batch())
         found = applier.apply(finder.gradients(batch()))
         assert weights(applier) == weights(alone)
@@ -238,15 +238,15 @@ def test_a_step_that_is_not_finite_is_skipped_by_all_parts_and_counts_for_none()
     actor = Product("actor")
     one = learner(
         (
-            Part("critic", lambda module: module.critic.parameters(), Breaking("critic", breaks=(1, 2))),
-            Part("actor", lambda module: module.actor.parameters(), actor, every=2),
+            LossGroup("critic", lambda module: module.critic.parameters(), Breaking("critic", breaks=(1, 2))),
+            LossGroup("actor", lambda module: module.actor.parameters(), actor, every=2),
         )
     )
     with np.errstate(invalid="ignore"):
         found = [one.update(batch()) for _ in range(6)]
     assert [update.updates for update in found] == [1, 0, 0, 1, 1, 1]
     assert [update.updates_skipped for update in found] == [0, 1, 1, 0, 0, 0]
-    assert (one.updates, one.turns) == (4, 4)
+    assert one.updates == 4
     assert len(actor.seen) == 2  # at every other step that was taken
 
 
@@ -256,5 +256,5 @@ def test_what_does_not_learn_reaches_a_soft_target_at_once() -> None:
     with torch.no_grad():
         one.module.mean.fill_(9.0)
     one.sync_target(0.25)
-    assert float(one.target_module.mean) == 9.0
-    assert float(one.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (weights(one)[0] - 2.0))
+    assert float(one.parameters.target_module.mean) == 9.0
+    assert float(one.parameters.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (weights(one)[0] - 2.0))

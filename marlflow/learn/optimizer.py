@@ -1,7 +1,7 @@
-"""Optimisers over a stretch of one flat vector: Adam in one fused kernel, or any of torch's by its name.
+"""Optimizers over a span of one flat vector: Adam in one fused kernel, or any of torch's by its name.
 
-Each element is stepped by itself, so that it does not matter where one parameter ends and the next begins; optimisers
-that look at whole matrices or at the loss itself (Adafactor, Muon, LBFGS) are not for this.
+Each element is stepped by itself, so that it does not matter where one parameter ends and the next begins; optimizers
+that look at whole matrices or at the loss itself (Adafactor, Muon, LBFGS) cannot be used here.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ _WHOLE_MATRICES = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 
 
 class Stepper(Protocol):
-    """An optimiser at work; a gradient that is not finite changes nothing."""
+    """Steps one vector; a gradient that is not finite changes nothing."""
 
     learning_rate: float
     max_norm: float
 
     def step(self) -> Tensor | float:
-        """Steps once; the norm of the gradient before it was clipped to `max_norm`, on a CPU as a number."""
+        """Takes one step; returns the norm of the gradient before it is clipped to `max_norm`, on a CPU as a number."""
         ...
 
     def state(self) -> Mapping[str, Tensor]:
-        """What it remembers from step to step, by name; each has one number, or one for each parameter."""
+        """The optimizer's state, by name; each entry has one number, or one for each parameter."""
         ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Goes on from what `state` gave."""
+        """Restores what `state` returned."""
         ...
 
     def like(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        """What `state` should look like: tensors of the shapes that are expected, by name."""
+        """Template tensors (shape, dtype) for the entries of `state`, by name."""
         ...
 
 
 @runtime_checkable
-class Optimiser(Protocol):
-    """The settings of an optimiser: `Adam(...)`, or any class of torch.optim by its `_target_`."""
+class Optimizer(Protocol):
+    """The settings of an optimizer: `Adam(...)`, or any class of torch.optim by its `_target_`."""
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
-        """One that steps `vector` [P] by `gradient` [P]."""
+        """A stepper of `vector` [P] by `gradient` [P]."""
         ...
 
 
@@ -63,12 +63,12 @@ class Adam:
     weight_decay: float = 0.0
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
-        """One that steps `vector` [P] by `gradient` [P]."""
+        """A stepper of `vector` [P] by `gradient` [P]."""
         return FlatAdam(vector, gradient, learning_rate, max_norm, self)
 
 
 @dataclass(frozen=True, slots=True)
-class TorchOptimiser:
+class TorchOptimizer:
     """A class of torch.optim with its settings but for parameters and learning rate; raises ConfigInvalid early."""
 
     make: Callable[..., torch.optim.Optimizer]
@@ -78,16 +78,16 @@ class TorchOptimiser:
         """Tries it out on one parameter."""
         name = getattr(self.make, "__name__", str(self.make))
         if name in _WHOLE_MATRICES:
-            raise ConfigInvalid([f"optimiser {name} does not step each number by itself; take Adam, RMSprop or SGD"])
+            raise ConfigInvalid([f"optimizer {name} does not step each number by itself; take Adam, RMSprop or SGD"])
         if "lr" in self.settings:
-            raise ConfigInvalid([f"optimiser {name} is given its lr by the algorithm: set learning_rate there instead"])
+            raise ConfigInvalid([f"optimizer {name} is given its lr by the algorithm: set learning_rate there instead"])
         try:
             self.make([nn.Parameter(torch.zeros(1))], lr=1e-3, **self.settings)
         except (TypeError, ValueError) as error:
-            raise ConfigInvalid([f"optimiser {name} does not take {dict(self.settings)}: {error}"]) from error
+            raise ConfigInvalid([f"optimizer {name} does not take {dict(self.settings)}: {error}"]) from error
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
-        """One that steps `vector` [P] by `gradient` [P]."""
+        """A stepper of `vector` [P] by `gradient` [P]."""
         parameter = nn.Parameter(vector)
         parameter.grad = gradient
         made = self.make([parameter], lr=learning_rate, **self.settings)
@@ -112,21 +112,21 @@ class FlatAdam:
         self._on_cpu = vector.device.type == "cpu"
 
     def step(self) -> Tensor | float:
-        """Steps once; the norm of the gradient before it was clipped, on a CPU as a number."""
+        """Takes one step; returns the norm of the gradient before it was clipped."""
         norm: Tensor = torch.linalg.vector_norm(self._gradients[0])
         return self._step_now(norm) if self._on_cpu else self._step_unseen(norm)
 
     def state(self) -> Mapping[str, Tensor]:
-        """Both moments, and how many steps there were."""
+        """Both moments and the number of steps."""
         return {"moment_1": self.moment_1, "moment_2": self.moment_2, "steps": self.steps}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Goes on from what `state` gave."""
+        """Restores what `state` returned."""
         for name, tensor in self.state().items():
             tensor.copy_(as_tensor(state[name]))
 
     def like(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        """Its own."""
+        """The state itself: its shapes do not depend on what was saved."""
         return self.state()
 
     def _step_now(self, norm: Tensor) -> float:
@@ -167,13 +167,13 @@ class FlatAdam:
 
 
 class _TorchStepper:
-    """One of torch's optimisers over one vector, its gradient clipped by its norm."""
+    """One of torch's optimizers over one vector, its gradient clipped by its norm."""
 
     def __init__(
-        self, optimiser: torch.optim.Optimizer, parameter: nn.Parameter, learning_rate: float, max_norm: float
+        self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, learning_rate: float, max_norm: float
     ) -> None:
         self.learning_rate, self.max_norm = learning_rate, max_norm
-        self._optimiser, self._parameter = optimiser, parameter
+        self._optimizer, self._parameter = optimizer, parameter
 
     def step(self) -> float:
         gradient = self._parameter.grad
@@ -182,16 +182,16 @@ class _TorchStepper:
         if math.isfinite(size):
             if size > self.max_norm:
                 gradient.mul_(self.max_norm / size)
-            self._optimiser.param_groups[0]["lr"] = self.learning_rate
-            self._optimiser.step()
+            self._optimizer.param_groups[0]["lr"] = self.learning_rate
+            self._optimizer.step()
         return size
 
     def state(self) -> Mapping[str, Tensor]:
-        kept = self._optimiser.state[self._parameter]
+        kept = self._optimizer.state[self._parameter]
         return {name: torch.as_tensor(value) for name, value in kept.items() if value is not None}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        own = self._optimiser.state[self._parameter]
+        own = self._optimizer.state[self._parameter]
         own.clear()
         own.update({name: torch.from_numpy(value.copy()).to(self._parameter.device) for name, value in state.items()})
 
