@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from marlflow.experiment.keeping import newest
 from marlflow.experiment.overrides import prepare
 from marlflow.experiment.ready import ready
 from marlflow.experiment.schema import from_config
-from marlflow.rollout.worker import RolloutWorker
+from marlflow.rollout import RolloutWorker, SamplerConfig
 from marlflow.runtime.keeping import learner_file
 from marlflow.runtime.spec import RunSpec
 
@@ -63,15 +63,9 @@ def adapted_returns(spec: RunSpec, weights: Weights, tasks: int = HELD_OUT_TASKS
     policy = spec.policies[POLICY]
     finishing = policy.moves.on_worker()
     assert finishing is not None
-    worker = RolloutWorker(
-        spec.make_env,
-        range(tasks),
-        spec.mapping,  # type: ignore[arg-type]
-        {POLICY: policy.actor()},
-        HELD_OUT_SEED,
-        spaces={POLICY: policy.spaces},
-        finishing={POLICY: finishing},
-    )
+    mapping, spaces = cast("dict[str, str]", spec.mapping), {POLICY: policy.spaces}
+    config = SamplerConfig(spec.make_env, range(tasks), mapping, HELD_OUT_SEED, spaces=spaces)
+    worker = RolloutWorker(config, {POLICY: policy.actor}, finishing={POLICY: finishing})
     _, batches = worker.collect(2 * EPISODE_ENV_STEPS, {POLICY: weights})
     worker.close()
     return Shown(_first_returns(batches[POLICY], 0), _first_returns(batches[POLICY], 1))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import supersuit
 import torch
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.items import as_it_is
 from marlflow.base.spaces import Spaces
 from marlflow.env import open_window
 from marlflow.env.make import import_factory, make_environment
 from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.torso import CNN, MLP
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import RolloutWorker, Rule, SamplerConfig
 from marlflow.rollout.mapping import assign, group
 
 
@@ -67,7 +69,8 @@ class Case:
                 torso = CNN() if self.pixels else MLP(hidden_sizes=(64, 64))
                 actors[policy] = stochastic_actor(seen, torso, torch.Generator().manual_seed(0))
         window.close()
-        return RolloutWorker(self.make, range(copies or self.copies), rules, actors, seed=0)
+        makers = {policy: partial(as_it_is, actor) for policy, actor in actors.items()}
+        return RolloutWorker(SamplerConfig(self.make, range(copies or self.copies), rules, seed=0), makers)
 
 
 def _grey(env: Any) -> Any:

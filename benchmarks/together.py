@@ -68,7 +68,7 @@ async def sample(parts: Parts, rounds: int) -> tuple[float, list[Round]]:
     made: list[Round] = []
     began = time.perf_counter()
     for number in range(rounds):
-        made.append(await parts.workers.collect(Request(number, weights, EXPLORE)))  # type: ignore[misc]
+        made.append(await parts.workers.collect(Request(number, weights, EXPLORE)))
     return (time.perf_counter() - began) / rounds, made
 
 

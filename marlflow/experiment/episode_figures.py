@@ -32,7 +32,7 @@ def part_of_all(episode: EpisodeResult) -> Part | None:
 
 
 def parts_by_policy(episode: EpisodeResult) -> dict[str, Part]:
-    """The part of each policy that played in it."""
+    """The part of each policy, and of each frozen version of one, that played in it."""
     returns: dict[str, list[float]] = {}
     for agent, total in episode.returns.items():
         returns.setdefault(episode.matchup[agent], []).append(total)

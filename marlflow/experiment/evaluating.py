@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from marlflow.base.awaiting import begun
 from marlflow.base.items import Weights
 from marlflow.experiment.episode_figures import EvaluationContext
 from marlflow.experiment.faults import FaultBudget
@@ -43,41 +44,31 @@ class Evaluator:
         self.due_env_steps = 0
         self.spent_s = self.expected_s = 0.0
 
-    def after_round(self, receipts: Sequence[Receipt]) -> Awaitable[None] | None:
-        """Evaluates if it is due; returns what to wait for, or None if there is nothing to wait for."""
+    async def after_round(self, receipts: Sequence[Receipt]) -> None:
+        """Evaluates if it is due."""
         if self._self_play is not None:
             for text in self._self_play.found_in(receipts):
                 self._tell(text)
-        if not self._settings.episodes or self._tally.env_steps < self.due_env_steps:
-            return None
-        self.due_env_steps += self._settings.every_env_steps
-        began_s = time.perf_counter()
-        context, results = self._evaluate(self._settings.episodes)
-        if isinstance(results, Awaitable):
-            return self._awaited(results, context, began_s)
-        self._evaluated(results, context, began_s)
-        return None
+        if self._settings.episodes and self._tally.env_steps >= self.due_env_steps:
+            self.due_env_steps += self._settings.every_env_steps
+            await self._evaluate(self._settings.episodes)
 
     def at_the_end(self) -> None:
         """Evaluates the policies as they are at the end of the run: a plan of one stage and one item."""
-        left, contexts, began_s = [self._settings.episodes_at_the_end], [], time.perf_counter()
+        left = [self._settings.episodes_at_the_end]
         if left == [0]:
             return
 
         def evaluate() -> Evaluated | Awaitable[Evaluated]:
             if not left:
                 raise StopIteration
-            context, results = self._evaluate(left.pop())
-            contexts.append(context)
-            return results
+            return begun(self._evaluate(left.pop()))
 
-        def evaluated(_plan: str, results: Evaluated) -> None:
-            self._evaluated(results, contexts[0], began_s)
+        Executor(Plan("evaluation", source(evaluate, name="Evaluate")), lambda _plan, _results: None).run_sync()
 
-        Executor(Plan("evaluation", source(evaluate, name="Evaluate")), evaluated).run_sync()
-
-    def _evaluate(self, episodes: int) -> tuple[EvaluationContext, Evaluated | Awaitable[Evaluated]]:
+    async def _evaluate(self, episodes: int) -> Evaluated:
         """`episodes` of all policies together, or of each policy where opponents are named."""
+        began_s = time.perf_counter()
         if any(policy.evaluation_is_new for policy in self._tally.policies.values()):
             self._report()
         weights = self._published()
@@ -85,10 +76,10 @@ class Evaluator:
         dealt = self._pairings.dealt(episodes)
         context = EvaluationContext(self._settings.mode, self._tally.env_steps, versions, dealt)
         matchups = [pairing.matchup for pairing in dealt] or None
-        return context, self._workers.evaluate(range(len(dealt) or episodes), weights, matchups, context.mode)
-
-    async def _awaited(self, results: Awaitable[Evaluated], context: EvaluationContext, began_s: float) -> None:
-        self._evaluated(await results, context, began_s)
+        count = len(dealt) or episodes
+        results = await self._workers.evaluate(range(count), weights, matchups, context.mode)
+        self._evaluated(results, context, began_s)
+        return results
 
     def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
         took_s = time.perf_counter() - began_s

@@ -6,9 +6,9 @@ It then ends in order: the round is finished, a checkpoint is taken, and only th
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TypeVar
 
 from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, MarlflowError
 from marlflow.base.items import Weights
@@ -16,11 +16,10 @@ from marlflow.experiment.experiment import Faults
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.faults import fault_of
 from marlflow.rollout.fragment import Evaluated, Fault
-from marlflow.rollout.protocol import Matchup, Request, Round, Workers
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 
 log = logging.getLogger("marlflow")
 
-_Made = TypeVar("_Made", Round, Evaluated)
 OF_ENVIRONMENTS = ("env_errors", "env_hangs")
 _SAID = {
     "env_errors": "its episode was given up",
@@ -97,44 +96,37 @@ class BudgetedWorkers:
     def __init__(self, workers: Workers, budget: FaultBudget) -> None:
         self._workers, self._budget = workers, budget
 
-    def collect(self, request: Request) -> Round | Awaitable[Round]:
+    async def collect(self, request: Request) -> Round:
         """One round."""
-        try:
-            made = self._workers.collect(request)
-        except EnvironmentFailed as failure:
-            raise self._budget.last_straw(failure) from failure.__cause__
-        return self._awaited(made) if isinstance(made, Awaitable) else made
+        with self._last_straw_named():
+            return await self._workers.collect(request)
 
-    def collect_next(self, request: Request | None) -> Round | Awaitable[Round]:
+    async def collect_next(self, request: Request | None) -> Round:
         """The part of one worker."""
-        try:
-            made = self._workers.collect_next(request)
-        except EnvironmentFailed as failure:
-            raise self._budget.last_straw(failure) from failure.__cause__
-        return self._awaited(made) if isinstance(made, Awaitable) else made
+        with self._last_straw_named():
+            return await self._workers.collect_next(request)
 
     @property
     def under_way(self) -> int:
         """How many workers have begun what is still to come."""
         return self._workers.under_way
 
-    def evaluate(
+    async def evaluate(
         self,
         episodes: range,
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
-    ) -> Evaluated | Awaitable[Evaluated]:
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> Evaluated:
         """Evaluation episodes."""
-        try:
-            made = self._workers.evaluate(episodes, weights, matchups, mode)
-        except EnvironmentFailed as failure:
-            raise self._budget.last_straw(failure) from failure.__cause__
-        return self._awaited(made) if isinstance(made, Awaitable) else made
+        with self._last_straw_named():
+            return await self._workers.evaluate(episodes, weights, matchups, mode, frozen)
 
-    async def _awaited(self, made: Awaitable[_Made]) -> _Made:
+    @contextmanager
+    def _last_straw_named(self) -> Iterator[None]:
         try:
-            return await made
+            yield
         except EnvironmentFailed as failure:
             raise self._budget.last_straw(failure) from failure.__cause__
 

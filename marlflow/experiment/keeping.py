@@ -17,12 +17,15 @@ from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInv
 from marlflow.base.kept import MALFORMED, Tree, from_bytes, to_bytes
 from marlflow.experiment.environment import environment_name
 from marlflow.experiment.experiment import Env
+from marlflow.experiment.frozen import frozen_file
 from marlflow.experiment.notes import Notes, notes_of
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.waiting import Waiting
+from marlflow.rollout.kept import ResumeReport
+from marlflow.rollout.protocol import FrozenPolicy
 from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
 from marlflow.runtime.keeping import RowsFile, rows_file
-from marlflow.runtime.protocol import Resumed, Runtime
+from marlflow.runtime.protocol import Runtime
 
 log = logging.getLogger("marlflow")
 
@@ -84,22 +87,31 @@ class Keeper:
         self._made, self._runtime, self._settings = made, runtime, made.experiment.checkpoint
         self._run, self._recorded = run, dict[str, Mapping[str, Mapping[str, int]]]()
         self._store = Checkpoints(folder(run_dir), self._settings.keep)
-        self._begin_rows()
+        self._begin_files()
         self.kept_at: int | None = None
         self._last: Path | None = None
 
-    def _begin_rows(self) -> None:
-        """No rows are kept yet that the next checkpoint could share."""
+    def _begin_files(self) -> None:
+        """Nothing is kept yet that the next checkpoint could share: no rows, and no frozen entries."""
+        self._entries: frozenset[str] = frozenset()
         keeps_none = self._settings.replay == "none"
         # From which row on each replay is to give its rows: where they ended the last time, or none at all.
         replays = [name for policy in self._made.spec.policies.values() for name in policy.replays]
         self._rows_kept = dict.fromkeys(replays, _NO_ROWS) if keeps_none else {}
         self._row_files: dict[str, RowsFile] = {}
 
-    def keep(self, env_steps: int, driver_state: Callable[[Waiting], Tree], reports: int, figure: float | None) -> Path:
+    def keep(
+        self,
+        env_steps: int,
+        driver_state: Callable[[Waiting], Tree],
+        frozen: Mapping[str, Callable[[], bytes]],
+        reports: int,
+        figure: float | None,
+    ) -> Path:
         """Writes a checkpoint; nothing is in flight. Raises ActorLost or CheckpointFailed: there is none then.
 
-        `driver_state` says what the driver knows, with a tree of each item that waits; `reports` have been made.
+        `driver_state` says what the driver knows, with a tree of each item that waits. `frozen` gives what is in the
+        file of each frozen entry, which is written once. `reports` have been made.
         """
         kept = self._runtime.keep(self._rows_kept)
         files = dict(kept.files)
@@ -110,21 +122,23 @@ class Keeper:
             raise CheckpointFailed(f"what the driver knows cannot be kept: {error}") from error
         for number, packed in enumerate(self._runtime.pack(waiting.payloads)):
             files[f"{_WAITING}.{number}"] = packed
+        files |= {name: data() for name, data in frozen.items() if name not in self._entries}
         # Of those before, what is not all evicted.
         held = {name: rows for name, rows in self._row_files.items() if rows.stop > kept.replays[rows.replay][0]}
         recorded = self._recorded_with(kept.recorded)
         notes = Notes(self._run, identity(self._made), self._settings.replay, reports, recorded)
-        shared = [name for name in held if name not in files]
+        shared = [name for name in (*held, *frozen) if name not in files]
         try:
             path = self._store.write(env_steps, files, shared, notes.as_json(), figure)
         except CheckpointFailed:
             if self._last is not None and not self._last.is_dir():  # somebody removed what rows were to be shared with
-                self._begin_rows()
+                self._begin_files()
             raise
         self._row_files = held | {name: rows for name in files if (rows := rows_file(name)) is not None}
         if self._settings.replay == "rows":
             self._rows_kept = {name: stop for name, (_, stop) in kept.replays.items()}
         self.kept_at, self._last, self._recorded = env_steps, path, recorded
+        self._entries = frozenset(frozen)
         return path
 
     def _recorded_with(self, new: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, Mapping[str, int]]]:
@@ -135,16 +149,22 @@ class Keeper:
         now = {policy: {**before.get(policy, {}), **new.get(policy, {})} for policy in {**before, **new}}
         return {**self._recorded, recording.record: now}
 
-    def restore(self, checkpoint: Checkpoint) -> tuple[Tree, Waiting, Resumed]:
+    def restore(self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]) -> tuple[Tree, Waiting, ResumeReport]:
         """The driver's state, the rows that waited, and what could not be taken up again.
+
+        `frozen` has the frozen entries that running episodes may seat.
 
         Raises CheckpointUnusable for whatever is not of the shape that it was written in.
         """
         with usable(checkpoint):
-            return self._restore(checkpoint)
+            return self._restore(checkpoint, frozen)
 
-    def _restore(self, checkpoint: Checkpoint) -> tuple[Tree, Waiting, Resumed]:
-        resumed = self._runtime.restore(checkpoint.read, checkpoint.names, self._settings.replay_max_env_steps)
+    def _restore(
+        self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]
+    ) -> tuple[Tree, Waiting, ResumeReport]:
+        longest = self._settings.replay_max_env_steps
+        resumed = self._runtime.restore(checkpoint.read, checkpoint.names, longest, frozen)
+        self._entries = frozenset(map(frozen_file, frozen))
         self.kept_at, self._last = checkpoint.env_steps, checkpoint.path
         self._recorded = dict(notes_of(checkpoint).recorded)
         self._store.go_on_from(checkpoint)
@@ -158,7 +178,7 @@ class Keeper:
         return tree, Waiting(self._runtime.unpack(packed)), resumed
 
 
-def not_resumed(resumed: Resumed) -> Iterator[str]:
+def not_resumed(resumed: ResumeReport) -> Iterator[str]:
     """Which running episodes could not be gone on with, in words."""
     if resumed.episodes_abandoned:
         yield f"{resumed.episodes_abandoned} running episodes did not come out the same and were given up"

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
+from marlflow.base.items import Weights
 from marlflow.base.near import meant, nearest
 from marlflow.env import Window
 from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.experiment.opponents import only_opponents
 from marlflow.rollout.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
-from marlflow.rollout.matchups import TRIAL, Dealer, EpisodeId, Matchmaker, Seats, deal_one, matchmaker_name
+from marlflow.rollout.matchups import TRIAL, Dealer, EpisodeId, Matchmaker, Seats, change_of, deal_one, matchmaker_name
+from marlflow.rollout.population import Population, PopulationMatchmaker
 
 TRIAL_EPISODES = 200
 
@@ -124,8 +126,9 @@ def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Windo
             "give it possible_agents, or map by rules"
         )
         return nobody
+    learning = [policy for policy, settings in policies.items() if settings.algorithm.capabilities.learns]
     try:
-        matchups = _on_trial(matchmaker, tuple(window.agents), tuple(policies), experiment.seed)
+        matchups = _on_trial(matchmaker, tuple(window.agents), tuple(policies), learning, experiment.seed)
     except MatchmakerFailed as error:
         problems.append(f"mapping: {error.where}: {error.reason}{_indented(error.user_traceback)}")
         return nobody
@@ -141,19 +144,27 @@ def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Windo
 
 
 def _on_trial(
-    matchmaker: Matchmaker, agents: Sequence[str], policies: Sequence[str], seed: int
+    matchmaker: Matchmaker, agents: Sequence[str], policies: Sequence[str], learning: Sequence[str], seed: int
 ) -> list[dict[str, str]]:
     """What a copy of the matchmaker deals, so that the run begins with one that has not been asked.
 
-    Which spaces fit is not known before it is known who is seated where.
+    Seats of frozen versions of policies are given as those of the policies. Which spaces fit is not known before it is
+    known who is seated where.
     """
     try:
         asked = copy.deepcopy(matchmaker)
     except Exception as error:
         where, what = f"matchmaker {matchmaker_name(matchmaker)}", f"{type(error).__name__}: {error}"
         raise MatchmakerFailed(where, f"it cannot be copied, to be tried before the run ({what})") from error
-    seats = Seats(agents, dict.fromkeys(policies, agents))
-    return [deal_one(asked, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]
+    population = Population(dict.fromkeys(policies, agents))
+    if isinstance(asked, PopulationMatchmaker):
+        none_yet = {name: Weights(0, None) for name in learning}
+        change = change_of(asked, population, dict.fromkeys(learning, 0), dict.fromkeys(policies, 0))
+        population.apply(change, none_yet, {})
+    seats = Seats(agents, population.fits)
+    dealt = [deal_one(asked, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]
+    frozen = {entry: kept.policy for entry, kept in population.entries.items()}
+    return [{agent: frozen.get(entry, entry) for agent, entry in matchup.items()} for matchup in dealt]
 
 
 def _indented(text: str) -> str:

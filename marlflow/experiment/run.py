@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from marlflow.base.awaiting import begun
 from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, MarlflowError
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.evaluating import Evaluator
 from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import OF_ENVIRONMENTS, BudgetedWorkers, FaultBudget
+from marlflow.experiment.frozen import frozen_bytes, frozen_entries, frozen_file
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper, not_resumed, usable
 from marlflow.experiment.never_updated import why_never_updated
@@ -33,10 +36,11 @@ from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
 from marlflow.observe.record import MetricsRecord
 from marlflow.rollout.fragment import Fault
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.matchups import DealtWorkers
-from marlflow.rollout.protocol import Request, Round
+from marlflow.rollout.protocol import FrozenPolicy, Request, Round
 from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.protocol import Resumed, Runtime
+from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import policy_of_replay
 
 log = logging.getLogger("marlflow")
@@ -80,7 +84,8 @@ class Run:
         )
         self._time_limit = TimeLimit(made.experiment.stop, self._evaluator, runtime)
         self._scheduler = Scheduler(made.spec, self._parts)
-        plan = build_plan(made.experiment, made.spec, self._parts, Desk(self._next_request, self._round_made))
+        desk = Desk(self._next_request, lambda round: begun(self._round_made(round)))
+        plan = build_plan(made.experiment, made.spec, self._parts, desk)
         self.reporting = Reporting(made.experiment, run_dir, shown, self._faulted)
         self._executor = Executor(plan, self._reported, (self.reporting,), self._between_rounds)
         self._began_s = time.perf_counter()
@@ -139,24 +144,22 @@ class Run:
             return None
         self._rounds += 1
         self._time_limit.limit_training(self._began_s)
-        return Request(self._rounds - 1, self._published(), self._scheduler.now(self._tally.agent_steps_sampled))
+        sampled = self._tally.agent_steps_sampled
+        request = Request(self._rounds - 1, self._published(), self._scheduler.now(sampled))
+        if self._dealer is not None:
+            self._dealer.renew(request.weights, request.schedules, sampled)
+        return request
 
     def _published(self) -> dict[str, Weights]:
         return {name: learner.published for name, learner in self._parts.learners.items()}
 
-    def _round_made(self, round: Round) -> Round | Awaitable[Round]:
+    async def _round_made(self, round: Round) -> Round:
         self._training_s = time.perf_counter() - self._began_s - self._evaluator.spent_s
         self._tally.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._end_policies()
         self._left.handed(round.receipts)
-        if (evaluating := self._evaluator.after_round(round.receipts)) is not None:
-            return self._after_evaluation(round, evaluating)
-        self._report_if_due()
-        return round
-
-    async def _after_evaluation(self, round: Round, evaluating: Awaitable[None]) -> Round:
-        await evaluating
+        await self._evaluator.after_round(round.receipts)
         self._report_if_due()
         return round
 
@@ -253,7 +256,9 @@ class Run:
 
     def _kept(self) -> Path:
         self.reporting.sync()
-        return self._keeper.keep(self._tally.env_steps, self._state, self.reporting.lines, self._figure())
+        entries = {} if self._dealer is None else self._dealer.entries
+        frozen = {frozen_file(n): partial(frozen_bytes, kept, self._parts.driver) for n, kept in entries.items()}
+        return self._keeper.keep(self._tally.env_steps, self._state, frozen, self.reporting.lines, self._figure())
 
     def _figure(self) -> float | None:
         best = self._experiment.checkpoint.best
@@ -275,14 +280,16 @@ class Run:
         }
 
     def _go_on_from(self, checkpoint: Checkpoint) -> None:
-        state, waiting, resumed = self._keeper.restore(checkpoint)
+        with usable(checkpoint):
+            frozen = {} if self._dealer is None else frozen_entries(checkpoint, self._parts.driver)
+        state, waiting, resumed = self._keeper.restore(checkpoint, frozen)
         with usable(checkpoint):
             if wrong := list(differences_of_shape(self._state(Waiting()), state)):
                 raise CheckpointUnusable([f"what the driver knew is not of the shape that it has: {wrong[0]}"])
-            self._load(state, waiting)
+            self._load(state, waiting, frozen)
         self._resumed(checkpoint, resumed)
 
-    def _load(self, state: Tree, waiting: Waiting) -> None:
+    def _load(self, state: Tree, waiting: Waiting, frozen: Mapping[str, FrozenPolicy]) -> None:
         """Goes on from what `_state` gave."""
         self._tally.load_state(state["tally"])
         self._executor.load_state(state["flow"], waiting.give_back)
@@ -295,14 +302,14 @@ class Run:
         if (every := self._experiment.checkpoint.every_env_steps) is not None:
             self._due_checkpoint = self._tally.env_steps + every
         if self._dealer is not None:
-            self._dealer.load_state(state["dealer"])
+            self._dealer.load_state(state["dealer"], frozen)
         for name, stop in state["ended"].items():
             if stop == asdict(self._policy(name).stop) or self._is_done(name):
                 self._end(name)
             else:
                 self._executor.rejoin(name)
 
-    def _resumed(self, checkpoint: Checkpoint, resumed: Resumed) -> None:
+    def _resumed(self, checkpoint: Checkpoint, resumed: ResumeReport) -> None:
         """Counts and says what could not be taken up again."""
         self._tally.faults["episodes_abandoned"] += resumed.episodes_abandoned
         self._tally.faults["episodes_restarted"] += resumed.episodes_restarted

@@ -217,15 +217,17 @@ class Tally:
         if (whole := part_of_all(episode)) is not None:
             self.played.add(whole)
         for name, part in parts_by_policy(episode).items():
-            self.policies[name].played.add(part)
-            self.policies[name].episodes += 1
+            if name in self.policies:  # else a frozen version of one, which is not the policy itself
+                self.policies[name].played.add(part)
+                self.policies[name].episodes += 1
 
     def evaluated(self, results: Evaluated, context: EvaluationContext) -> None:
         """Evaluation episodes were played; figures of which there is nothing new, since none was played, stay."""
         self.faulted(results.faults)
         for name, evaluation in policies_evaluated(results.episodes, context).items():
-            self.policies[name].evaluation = evaluation
-            self.policies[name].evaluation_is_new = True
+            if name in self.policies:
+                self.policies[name].evaluation = evaluation
+                self.policies[name].evaluation_is_new = True
         wholes = [whole for episode in results.episodes if (whole := part_of_all(episode)) is not None]
         if wholes:
             self.eval_team_return_mean = None if context.pairings else mean([whole.team_return for whole in wholes])

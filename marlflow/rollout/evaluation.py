@@ -10,14 +10,15 @@ from marlflow.base.batch import Array
 from marlflow.base.random import key, mix
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout import closing
-from marlflow.rollout.copies import Copies
+from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import EvaluationEpisodes
 from marlflow.rollout.fragment import EpisodeResult, Fault
 from marlflow.rollout.history import History
 from marlflow.rollout.lanes import Lanes, PolicyOf
-from marlflow.rollout.lockstep import Lockstep
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import Matchup
+from marlflow.rollout.table import Table
+from marlflow.rollout.vector_runner import SyncVectorRunner
 
 _MOST_COPIES = 16
 
@@ -25,19 +26,19 @@ _MOST_COPIES = 16
 class EvaluationCopies:
     """The copies in which a worker evaluates, opened when the first episodes are played.
 
-    `make_players` makes the players of that many copies, each of which has `stride` lanes.
+    `make_table` makes the table of weights for that many copies, each of which has `stride` lanes.
     """
 
     def __init__(
         self,
-        make_copies: Callable[[Sequence[int]], Copies],
-        make_players: Callable[[int], list[Player]],
+        make_copies: Callable[[Sequence[int]], EnvPool],
+        make_table: Callable[[int], Table],
         stride: int,
         policy_of: PolicyOf,
     ) -> None:
-        self._make_copies, self._make_players = make_copies, make_players
+        self._make_copies, self._make_table = make_copies, make_table
         self._stride, self._policy_of = stride, policy_of
-        self._copies: Copies | None = None
+        self._copies: EnvPool | None = None
 
     def widen(self, episodes: int) -> list[Fault]:
         """Opens as many copies as `episodes` episodes can use; returns what went wrong when fewer ones were closed."""
@@ -62,17 +63,18 @@ class EvaluationCopies:
         """
         copies = self._copies
         assert copies is not None, "widen opens them"
-        players = self._make_players(len(copies.numbers))
-        lanes = Lanes(self._stride, len(copies.numbers), players, self._policy_of)
+        table = self._make_table(len(copies.numbers))
+        lanes = Lanes(self._stride, len(copies.numbers), table, self._policy_of)
         prints = _Fingerprints(lanes, len(copies.numbers))
-        lockstep = Lockstep(copies, players, lanes, EvaluationEpisodes(seed, episodes, matchups), mode, None, prints)
-        lockstep.begin()
-        while not (lockstep.idle or is_late()):
-            lockstep.tick()
+        dealt = EvaluationEpisodes(seed, episodes, matchups)
+        runner = SyncVectorRunner(copies, table.players, lanes, dealt, mode, None, prints)
+        runner.begin()
+        while not (runner.idle or is_late()):
+            runner.tick()
         place = {episode: number for number, episode in enumerate(episodes)}
-        results = sorted(lockstep.results, key=lambda result: place[result.episode])
+        results = sorted(runner.results, key=lambda result: place[result.episode])
         found = prints.by_episode()
-        return [replace(result, fingerprint=found[result.episode]) for result in results], not lockstep.idle
+        return [replace(result, fingerprint=found[result.episode]) for result in results], not runner.idle
 
     def close(self, deadline_s: float) -> list[Fault]:
         """Closes the environments; returns what went wrong."""
@@ -94,7 +96,7 @@ class _Fingerprints(History):
         self._running[index] = int(self._lanes.episode[self._lanes.of(index).start])
         super().begins(index)
 
-    def took(self, player: Player, action: Array) -> None:
+    def took(self, player: PolicySlots, action: Array) -> None:
         """Folds in what the pending lanes of `player` did, [N, ...]."""
         self.hashes[player.lanes] = mix(self.hashes[player.lanes] + self._digests(player.policy, "action", action))
 

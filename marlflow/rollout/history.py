@@ -16,7 +16,7 @@ from gymnasium import spaces as gym_spaces
 
 from marlflow.base.batch import Array
 from marlflow.base.random import key, mix
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
 
 
 class _Taken(NamedTuple):
@@ -50,12 +50,12 @@ class History:
         else:
             self.hashes[index * self._stride : (index + 1) * self._stride] = 0
 
-    def saw(self, deciding: Array, players: Sequence[Player]) -> None:
+    def saw(self, deciding: Array, players: Sequence[PolicySlots]) -> None:
         """The lanes `deciding` look at what their players are shown, and will decide."""
         self._tick += 1
         self.hashes[deciding] = self.looked(deciding, players)
 
-    def looked(self, deciding: Array, players: Sequence[Player]) -> Array:
+    def looked(self, deciding: Array, players: Sequence[PolicySlots]) -> Array:
         """The hashes of `deciding` with what their players are shown now, uint64 [N]."""
         hashes: Array = self.hashes[deciding]
         for player in players:
@@ -80,7 +80,7 @@ class History:
         digests: Array = rows.view(word).astype(np.uint64) @ weights
         return digests
 
-    def took(self, player: Player, action: Array) -> None:
+    def took(self, player: PolicySlots, action: Array) -> None:
         """What the pending lanes of `player` did, [N, ...]; a copy is kept."""
         if player.policy not in self._narrow:
             self._narrow[player.policy] = _narrow(player.spaces.action)
@@ -96,6 +96,13 @@ class History:
         for taken in self._taken.values():
             while taken and taken[0].tick <= oldest:
                 taken.popleft()
+
+    def drop(self, entries: Collection[str]) -> None:
+        """Drops all that is known of entries that no running episode seats."""
+        for entry in entries:
+            self._taken.pop(entry, None)
+            self._narrow.pop(entry, None)
+        self._words = {key: words for key, words in self._words.items() if key[0] not in entries}
 
     def whole(self, running: Mapping[int, int]) -> list[int]:
         """The copies of `running` whose every action is kept."""

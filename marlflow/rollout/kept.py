@@ -26,8 +26,11 @@ from marlflow.base.kept import Tree
 Table: TypeAlias = Mapping[str, Array]
 
 
-class TakenUp(NamedTuple):
-    """How running episodes were taken up again: those given up, those begun anew, and their open rows, lost."""
+class ResumeReport(NamedTuple):
+    """What a resume could not continue: running episodes that did not come out the same, and those that begin again.
+
+    `rows_lost` agent steps of both were not yet delivered, and are lost.
+    """
 
     episodes_abandoned: int = 0
     episodes_restarted: int = 0

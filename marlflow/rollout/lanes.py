@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import key
 from marlflow.env import Window
 from marlflow.rollout.episodes import Episodes
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import Matchup
+from marlflow.rollout.table import Table
 
 # The lanes of a copy whose environment does not say who may appear in it.
 UNDECLARED_LANES = 256
@@ -32,11 +33,10 @@ def lanes_per_copy(window: Window) -> int:
 class Lanes:
     """All lanes of `copies` copies: lane = index of the copy * stride + slot of the agent; arrays are [lanes]."""
 
-    def __init__(self, stride: int, copies: int, players: Sequence[Player], policy_of: PolicyOf) -> None:
+    def __init__(self, stride: int, copies: int, table: Table, policy_of: PolicyOf) -> None:
         count = stride * copies
         self.stride = stride
-        self._players = {player.policy: number for number, player in enumerate(players)}
-        self._order, self._policy_of = list(players), policy_of
+        self._table, self._policy_of = table, policy_of
         self.player_of = np.full(count, -1)
         self.row_of = np.zeros(count, np.int64)
         self.copy_of = np.repeat(np.arange(copies), stride)
@@ -60,12 +60,17 @@ class Lanes:
         self.t_agent[lanes] = 0
         if matchup is not None:
             self.forget(index, matchup)
-        for player in self._order:
+        for player in self._table.players:
             if player.memory is not None:
                 player.memory.begin(lanes)
         for slot in range(self.known[index]):
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _who(window, slot))
         self.welcome(index, window, episodes)
+
+    def drop(self, entries: Collection[str]) -> None:
+        """Removes frozen entries that no running episode seats from the table, and from the lanes they played last."""
+        self._table.remove(entries, self.player_of)
+        self._fitting = {(agent, entry) for agent, entry in self._fitting if entry not in entries}
 
     def known_in(self, copies: Iterable[int]) -> Array:
         """The lanes of `copies` that have a player, in order."""
@@ -93,19 +98,19 @@ class Lanes:
             player = self._player_for(index, window, agents[slot])
             if agents[slot] not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agents[slot]: player.policy}
-            self.player_of[lane] = self._players[player.policy]
+            self.player_of[lane] = self._table.number(player.policy)
             self.keys[lane] = episodes.stream(index, int(self.episode[first]), _who(window, slot))
             if player.columns is not None:
                 self.row_of[lane] = player.columns.row(lane)
         self.known[index] = len(agents)
 
-    def _player_for(self, index: int, window: Window, agent: str) -> Player:
+    def _player_for(self, index: int, window: Window, agent: str) -> PolicySlots:
         policy = self.matchups[index].get(agent) or self._policy_of(agent)
-        number = None if policy is None else self._players.get(policy)
+        number = self._table.number(policy)
         if number is None:
             reason = f"it is mapped to policy {policy!r}, which plays nobody who was there at the start"
             raise EnvironmentFailed(window.where(agent), reason)
-        player = self._order[number]
+        player = self._table.players[number]
         if (agent, player.policy) in self._fitting:
             return player
         found = window.observation_space(agent), window.action_space(agent)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -23,7 +23,8 @@ from marlflow.base.random import key
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.episodes import EVALUATION
 from marlflow.rollout.fragment import Evaluated, Receipt
-from marlflow.rollout.protocol import Matchup, Request, Round, Workers
+from marlflow.rollout.population import Population, PopulationChange, PopulationMatchmaker
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 
 # Beyond so many different matchups, equal ones are no longer one object.
 _MOST_SHARED = 4096
@@ -45,11 +46,12 @@ class Matchmaker(Protocol):
 
     {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(copy=3, episode=7), ["player_0", "player_1"], rng)
 
-    One that remembers something from episode to episode has `state` and `load_state` too, as in KeptMatchmaker.
+    One that remembers something from episode to episode has `state` and `load_state` too, as in KeptMatchmaker; one
+    that freezes versions of policies, to seat them as well, `change_population`, as in PopulationMatchmaker.
     """
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
-        """A policy for each of `agents`, which are all that the environment declares."""
+        """A policy, or a frozen version of one, for each of `agents`, which are all that the environment declares."""
         ...
 
 
@@ -133,6 +135,23 @@ def deal_one(matchmaker: Matchmaker, seats: Seats, episode: EpisodeId, seed: int
     return {agent: dealt[agent] for agent in seats.agents}
 
 
+def change_of(
+    matchmaker: PopulationMatchmaker,
+    population: Population,
+    published: Mapping[str, int],
+    agent_steps: Mapping[str, int],
+) -> PopulationChange:
+    """The change of `population` that a matchmaker wants; raises MatchmakerFailed if there is none that can be made."""
+    where = f"matchmaker {matchmaker_name(matchmaker)}, change_population"
+    try:
+        change = matchmaker.change_population(dict(published), dict(agent_steps))
+    except Exception as error:
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _own_traceback(error)) from error
+    if problems := list(population.problems(change, published)):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return change
+
+
 def matchmaker_name(matchmaker: object) -> str:
     """What a matchmaker is called in messages: its function's name, or its class's."""
     named = getattr(matchmaker, "func", matchmaker)  # of a functools.partial
@@ -147,25 +166,59 @@ def _words(episode: EpisodeId) -> str:
 def _own_traceback(error: Exception) -> str:
     """As text, from the first frame that is the matchmaker's."""
     frame: TracebackType | None = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code is deal_one.__code__:
+    while frame is not None and frame.tb_frame.f_code in (deal_one.__code__, change_of.__code__):
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))
 
 
 class Dealer:
-    """Deals the matchups of a run's `copies`.
+    """Deals the matchups of a run's `copies`, of policies and of frozen versions of them.
 
-    matchups = dealer.deal(ticks=25); receipts = ...; dealer.returned(receipts)
+    dealer.renew(weights, schedules, agent_steps); asked = dealer.asked(request, ticks=25)
+    receipts = ...; dealer.returned(receipts)
     """
 
     def __init__(self, matchmaker: Matchmaker, seats: Seats, copies: int, seed: int) -> None:
-        self._matchmaker, self._seats, self._seed = matchmaker, seats, seed
+        self._matchmaker, self._agents, self._seed = matchmaker, tuple(seats.agents), seed
+        self._population = Population(seats.fits)
+        self._seats = seats
         # Of each copy: those of its next episodes that were dealt, and the number of the first of them.
         self._dealt: list[deque[Matchup]] = [deque() for _ in range(copies)]
         self._first = [0] * copies
+        self._running: list[Matchup] = [{}] * copies  # of the last episode that each copy has begun
         self._shortest = 1  # env steps
         self._any_ended = False
         self._shared: dict[tuple[str, ...], Matchup] = {}
+
+    @property
+    def entries(self) -> dict[str, FrozenPolicy]:
+        """All frozen entries that are dealt, or that running episodes may seat."""
+        return self._population.entries
+
+    def renew(
+        self,
+        weights: Mapping[str, Weights],
+        schedules: Mapping[str, Mapping[str, float]],
+        agent_steps: Mapping[str, int],
+    ) -> None:
+        """Asks the matchmaker which frozen entries there are to be, given what is published before a round.
+
+        When they change, episodes that have not begun are dealt anew. Raises MatchmakerFailed.
+        """
+        if not isinstance(self._matchmaker, PopulationMatchmaker):
+            return
+        versions = {name: published.version for name, published in weights.items()}
+        change = change_of(self._matchmaker, self._population, versions, agent_steps)
+        if change.freeze or change.forget:
+            self._population.apply(change, weights, schedules)
+            self._seats = Seats(self._agents, self._population.fits)
+            self._dealt = [deque() for _ in self._dealt]
+
+    def asked(self, request: Request, ticks: int) -> Request:
+        """`request` with the matchups of a round of `ticks` env steps, and the changes of the table of weights."""
+        matchups = self.deal(ticks)
+        frozen = self._population.seated(one for dealt in matchups.values() for one in dealt)
+        return replace(request, matchups=matchups, frozen=frozen, forget=self._population.leave(self._running))
 
     def deal(self, ticks: int) -> dict[int, list[Matchup]]:
         """For each copy the matchups of its next episodes: as many as it may begin in `ticks` env steps.
@@ -187,37 +240,50 @@ class Dealer:
                 self._any_ended = True
             for copy, following in receipt.next_episodes.items():
                 while self._first[copy] < following:
-                    self._dealt[copy].popleft()
+                    self._running[copy] = self._dealt[copy].popleft()
                     self._first[copy] += 1
 
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
         """The matchups of evaluation episodes, in the order of `episodes`."""
         return [self._ask(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
+    def seated(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
+        """The frozen entries that `matchups` seat."""
+        return self._population.seated(matchups)
+
     def state(self) -> Tree:
         """What was dealt and not used, what is known of lengths, and the matchmaker's own state if it has any."""
         return {
             "first": list(self._first),
             "dealt": [[list(matchup.values()) for matchup in dealt] for dealt in self._dealt],
+            "running": [list(matchup.values()) for matchup in self._running],
             "shortest": self._shortest,
             "any_ended": self._any_ended,
+            "population": self._population.state(),
             "matchmaker": self._matchmaker.state() if isinstance(self._matchmaker, KeptMatchmaker) else None,
         }
 
-    def load_state(self, tree: Tree) -> None:
-        """Goes on from what `state` gave; copies that it knows nothing of begin with episode 0.
+    def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
+        """Goes on from what `state` gave, with its frozen `entries`; copies that are new begin with episode 0.
 
         Raises CheckpointUnusable if something was dealt that cannot be played.
         """
-        kept = [[dict(zip(self._seats.agents, names, strict=False)) for names in dealt] for dealt in tree["dealt"]]
+        self._population.load_state(tree["population"], entries)
+        self._seats = Seats(self._agents, self._population.fits)
+        kept = [[self._seated(names) for names in dealt] for dealt in tree["dealt"]]
         if problems := [text for dealt in kept for matchup in dealt for text in self._seats.problems(matchup)]:
             raise CheckpointUnusable([f"of the matchups that were dealt: {text}" for text in dict.fromkeys(problems)])
-        for copy, (first, dealt) in enumerate(zip(tree["first"], kept, strict=True)):
+        found = zip(tree["first"], kept, tree["running"], strict=True)
+        for copy, (first, dealt, running) in enumerate(found):
             if copy < len(self._first):
                 self._first[copy], self._dealt[copy] = first, deque(map(self._one, dealt))
+                self._running[copy] = self._seated(running)
         self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
         if tree["matchmaker"] is not None and isinstance(self._matchmaker, KeptMatchmaker):
             self._matchmaker.load_state(tree["matchmaker"])
+
+    def _seated(self, names: Sequence[str]) -> dict[str, str]:
+        return dict(zip(self._agents, names, strict=False))
 
     def _ask(self, episode: EpisodeId) -> Matchup:
         return self._one(deal_one(self._matchmaker, self._seats, episode, self._seed))
@@ -235,31 +301,27 @@ class DealtWorkers:
     def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
         self._workers, self._dealer, self._ticks = workers, dealer, ticks
 
-    def collect(self, request: Request) -> Round | Awaitable[Round]:
+    async def collect(self, request: Request) -> Round:
         """One round. The dealer knows what came of it before anybody asks for the next."""
-        made = self._workers.collect(replace(request, matchups=self._dealer.deal(self._ticks)))
-        return self._awaited(made) if isinstance(made, Awaitable) else self._returned(made)
+        made = await self._workers.collect(self._dealer.asked(request, self._ticks))
+        self._dealer.returned(made.receipts)
+        return made
 
-    def collect_next(self, request: Request | None) -> Round | Awaitable[Round]:
+    async def collect_next(self, request: Request | None) -> Round:
         """Matchups are dealt to all copies at once, in rounds; a run that asks for this does not start."""
         raise TypeError("matchups are dealt in rounds of all workers")
 
     under_way = 0
 
-    async def _awaited(self, made: Awaitable[Round]) -> Round:
-        return self._returned(await made)
-
-    def _returned(self, round: Round) -> Round:
-        self._dealer.returned(round.receipts)
-        return round
-
-    def evaluate(
+    async def evaluate(
         self,
         episodes: range,
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
-    ) -> Evaluated | Awaitable[Evaluated]:
-        """Evaluation episodes, with matchups of their own."""
-        dealt = self._dealer.deal_evaluation(episodes) if matchups is None else matchups
-        return self._workers.evaluate(episodes, weights, dealt, mode)
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> Evaluated:
+        """Evaluation episodes, with matchups of their own and the frozen entries that those seat."""
+        if matchups is None:
+            matchups = self._dealer.deal_evaluation(episodes)
+        return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.seated(matchups))

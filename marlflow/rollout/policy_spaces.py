@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
-from marlflow.policy.actor import Actor
 
 
 def policy_spaces(
-    window: Window, policy_of_agent: Callable[[str], str | None], actors: Mapping[str, Actor]
+    window: Window, policy_of_agent: Callable[[str], str | None], actors: Collection[str]
 ) -> dict[str, Spaces]:
     """What the agents of each policy see and do; raises ConfigInvalid with every contradiction."""
     found: dict[str, tuple[str, Spaces]] = {}

@@ -15,12 +15,12 @@ from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import Turn
-from marlflow.rollout.copies import Copies
+from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import Episodes
 from marlflow.rollout.history import History
 from marlflow.rollout.kept import Table
 from marlflow.rollout.lanes import Lanes
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.rewards import WrongReward, amounts
 
 
@@ -36,9 +36,9 @@ FAILURES = (Differs, EnvironmentFailed, ObservationOutside, WrongReward)
 class Replay:
     """The parts of a worker that playing again takes; `history` goes on from there."""
 
-    copies: Copies
+    copies: EnvPool
     lanes: Lanes
-    players: Sequence[Player]
+    players: Sequence[PolicySlots]
     episodes: Episodes
     history: History
 

@@ -16,31 +16,31 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import Tree
 from marlflow.env import Turn
-from marlflow.rollout.columns import ranges
-from marlflow.rollout.copies import Copies
+from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import BEGUN_ANEW, TrainingEpisodes
 from marlflow.rollout.history import History
-from marlflow.rollout.kept import Table, TakenUp, by_copy, by_lane, only_rows
-from marlflow.rollout.lockstep import Lockstep
-from marlflow.rollout.player import Player
-from marlflow.rollout.recorder import Recorder
+from marlflow.rollout.kept import ResumeReport, Table, by_copy, by_lane, only_rows
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.replayed import FAILURES, Replay
+from marlflow.rollout.segment_builder import SegmentBuilder
+from marlflow.rollout.step_buffer import ranges
+from marlflow.rollout.vector_runner import SyncVectorRunner
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a worker between two collects; the recorder has room for a cell at least."""
 
-    copies: Copies
-    players: list[Player]
-    recorder: Recorder
+    copies: EnvPool
+    players: list[PolicySlots]
+    recorder: SegmentBuilder
     episodes: TrainingEpisodes
-    lockstep: Lockstep
+    runner: SyncVectorRunner
     history: History
 
     def state(self) -> Tree:
         """Everything that is carried, by copy."""
-        running = self.lockstep.running
+        running = self.runner.running
         whole = self.history.whole(running)
         windows, following = self.copies.windows, self.episodes.not_begun
         return {
@@ -57,7 +57,7 @@ class Parts:
         }
 
     def _running(self, index: int, whole: bool) -> Tree:
-        lanes, window = self.lockstep.lanes, self.copies.windows[index]
+        lanes, window = self.runner.lanes, self.copies.windows[index]
         episode = int(lanes.episode[lanes.of(index).start])
         return {
             "episode": episode,
@@ -69,9 +69,9 @@ class Parts:
         }
 
     def _tables(self, running: Mapping[int, int], whole: list[int]) -> dict[str, Table]:
-        lanes, numbers = self.lockstep.lanes, np.array(self.copies.numbers, np.int64)
+        lanes, numbers = self.runner.lanes, np.array(self.copies.numbers, np.int64)
         known, checked = lanes.known_in(running), lanes.known_in(whole)
-        hashes, deciding = self.history.hashes.copy(), self.lockstep.deciding
+        hashes, deciding = self.history.hashes.copy(), self.runner.deciding
         hashes[deciding] = self.history.looked(deciding, self.players)
         found: dict[str, dict[str, Array]] = {
             "lanes": {
@@ -87,20 +87,23 @@ class Parts:
                 found[f"rows.{player.policy}"] = self.recorder.seen_in_open_rows(number, player.columns)
             if player.memory is not None:
                 mine = known[lanes.player_of[known] == number]
+                if not len(mine):
+                    continue
                 found[f"memory.{player.policy}"] = {"lane": mine, **player.memory.state(mine)}
         tables: dict[str, Table] = {n: by_copy(table, self.copies.numbers, lanes.stride) for n, table in found.items()}
         for policy, (index, action) in self.history.actions(whole).items():
-            tables[f"actions.{policy}"] = {"copy": numbers[index], "action": action}
+            if len(index):
+                tables[f"actions.{policy}"] = {"copy": numbers[index], "action": action}
         return tables
 
-    def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:
+    def load_state(self, tree: Tree, replay_max_env_steps: int) -> ResumeReport:
         """Takes up what `state` gave of these copies, nothing having been collected yet.
 
         Raises CheckpointUnusable if it is of other agents, or of policies that see, do or remember something else.
         """
         self._check(tree)
         self.episodes.go_on({one["copy"]: one["next_episode"] for one in tree["copies"]})
-        replay = Replay(self.copies, self.lockstep.lanes, self.players, self.episodes, self.history)
+        replay = Replay(self.copies, self.runner.lanes, self.players, self.episodes, self.history)
         tables = {name: _Grouped(table) for name, table in tree["tables"].items()}
         turns: dict[int, Turn] = {}
         intact, abandoned = [], 0
@@ -117,23 +120,23 @@ class Parts:
                 turns[index] = _played(replay, index, running, tables, copy) if again else replay.begin(index, running)
             except FAILURES:
                 abandoned += 1
-                self.lockstep.lanes.abandon(index)
+                self.runner.lanes.abandon(index)
                 self.copies.reopen(index)
             else:
                 intact += [copy] * again
         self._restore({name: table.of(intact) for name, table in tables.items()})
-        self.lockstep.take_up(turns)
+        self.runner.take_up(turns)
         open_rows = [table for name, table in tables.items() if name.startswith("rows.")]
         lost = sum(len(table.copy) - len(table.of(intact)["copy"]) for table in open_rows)
-        return TakenUp(abandoned, len(turns) - len(intact), lost)
+        return ResumeReport(abandoned, len(turns) - len(intact), lost)
 
     def _restore(self, tables: Mapping[str, Table]) -> None:
         """Open rows and memory, of copies whose episodes go on."""
-        numbers, stride = self.copies.numbers, self.lockstep.lanes.stride
+        numbers, stride = self.copies.numbers, self.runner.lanes.stride
         # A policy whose rows are wanted only now: what it saw in its open rows was not kept, so they stay incomplete.
         new = [n for n, p in enumerate(self.players) if p.columns is not None and f"rows.{p.policy}" not in tables]
         opened = by_lane(tables["open"], numbers, stride)
-        self.recorder.reopen(only_rows(opened, ~np.isin(self.lockstep.lanes.player_of[opened["lane"]], new)))
+        self.recorder.reopen(only_rows(opened, ~np.isin(self.runner.lanes.player_of[opened["lane"]], new)))
         for player in self.players:
             rows, memory = tables.get(f"rows.{player.policy}"), tables.get(f"memory.{player.policy}")
             if rows is not None and player.columns is not None:
@@ -180,9 +183,9 @@ class _Grouped:
 
 def _played(replay: Replay, index: int, running: Mapping[str, Any], tables: Mapping[str, _Grouped], copy: int) -> Turn:
     actions = {
-        name.removeprefix(_ACTIONS): table.of([copy])["action"]
+        name.removeprefix(_ACTIONS): taken
         for name, table in tables.items()
-        if name.startswith(_ACTIONS)
+        if name.startswith(_ACTIONS) and len(taken := table.of([copy])["action"])
     }
     return replay.play(index, running, actions, tables["lanes"].of([copy]))
 

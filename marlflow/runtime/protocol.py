@@ -11,8 +11,9 @@ from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.news import News
-from marlflow.rollout.protocol import Workers
+from marlflow.rollout.protocol import FrozenPolicy, Workers
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import RunSpec, policy_of_replay
@@ -47,18 +48,6 @@ class Kept:
     files: Mapping[str, bytes]
     replays: Mapping[str, tuple[int, int]]
     recorded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What could not be taken up again: running episodes that did not come out the same, and those begun anew.
-
-    `rows_lost` agent steps of them were not yet delivered, and are lost.
-    """
-
-    episodes_abandoned: int = 0
-    episodes_restarted: int = 0
-    rows_lost: int = 0
 
 
 class Runtime(Protocol):
@@ -105,10 +94,17 @@ class Runtime(Protocol):
         """
         ...
 
-    def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
+    def restore(
+        self,
+        read: Callable[[str], Any],
+        names: Sequence[str],
+        replay_max_env_steps: int,
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> ResumeReport:
         """Goes on from what `keep` gave: `read(name)` gives the bytes of each of `names`, called once parts are there.
 
-        Running episodes are played again, those of more than `replay_max_env_steps` from their start. A replay of
+        Running episodes are played again, those of more than `replay_max_env_steps` from their start; `frozen` has the
+        frozen entries of the table of weights that they may seat. A replay of
         which nothing was kept stays empty. Raises CheckpointUnusable if it is of other parts.
         """
         ...

@@ -19,6 +19,7 @@ from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.shards import first_row_of
+from marlflow.rollout.config import SamplerConfig
 from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.protocol import Worker
 from marlflow.rollout.records.playback import OfflineWorker, Playback, PlaybackWorker
@@ -194,7 +195,7 @@ class RunSpec:
     `spread`: its processes go to as many machines as possible, instead of as few. `inference`: what the actor that acts
     for all workers takes; None: each worker acts for itself. `records`, by policy, are what learns from files is handed
     instead of what it plays; `offline`: nobody plays at all. `recording` says what is recorded, if anything is.
-    `opponents` are policies that play in evaluation episodes only.
+    `opponents` are further entries of the workers' tables of weights, which matchups of evaluation episodes alone seat.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -234,9 +235,10 @@ class RunSpec:
         """The copies that a worker plays: every num_workers-th."""
         return tuple(range(worker, self.copies, self.num_workers))
 
-    def actors(self) -> dict[str, Actor]:
-        """New actors of all policies."""
-        return {name: policy.actor() for name, policy in self.policies.items()}
+    @property
+    def actors(self) -> dict[str, Callable[[], Actor]]:
+        """What makes a new actor of each policy."""
+        return {name: policy.actor for name, policy in {**self.policies, **self.opponents}.items()}
 
     @property
     def publishing_critics(self) -> tuple[str, ...]:
@@ -246,13 +248,13 @@ class RunSpec:
     def worker(
         self,
         number: int,
-        actors: Mapping[str, Actor] | None = None,
+        actors: Mapping[str, Callable[[], Actor]] | None = None,
         next_episodes: Mapping[int, int] | None = None,
         watchdog: Watchdog | None = None,
         fetch: Callable[[Any], Array] = as_it_is,
         next_fragments: Mapping[str, Mapping[int, int]] | None = None,
     ) -> Worker:
-        """A new worker, its environments open; `actors` act for it, or its own.
+        """A new worker, its environments open; `actors` makes what acts for it; None: actors of its own.
 
         Its copies begin at `next_episodes`, and in each policy's records at `next_fragments`. `watchdog` watches
         its environments; None: one of its own with `step_timeout_s`. `fetch` opens published weights where they
@@ -274,33 +276,30 @@ class RunSpec:
     def _player(
         self,
         number: int,
-        actors: Mapping[str, Actor] | None,
+        actors: Mapping[str, Callable[[], Actor]] | None,
         next_episodes: Mapping[int, int] | None,
         watchdog: Watchdog,
         copies: Sequence[int],
         finishing: Mapping[str, Finishing],
     ) -> RolloutWorker:
         """A worker that plays, and records what it is to."""
-        return RolloutWorker(
+        config = SamplerConfig(
             self.make_env,
             copies,
             self.mapping,
-            self.actors() if actors is None else actors,
-            seed=self.seed,
+            self.seed,
             worker=number,
             recorded=[name for name in self.learning if name not in self.records],
-            spaces={name: policy.spaces for name, policy in self.policies.items()},
+            spaces={name: policy.spaces for name, policy in {**self.policies, **self.opponents}.items()},
             with_state=self.with_state,
             tolerated_faults=self.tolerated_faults,
-            watchdog=watchdog,
             history_env_steps=self.history_env_steps,
-            next_episodes=next_episodes,
-            finishing=finishing,
+            next_episodes=next_episodes or {},
             # An inference actor gets weights from the worker as references, and opens them itself.
             publishing_critics=() if self.inference is not None else self.publishing_critics,
-            writer=None if self.recording is None else RecordWriter(self.recording, number),
-            opponents={name: (policy.actor(), policy.spaces) for name, policy in self.opponents.items()},
         )
+        writer = None if self.recording is None else RecordWriter(self.recording, number)
+        return RolloutWorker(config, self.actors if actors is None else actors, watchdog, finishing, writer)
 
     @property
     def ticks(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
+from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
 from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment, Packed
@@ -25,7 +26,7 @@ class Collect:
         request = self.next_request()
         if not isinstance(request, Request):
             raise StopIteration
-        return self.workers.collect(request)
+        return begun(self.workers.collect(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,10 @@ class CollectNext:
         """The next round."""
         request = self.next_request()
         if isinstance(request, Request):
-            return self.workers.collect_next(request)
+            return begun(self.workers.collect_next(request))
         if not self.under_way:
             raise StopIteration
-        return self.workers.collect_next(None)
+        return begun(self.workers.collect_next(None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,10 @@ from marlflow.learn.estimators import advantages
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import MLP
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.runtime.inline import InlinePlace
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, experience, loss_and_gradient
+from tests.rollout.workers import rollout_worker
 
 DEFAULT = RecurrentPPO()
 SMALL_GRU, SMALL_LSTM = GRU(6, (5,)), LSTM(6, (5,))
@@ -144,7 +145,7 @@ def collected(make_env: Callable[[], Any], model: GRU | LSTM) -> tuple[list[Batc
     """Some fragments by the actor that `learner_of` publishes; and what it sees and does."""
     spaces = spaces_of(make_env)
     actor = RecurrentPPO().actor(spaces, model, 7)
-    worker = RolloutWorker(make_env, [0, 1, 2], [Rule("*", "all")], {"all": actor}, seed=1)
+    worker = rollout_worker(make_env, [0, 1, 2], [Rule("*", "all")], {"all": actor}, seed=1)
     weights = {"all": learner_of(spaces=spaces, model=model).published}
     batches = [worker.collect(11, weights)[1]["all"] for _ in range(5)]
     worker.close()

@@ -21,9 +21,9 @@ from marlflow.base.random import episode_seed
 from marlflow.experiment.environment import environment_maker
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker
 from tests.env.watched import digest, exact, in_turn, watched
 from tests.experiment.composition import experiment_of
+from tests.rollout.workers import rollout_worker
 
 SEED = 11
 # Nobody plays in what is offline: it is made of records.
@@ -90,7 +90,7 @@ def play(make_env, copies, collects, actors=None):
     agents = list(env.possible_agents)
     actors = actors or {agent: RandomActor(env.action_space(agent)) for agent in agents}
     env.close()
-    worker = RolloutWorker(lambda: watched(make_env(), journal), copies, {a: a for a in agents}, actors, SEED)
+    worker = rollout_worker(lambda: watched(make_env(), journal), copies, {a: a for a in agents}, actors, SEED)
     outcome = Outcome(agents, {})
     for ticks in collects:
         receipt, batches = worker.collect(ticks)

@@ -18,7 +18,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.learn.compute import Compute
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
 
 ACTIONS = {"Discrete": gym.Discrete(4), "Box": gym.Box(-1.0, 1.0, (2,), np.float32)}
 CASES = [(one, name) for one in SHIPPED for name in one.capabilities.actions if name in ACTIONS]
@@ -42,15 +42,17 @@ def test_an_actor_takes_exactly_as_many_parameters_as_it_has(algorithm: Algorith
 
 
 @pytest.fixture
-def published() -> tuple[Player, Any]:
+def published() -> tuple[PolicySlots, Any]:
     """A worker's player of PPO, and weights of a learner that publishes its critic too."""
     spaces, model = spaces_of("Discrete"), MLP((4,))
     learner = PPO().learner("p", spaces, model, 1, Compute())
     learner.publish_all()
-    return Player("p", PPO().actor(spaces, model, 2), spaces, 1, False), learner.publish()
+    return PolicySlots("p", PPO().actor(spaces, model, 2), spaces, 1, False), learner.publish()
 
 
-def test_a_critic_after_the_acting_parameters_is_left_out_where_it_is_expected(published: tuple[Player, Any]) -> None:
+def test_a_critic_after_the_acting_parameters_is_left_out_where_it_is_expected(
+    published: tuple[PolicySlots, Any],
+) -> None:
     player, weights = published
     actor: Any = player.actor
     with pytest.raises(WeightsMismatch):

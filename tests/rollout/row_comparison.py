@@ -16,10 +16,10 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.items import Weights
 from marlflow.base.random import key
 from marlflow.base.spaces import Spaces
-from marlflow.rollout import RolloutWorker
 from marlflow.rollout.episodes import EVALUATION
 from tests.rollout.reference_recorder import Reference, TooManyFaults
 from tests.rollout.row_actors import Policy
+from tests.rollout.workers import rollout_worker
 
 SEED = 5
 
@@ -66,7 +66,7 @@ def worker_of(make_env, seats, copies, spaces=None, tolerated=0):
     """A worker whose policies have never been published."""
     for policy in seats.policies.values():
         policy.version, policy.parameter = -1, 0.0
-    return RolloutWorker(
+    return rollout_worker(
         make_env,
         copies,
         None if seats.dealt else seats.matchup(0, 0),

@@ -15,8 +15,9 @@ from pettingzoo import ParallelEnv
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.rollout.watchdog import Watchdog
+from tests.rollout.workers import rollout_worker
 
 EVERYBODY = [Rule("*", "all")]
 
@@ -51,7 +52,7 @@ class Counter(ParallelEnv):
 
 
 def worker(make_env, copies=(0,), **limits):
-    return RolloutWorker(make_env, copies, EVERYBODY, {"all": RandomActor(spaces.Discrete(2))}, seed=3, **limits)
+    return rollout_worker(make_env, copies, EVERYBODY, {"all": RandomActor(spaces.Discrete(2))}, seed=3, **limits)
 
 
 class Failing(Counter):
@@ -147,7 +148,7 @@ class Recalling(RandomActor):
 def test_choices_of_undeclared_agents_depend_on_their_names_and_not_on_who_came_before():
     def choices(before):
         actor = Recalling(spaces.Discrete(1000))
-        playing = RolloutWorker(Crowd, [0], EVERYBODY, {"all": actor}, seed=1)
+        playing = rollout_worker(Crowd, [0], EVERYBODY, {"all": actor}, seed=1)
         playing.evaluate(before)
         actor.chosen = []
         playing.evaluate([17])
@@ -182,7 +183,7 @@ def test_box_actions_of_float64_stay_in_their_space():
             return Acted(action[:, None], np.zeros(len(obs), np.float32), memory)
 
     actors = {"all": Ends(spaces.Box(-0.1, 0.1, (1,), np.float64))}
-    receipt, batches = RolloutWorker(Narrow, [0], EVERYBODY, actors, seed=0).collect(30)
+    receipt, batches = rollout_worker(Narrow, [0], EVERYBODY, actors, seed=0).collect(30)
     assert receipt.env_steps == 30
     assert set(batches["all"]["action"].ravel().tolist()) == {float(np.float32(-0.1)), float(np.float32(0.1))}
 

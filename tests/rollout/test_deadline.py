@@ -9,15 +9,16 @@ import pytest
 from marlflow.base.errors import EnvironmentHung
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.rollout import deadline as module
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.watchdog import Watchdog
+from tests.rollout.workers import rollout_worker
 
 
 def worker(make_env, watchdog, copies=(0, 1)):
     actors = {"all": RandomActor(CartPoleTeam(1).action_space("cart_0"))}
-    return RolloutWorker(make_env, copies, [Rule("*", "all")], actors, seed=3, watchdog=watchdog)
+    return rollout_worker(make_env, copies, [Rule("*", "all")], actors, seed=3, watchdog=watchdog)
 
 
 def watchdog_until(left_s, grace_s=60.0):

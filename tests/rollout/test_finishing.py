@@ -15,6 +15,7 @@ from marlflow.env import cartpole_team
 from marlflow.policy.scripted import RandomActor
 from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.worker import RolloutWorker
+from tests.rollout.workers import rollout_worker
 
 
 def batch_of(rows: int) -> Batch:
@@ -57,7 +58,7 @@ def test_the_stage_that_raised_is_named() -> None:
 def worker(**finishing: Finishing) -> RolloutWorker:
     mapping = {"cart_0": "one", "cart_1": "one", "cart_2": "other", "cart_3": "other"}
     actors = {name: RandomActor(spaces.Discrete(2)) for name in ("one", "other")}
-    return RolloutWorker(cartpole_team.parallel_env, range(3), mapping, actors, 7, finishing=finishing)
+    return rollout_worker(cartpole_team.parallel_env, range(3), mapping, actors, 7, finishing=finishing)
 
 
 def test_a_worker_finishes_the_rows_of_a_policy_and_leaves_the_others() -> None:

@@ -7,10 +7,11 @@ import pytest
 
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.rollout.hangs import HangMonitor
 from marlflow.rollout.news import StepRunning
 from marlflow.rollout.watchdog import Watchdog
+from tests.rollout.workers import rollout_worker
 
 FIRST_S = 0.02
 PATIENCE_S = 60.0
@@ -56,7 +57,7 @@ def test_a_call_that_does_not_return_is_named_while_it_runs_and_when_it_has_retu
     watchdog, seeds = Watchdog(None), []
 
     def play():
-        worker = RolloutWorker(kind, [5], [Rule("*", "all")], {"all": actor}, seed=3, watchdog=watchdog)
+        worker = rollout_worker(kind, [5], [Rule("*", "all")], {"all": actor}, seed=3, watchdog=watchdog)
         worker.collect(3)
         seeds.append(worker._copies.seeds[0])
 
@@ -86,6 +87,6 @@ def test_nothing_is_told_of_environments_that_return():
     watchdog = Watchdog(None)
     monitor = HangMonitor({0: watchdog}, told.append, PATIENCE_S)
     actor = RandomActor(CartPoleTeam(1).action_space("cart_0"))
-    RolloutWorker(CartPoleTeam, [0], [Rule("*", "all")], {"all": actor}, seed=3, watchdog=watchdog).collect(50)
+    rollout_worker(CartPoleTeam, [0], [Rule("*", "all")], {"all": actor}, seed=3, watchdog=watchdog).collect(50)
     monitor.close()
     assert told == []

@@ -9,14 +9,15 @@ from gymnasium import spaces
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.env import cartpole_team
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.rollout.kept import merged, share
 from tests.rollout.test_state import EVER, turning
+from tests.rollout.workers import rollout_worker
 
 
 def team(copies, **arguments):
     actors = {"all": RandomActor(spaces.Discrete(2))}
-    return RolloutWorker(cartpole_team.parallel_env, copies, [Rule("*", "all")], actors, seed=1, **arguments)
+    return rollout_worker(cartpole_team.parallel_env, copies, [Rule("*", "all")], actors, seed=1, **arguments)
 
 
 def test_a_worker_in_the_place_of_a_lost_one_begins_where_it_is_told():

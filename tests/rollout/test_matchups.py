@@ -15,10 +15,10 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.rollout.fragment import EpisodeResult, Evaluated, Receipt
 from marlflow.rollout.matchups import Dealer, DealtWorkers, EpisodeId, RandomSeats, Seats, deal_one
 from marlflow.rollout.protocol import Request, Round
+from tests.rollout.workers import rollout_worker
 
 AGENTS = ("left", "right")
 SEATS = Seats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",)})
@@ -236,46 +236,32 @@ class Played:
     def __init__(self) -> None:
         self.begun: list[Any] = []
         self.evaluated: Any = None
+        self.under_way = 0
 
-    def collect(self, request: Request) -> Round:
+    async def collect(self, request: Request) -> Round:
+        await asyncio.sleep(0)
         assert request.matchups is not None
         self.begun += request.matchups[0][:2]
         return Round(request.round, [receipt({0: len(self.begun)}, [1])], [])
 
-    def evaluate(
-        self, episodes: range, weights: Any, matchups: Any = None, mode: Any = "greedy"
-    ) -> list[EpisodeResult]:
+    async def collect_next(self, request: Request | None) -> Round:
+        raise AssertionError("matchups are dealt in rounds")
+
+    async def evaluate(
+        self, episodes: range, weights: Any, matchups: Any = None, mode: Any = "greedy", frozen: Any = None
+    ) -> Evaluated:
         self.evaluated = matchups
-        return []
+        return Evaluated(())
 
 
 def test_each_collect_begins_where_the_last_one_ended() -> None:
     workers, matchmaker = Played(), RandomSeats(["main", "rival"])
     dealt = DealtWorkers(workers, Dealer(matchmaker, SEATS, copies=1, seed=9), ticks=5)
     for number in range(10):
-        made = dealt.collect(Request(number, {}, {}))
-        assert isinstance(made, Round)
-        assert made.number == number
+        assert asyncio.run(dealt.collect(Request(number, {}, {}))).number == number
     assert workers.begun == [deal_one(matchmaker, SEATS, EpisodeId(0, episode), 9) for episode in range(20)]
-    dealt.evaluate(range(3), {})
+    asyncio.run(dealt.evaluate(range(3), {}))
     assert len(workers.evaluated) == 3
-
-
-def test_the_dealer_knows_what_came_of_a_collect_that_is_awaited() -> None:
-    class Later(Played):
-        async def collect(self, request: Request) -> Round:  # type: ignore[override]
-            await asyncio.sleep(0)
-            return super().collect(request)
-
-    workers, matchmaker = Later(), RandomSeats(["main", "rival"])
-    dealt: Any = DealtWorkers(workers, Dealer(matchmaker, SEATS, copies=1, seed=9), ticks=5)
-
-    async def some() -> None:
-        for number in range(3):
-            await dealt.collect(Request(number, {}, {}))
-
-    asyncio.run(some())
-    assert workers.begun == [deal_one(matchmaker, SEATS, EpisodeId(0, episode), 9) for episode in range(6)]
 
 
 def test_reward_after_an_agents_end_is_counted_for_who_played_it_in_that_episode() -> None:
@@ -292,7 +278,7 @@ def test_reward_after_an_agents_end_is_counted_for_who_played_it_in_that_episode
 
     actors = {name: RandomActor(Discrete(2)) for name in ("x", "y")}
     space = CartPoleTeam(2).observation_space("cart_0")
-    worker = RolloutWorker(
+    worker = rollout_worker(
         lambda: Tip(2, max_cycles=2),
         [0],
         None,

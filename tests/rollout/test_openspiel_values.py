@@ -9,7 +9,8 @@ import pytest
 
 from marlflow.env import openspiel
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
+from tests.rollout.workers import rollout_worker
 
 COPIES, TICKS = 64, 128
 
@@ -27,7 +28,7 @@ def value(state):
 
 def worker_of(game, copies=COPIES):
     actor = RandomActor(openspiel.env(game).action_space("player_0"))
-    return RolloutWorker(lambda: openspiel.env(game), range(copies), [Rule("*", "all")], {"all": actor}, seed=0)
+    return rollout_worker(lambda: openspiel.env(game), range(copies), [Rule("*", "all")], {"all": actor}, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ from marlflow.algorithms.maml import MAML
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.policy.torso import MLP
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.rollout.kept import merged, share
 from marlflow.rollout.phases import phase_ticks
 from marlflow.runtime.moved import Moves
 from tests.rollout.row_actors import RowActor
+from tests.rollout.workers import rollout_worker
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 MAML_TWICE = MAML(inner_steps=2, inner_learning_rate=1.0)
@@ -96,7 +97,7 @@ def worker(copies, seed=7, rules=EVERYBODY, others=()):
     actors = {"all": MAML_TWICE.actor(SPACES, MODEL, 1), **dict(others)}
     finishing = moves.on_worker()
     assert finishing is not None
-    return RolloutWorker(Tasks, copies, list(rules), actors, seed, finishing={"all": finishing})
+    return rollout_worker(Tasks, copies, list(rules), actors, seed, finishing={"all": finishing})
 
 
 def collected(made, ticks=TICKS):

@@ -8,7 +8,8 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Acted
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
+from tests.rollout.workers import rollout_worker
 
 FRAMES = 3
 
@@ -35,7 +36,7 @@ class Turns:
 
 def shown(make_env, env_steps):
     """The observation of each row, and of each bootstrap as that of a further row, by lane, episode and decision."""
-    worker = RolloutWorker(make_env, [0, 1], [Rule("*", "all")], {"all": Turns()}, seed=1)
+    worker = rollout_worker(make_env, [0, 1], [Rule("*", "all")], {"all": Turns()}, seed=1)
     rows, bootstraps = {}, {}
     for _ in range(3):
         batch = worker.collect(env_steps)[1]["all"]

@@ -16,13 +16,14 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.rollout.episodes import BEGUN_ANEW
-from marlflow.rollout.kept import TakenUp, merged, share
+from marlflow.rollout.kept import ResumeReport, merged, share
 from tests.rollout.built_environments import BuiltAEC, BuiltParallel
 from tests.rollout.row_comparison import built_seats, built_spaces, collects, worker_of
 from tests.rollout.scripts import Course, Kind, Script, scripts
 from tests.rollout.test_broken_environments import Counter
+from tests.rollout.workers import rollout_worker
 
 COPIES = (0, 1, 2, 5)
 EVER = 10**6
@@ -153,7 +154,7 @@ def test_a_fresh_worker_goes_on_as_if_nothing_were(data, script, before, after, 
     halves = Played([fresh(copies) for copies in split], seats)
     halves.following = dict(alone.following)
     for worker, copies in zip(halves.workers, split, strict=True):
-        assert worker.load_state(share(tree, copies), EVER) == TakenUp(0, 0, 0)
+        assert worker.load_state(share(tree, copies), EVER) == ResumeReport(0, 0, 0)
     assert_equal_trees(by_copy(halves.state()), by_copy(tree))
     for name, policy in seats.policies.items():
         policy.version, policy.parameter = versions[name]
@@ -192,7 +193,7 @@ def script_of_turns():
 
 def turning(environment=Turns, copies=(0, 1), **arguments):
     actors = {"all": RandomActor(spaces.Discrete(3))}
-    return RolloutWorker(
+    return rollout_worker(
         lambda: environment(script_of_turns()), copies, [Rule("*", "all")], actors, seed=4, **arguments
     )
 
@@ -205,7 +206,7 @@ def test_an_episode_that_is_not_reproducible_is_abandoned_and_counted():
     worker = turning()
     worker.collect(7)
     fresh = turning(moody(1))
-    assert fresh.load_state(worker.state(), EVER) == TakenUp(2, 0, rows_lost=2)
+    assert fresh.load_state(worker.state(), EVER) == ResumeReport(2, 0, rows_lost=2)
     assert {one["running"] for one in fresh.state()["copies"]} == {None}
     after, batches = fresh.collect(10)
     assert after.faults == ()
@@ -217,7 +218,7 @@ def test_an_episode_that_is_not_reproducible_is_abandoned_and_counted():
 def test_what_nobody_has_seen_yet_is_no_reason_to_abandon_an_episode():
     worker = turning()
     worker.collect(2)
-    assert turning(moody(1)).load_state(worker.state(), EVER) == TakenUp(0, 0, 0)
+    assert turning(moody(1)).load_state(worker.state(), EVER) == ResumeReport(0, 0, 0)
 
 
 def test_what_agents_see_next_counts_although_they_have_not_decided():
@@ -237,7 +238,7 @@ def test_masks_and_global_states_count_too(what):
         script = Script((Kind("vector", "three", "alone"),), (0, 0), (Course((True, True), 10),))
         actors = {"all": First()}
         rules = [Rule("*", "all")]
-        return RolloutWorker(lambda: environment(script), [0], rules, actors, seed=4, with_state=["all"])
+        return rollout_worker(lambda: environment(script), [0], rules, actors, seed=4, with_state=["all"])
 
     one = worker(0)
     one.collect(1)
@@ -271,7 +272,7 @@ def test_an_environment_that_raises_when_it_is_played_again_is_abandoned_and_no_
     worker = turning(copies=(0,))
     worker.collect(7)
     fresh = turning(Broken, copies=(0,))
-    assert fresh.load_state(worker.state(), EVER) == TakenUp(1, 0, 1)
+    assert fresh.load_state(worker.state(), EVER) == ResumeReport(1, 0, 1)
     assert Broken.opened == 2
     receipt, _ = fresh.collect(20)
     assert receipt.faults == ()
@@ -284,7 +285,7 @@ def test_a_longer_episode_begins_anew_with_its_seed_and_choices_as_another(cap, 
     worker.collect(7)
     first = undisturbed.collect(10)
     fresh = turning()
-    assert fresh.load_state(through_a_file(worker.state()), most) == TakenUp(0, 2, 2)
+    assert fresh.load_state(through_a_file(worker.state()), most) == ResumeReport(0, 2, 2)
     again = fresh.collect(10)
     assert [replace(one, episode=one.episode - BEGUN_ANEW) for one in again[0].episodes] == list(first[0].episodes)
     rows = again[1]["all"]
@@ -296,7 +297,7 @@ def test_a_longer_episode_begins_anew_with_its_seed_and_choices_as_another(cap, 
 def test_the_history_is_kept_to_its_cap_also_for_episodes_that_began_elsewhere():
     worker, fresh = turning(), turning(history_env_steps=7)
     worker.collect(6)
-    assert fresh.load_state(worker.state(), EVER) == TakenUp(0, 0, 0)
+    assert fresh.load_state(worker.state(), EVER) == ResumeReport(0, 0, 0)
     fresh.collect(1)
     assert [one["running"]["whole"] for one in fresh.state()["copies"]] == [True, True]
     assert len(fresh.state()["tables"]["actions.all"]["action"]) == 14
@@ -315,7 +316,7 @@ def test_an_episode_with_a_reward_that_changed_is_abandoned():
 
     def worker(pay):
         environment = type("Paid", (Paid,), {"pay": pay, "length": 9})
-        return RolloutWorker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
+        return rollout_worker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
 
     one = worker(1.0)
     one.collect(4)
@@ -336,7 +337,7 @@ def test_mirrored_observations_are_told_apart(flipped):
 
     def worker(signs):
         environment = type("Mirrored", (Mirrored,), {"signs": signs, "length": 9})
-        return RolloutWorker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
+        return rollout_worker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
 
     signs = np.ones(4, np.float32)
     signs[list(flipped)] = -1

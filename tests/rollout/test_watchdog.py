@@ -13,8 +13,9 @@ import pytest
 from marlflow.base.errors import ConfigInvalid, EnvironmentHung
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from marlflow.rollout.watchdog import Watchdog
+from tests.rollout.workers import rollout_worker
 
 TIMEOUT_S = 0.2
 
@@ -45,7 +46,7 @@ class Stuck(CartPoleTeam):
 
 def worker(make_env, **limits):
     actors = {"all": RandomActor(CartPoleTeam(1).action_space("cart_0"))}
-    return RolloutWorker(make_env, [0, 1], [Rule("*", "all")], actors, seed=3, **limits)
+    return rollout_worker(make_env, [0, 1], [Rule("*", "all")], actors, seed=3, **limits)
 
 
 def variant(doing, how):
@@ -86,7 +87,7 @@ def test_time_that_the_policy_takes_is_not_the_environments():
             return super().act(obs, action_mask, memory, mode, generator)
 
     actors = {"all": Slow(CartPoleTeam(1).action_space("cart_0"))}
-    calm = RolloutWorker(CartPoleTeam, [0], [Rule("*", "all")], actors, seed=0, watchdog=Watchdog(TIMEOUT_S))
+    calm = rollout_worker(CartPoleTeam, [0], [Rule("*", "all")], actors, seed=0, watchdog=Watchdog(TIMEOUT_S))
     receipt, _ = calm.collect(2)
     assert receipt.env_steps == 2
 

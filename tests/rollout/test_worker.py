@@ -11,8 +11,9 @@ from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
 from marlflow.base.items import Weights
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Acted
-from marlflow.rollout import RolloutWorker, Rule
+from marlflow.rollout import Rule
 from tests.env.test_window import Scripted, Undeclared
+from tests.rollout.workers import rollout_worker
 
 EVERYBODY = [Rule("*", "all")]
 
@@ -39,7 +40,7 @@ class Constant:
 
 
 def team(actor, **arguments):
-    return RolloutWorker(cartpole_team.parallel_env, [0, 1], EVERYBODY, {"all": actor}, seed=1, **arguments)
+    return rollout_worker(cartpole_team.parallel_env, [0, 1], EVERYBODY, {"all": actor}, seed=1, **arguments)
 
 
 def test_weights_and_schedules_reach_the_actor_and_the_rows():
@@ -63,7 +64,7 @@ def test_one_call_of_each_actor_per_tick():
 def test_policies_that_are_not_recorded_leave_episode_results_alone():
     actors = {"quiet": Constant(), "loud": Constant()}
     rules = [Rule("cart_0", "quiet"), Rule("*", "loud")]
-    worker = RolloutWorker(cartpole_team.parallel_env, [0], rules, actors, seed=0, recorded=["loud"])
+    worker = rollout_worker(cartpole_team.parallel_env, [0], rules, actors, seed=0, recorded=["loud"])
     receipt, batches = worker.collect(40)
     assert set(batches) == set(receipt.policies) == {"loud"}
     assert receipt.episodes
@@ -107,7 +108,7 @@ def test_the_actor_is_asked_in_the_mode_of_the_evaluation():
 def test_an_evaluation_episode_depends_on_its_number_alone():
     worker, other = (
         team(Constant()),
-        RolloutWorker(cartpole_team.parallel_env, [7], EVERYBODY, {"all": Constant()}, seed=1),
+        rollout_worker(cartpole_team.parallel_env, [7], EVERYBODY, {"all": Constant()}, seed=1),
     )
     many = {result.episode: result.returns for result in worker.evaluate(range(40)).episodes}
     (one,) = other.evaluate([23]).episodes
@@ -117,10 +118,10 @@ def test_an_evaluation_episode_depends_on_its_number_alone():
 
 def test_agents_without_a_policy_and_policies_without_an_actor_are_refused():
     with pytest.raises(ConfigInvalid, match="agent 'cart_1' is mapped to no policy") as caught:
-        RolloutWorker(cartpole_team.parallel_env, [0], {"cart_0": "all"}, {"all": Constant()}, seed=0)
+        rollout_worker(cartpole_team.parallel_env, [0], {"cart_0": "all"}, {"all": Constant()}, seed=0)
     assert len(caught.value.problems) == 3
     with pytest.raises(ConfigInvalid, match="policy 'all', which has no actor"):
-        RolloutWorker(cartpole_team.parallel_env, [0], EVERYBODY, {}, seed=0)
+        rollout_worker(cartpole_team.parallel_env, [0], EVERYBODY, {}, seed=0)
 
 
 class Mixed(Scripted):
@@ -130,19 +131,19 @@ class Mixed(Scripted):
 
 def test_a_worker_without_copies_is_refused():
     with pytest.raises(ConfigInvalid, match="rollout worker 0 has no copy to play"):
-        RolloutWorker(cartpole_team.parallel_env, [], EVERYBODY, {"all": Constant()}, seed=0)
+        rollout_worker(cartpole_team.parallel_env, [], EVERYBODY, {"all": Constant()}, seed=0)
 
 
 def test_a_latecomer_whose_policy_nobody_had_is_an_error():
     rules = [Rule("a", "all"), Rule("b", "late")]
-    worker = RolloutWorker(Undeclared, [0], rules, {"all": Constant(), "late": Constant()}, seed=0)
+    worker = rollout_worker(Undeclared, [0], rules, {"all": Constant(), "late": Constant()}, seed=0)
     with pytest.raises(EnvironmentFailed, match="mapped to policy 'late'"):
         worker.collect(3)
 
 
 def test_agents_of_one_policy_need_the_same_spaces():
     with pytest.raises(ConfigInvalid, match=r"policy 'all' plays 'a' .* and 'b' .*: agents of one policy need"):
-        RolloutWorker(lambda: Mixed([]), [0], EVERYBODY, {"all": Constant()}, seed=0)
+        rollout_worker(lambda: Mixed([]), [0], EVERYBODY, {"all": Constant()}, seed=0)
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), np.zeros(2), "x"])
@@ -150,7 +151,7 @@ def test_a_reward_that_is_no_finite_number_is_an_error(reward):
     def make_env():
         return Scripted([(["a", "b"], {"a": 0.0, "b": reward}, {}, {})])
 
-    worker = RolloutWorker(make_env, [6], EVERYBODY, {"all": Constant()}, seed=0)
+    worker = rollout_worker(make_env, [6], EVERYBODY, {"all": Constant()}, seed=0)
     with pytest.raises(EnvironmentFailed, match="not a finite number") as caught:
         worker.collect(1)
     assert "copy 6" in caught.value.where
@@ -163,7 +164,7 @@ def test_a_nan_in_an_observation_is_an_error():
             return {a: np.full(1, np.nan if self.t == 1 and a == "b" else 0, np.float32) for a in agents}
 
     same = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
-    worker = RolloutWorker(lambda: Foggy([same] * 3), [0], EVERYBODY, {"all": Constant()}, seed=0)
+    worker = rollout_worker(lambda: Foggy([same] * 3), [0], EVERYBODY, {"all": Constant()}, seed=0)
     with pytest.raises(EnvironmentFailed, match="NaN") as caught:
         worker.collect(2)
     assert caught.value.where.endswith("env step 1, agent 'b'")
@@ -175,13 +176,13 @@ def test_an_observation_that_changes_its_shape_is_an_error():
             return {agent: np.zeros(1 + self.t, np.float32) for agent in agents}
 
     same = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
-    worker = RolloutWorker(lambda: Growing([same] * 3), [0], EVERYBODY, {"all": Constant()}, seed=0)
+    worker = rollout_worker(lambda: Growing([same] * 3), [0], EVERYBODY, {"all": Constant()}, seed=0)
     with pytest.raises(EnvironmentFailed, match=r"has shape \(2,\), not \(1,\)"):
         worker.collect(2)
 
 
 def test_undeclared_agents_get_lanes_as_they_appear():
-    worker = RolloutWorker(Undeclared, [0, 1], EVERYBODY, {"all": Constant()}, seed=0)
+    worker = rollout_worker(Undeclared, [0, 1], EVERYBODY, {"all": Constant()}, seed=0)
     receipt, batches = worker.collect(12)
     batch = batches["all"]
     assert sorted(set(zip(batch["copy"].tolist(), batch["agent"].tolist(), strict=True))) == [
@@ -230,7 +231,7 @@ def test_actions_arrive_as_the_space_has_them(kind):
             dtype = np.float32 if kind == "box" else np.int64
             return Acted(np.zeros((len(obs), *shape), dtype), np.zeros(len(obs), np.float32), memory)
 
-    worker = RolloutWorker(lambda: Arrays(kind), [0], EVERYBODY, {"all": Zeros()}, seed=0)
+    worker = rollout_worker(lambda: Arrays(kind), [0], EVERYBODY, {"all": Zeros()}, seed=0)
     _, batches = worker.collect(3)
     assert batches["all"]["obs"].tolist() == [[0, 1, 0.5], [1, 0, 0.25], [1, 0, 0.25]]
 
@@ -248,7 +249,7 @@ def test_a_nan_in_a_final_observation_is_an_error():
 
     same = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
     ending = (["a"], {"a": 0.0, "b": 0.0}, {}, {"b": True})
-    worker = RolloutWorker(lambda: Foggy([same, ending, same]), [0], EVERYBODY, {"all": Constant()}, seed=0)
+    worker = rollout_worker(lambda: Foggy([same, ending, same]), [0], EVERYBODY, {"all": Constant()}, seed=0)
     with pytest.raises(EnvironmentFailed, match="final observation has a NaN") as caught:
         worker.collect(3)
     assert "agent 'b'" in caught.value.where
@@ -287,7 +288,7 @@ class DeadAtReset(AECEnv):
 
 
 def test_what_is_received_while_an_episode_begins_belongs_to_no_row():
-    worker = RolloutWorker(DeadAtReset, [0], EVERYBODY, {"all": Constant()}, seed=0)
+    worker = rollout_worker(DeadAtReset, [0], EVERYBODY, {"all": Constant()}, seed=0)
     receipt, batches = worker.collect(2)
     assert receipt.policies["all"].reward_unattributed == 5.0
     receipt, more = worker.collect(1)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from marlflow.algorithms.scripted import Random
+from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
 from marlflow.base.items import Packed
 from marlflow.base.kept import from_bytes
@@ -35,7 +36,7 @@ def started(spec: RunSpec) -> Iterator[Parts]:
 
 def collect(parts: Parts, number: int) -> Round:
     weights = {name: learner.published for name, learner in parts.learners.items()}
-    made = parts.workers.collect(Request(number, weights, {"prey": {"epsilon": 0.5}}))
+    made = begun(parts.workers.collect(Request(number, weights, {"prey": {"epsilon": 0.5}})))
     assert isinstance(made, Round)
     return made
 
@@ -136,7 +137,7 @@ def test_close_closes_every_environment_and_gives_the_threads_back() -> None:
     runtime = InlineRuntime()
     parts = runtime.start(spec)
     collect(parts, 0)
-    parts.workers.evaluate(range(3), {})
+    begun(parts.workers.evaluate(range(3), {}))
     assert Counted.open == 7
     runtime.close()
     assert Counted.open == 0

@@ -12,10 +12,11 @@ from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
+from marlflow.rollout.kept import ResumeReport
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.keeping import rows_files
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.protocol import Kept, Resumed
+from marlflow.runtime.protocol import Kept
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
@@ -48,7 +49,7 @@ def test_a_run_goes_on_bit_for_bit_from_what_was_kept_in_pieces(chosen: Mapping[
         expected = run.runtime.keep({}).files
     assert len(rows_files("prey", files)) == 3
     with driven(experiment, InlineRuntime()) as again:
-        assert again.runtime.restore(files.__getitem__, list(files), 1_000) == Resumed()
+        assert again.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
         assert {name: learner.version for name, learner in again.parts.learners.items()} != {"hunters": 0, "prey": 0}
         again.play(4)
         found = again.runtime.keep({}).files

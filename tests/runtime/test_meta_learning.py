@@ -10,9 +10,10 @@ import pytest
 from marlflow.algorithms.maml import MAML
 from marlflow.env import cartpole_family
 from marlflow.experiment.experiment import Env, Experiment, Policy, Rollouts
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.protocol import Resumed, Runtime
+from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
@@ -39,7 +40,7 @@ def test_a_run_goes_on_bit_for_bit() -> None:
         run.play(2)
         expected = run.runtime.keep({}).files
     with driven(family(), InlineRuntime()) as again:
-        assert again.runtime.restore(files.__getitem__, list(files), 1_000) == Resumed()
+        assert again.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
         again.play(2)
         assert again.runtime.keep({}).files == expected
 

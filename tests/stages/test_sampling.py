@@ -93,11 +93,11 @@ class Rounds:
     def __init__(self) -> None:
         self.asked: list[Request] = []
 
-    def collect(self, request: Request) -> Round:
+    async def collect(self, request: Request) -> Round:
         self.asked.append(request)
         return Round(request.round, (), [fragment(request.round + 1, request.round)])
 
-    def evaluate(self, episodes: range, weights: Mapping[str, Weights]) -> Sequence[EpisodeResult]:
+    async def evaluate(self, episodes: range, weights: Mapping[str, Weights]) -> Sequence[EpisodeResult]:
         raise AssertionError("nobody asked for an evaluation")
 
 

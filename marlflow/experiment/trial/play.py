@@ -9,6 +9,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +24,7 @@ from marlflow.experiment.trial.ledger import Ledger
 from marlflow.experiment.trial.seats import Seats
 from marlflow.policy.actor import Actor
 from marlflow.policy.scripted import CallableActor, RandomActor
-from marlflow.rollout import EpisodeResult, RolloutWorker
+from marlflow.rollout import EpisodeResult, RolloutWorker, SamplerConfig
 from marlflow.rollout.watchdog import Watchdog
 
 # Fragments of all sizes, since what is open at their end is carried over it.
@@ -71,8 +72,9 @@ def play(
 
     worker = None
     try:
-        actors = {policy: random_actor(spaces) for policy, spaces in seats.spaces.items()}
-        worker = RolloutWorker(watched, (0,), seats.mapping, actors, seed, watchdog=Watchdog(step_timeout_s))
+        actors = {policy: partial(random_actor, spaces) for policy, spaces in seats.spaces.items()}
+        config = SamplerConfig(watched, (0,), seats.mapping, seed)
+        worker = RolloutWorker(config, actors, Watchdog(step_timeout_s))
         _collect(worker, played, episodes, budget_s, progress)
     except MarlflowError as error:
         played.failure = error

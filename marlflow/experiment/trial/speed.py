@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 from pettingzoo import AECEnv
 
+from marlflow.base.items import as_it_is
 from marlflow.base.random import episode_seed
 from marlflow.experiment.trial.dice import Dice
 from marlflow.experiment.trial.outcome import Speed
 from marlflow.experiment.trial.play import random_actor
 from marlflow.experiment.trial.seats import Seats
 from marlflow.experiment.trial.suitable import Suitable
-from marlflow.rollout import Receipt, RolloutWorker
+from marlflow.rollout import Receipt, RolloutWorker, SamplerConfig
 from marlflow.rollout.closing import close_within
 
 _ROUNDS = 3  # of each in turn, of which the fastest counts: what disturbs only ever slows down
@@ -31,8 +33,9 @@ def measured(make_env: Callable[[], Any], seats: Seats, fits: Mapping[str, Suita
     bare = _Bare(make_env(), seed)
     copies = max(1, min(copies, int(_MAKING_S / max(perf_counter() - began, 1e-6))))
     with _one_thread():
-        actors = {of.name: fits[of.name].actor or random_actor(of.spaces) for of in seats.groups}
-        worker = RolloutWorker(make_env, range(copies), seats.by_group, actors, seed)
+        found = {of.name: fits[of.name].actor or random_actor(of.spaces) for of in seats.groups}
+        actors = {name: partial(as_it_is, actor) for name, actor in found.items()}
+        worker = RolloutWorker(SamplerConfig(make_env, range(copies), seats.by_group, seed), actors)
         try:
             alone, receipts = _in_turn(bare, worker, copies)
         finally:

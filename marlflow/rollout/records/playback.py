@@ -20,8 +20,8 @@ from marlflow.base.kept import Tree
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.rollout.kept import TakenUp
-from marlflow.rollout.protocol import Matchup, Worker
+from marlflow.rollout.kept import ResumeReport
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, Worker
 from marlflow.rollout.records.reading import Records
 
 _POSITIONS = "fragments"
@@ -104,13 +104,15 @@ class PlaybackWorker:
         weights: Mapping[str, Weights] | None = None,
         schedules: Mapping[str, Mapping[str, float]] | None = None,
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+        forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
         """What was played, and recorded fragments of about as many env steps.
 
         `version` of recorded rows is that of the weights that came with the collect: that of those who chose their
         actions is of another learner.
         """
-        receipt, batches = self._player.collect(ticks, weights, schedules, matchups)
+        receipt, batches = self._player.collect(ticks, weights, schedules, matchups, frozen, forget)
         began = perf_counter()
         policies, batches, env_steps = dict(receipt.policies), dict(batches), 0
         for policy, playback in self._playbacks.items():
@@ -154,9 +156,10 @@ class PlaybackWorker:
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         """Evaluation episodes, which are played."""
-        return self._player.evaluate(episodes, weights, matchups, mode)
+        return self._player.evaluate(episodes, weights, matchups, mode, frozen)
 
     def state(self) -> Tree:
         """That of the player, and how far each copy has come in the records of each policy."""
@@ -169,12 +172,14 @@ class PlaybackWorker:
             }
         return tree
 
-    def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:
+    def load_state(
+        self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
+    ) -> ResumeReport:
         """Goes on from what `state` gave; raises CheckpointUnusable if the records are not as many as they were."""
         for one in tree["copies"]:
             for policy, kept in one.get(_POSITIONS, {}).items():
                 self._go_on(policy, one["copy"], kept)
-        return self._player.load_state(tree, replay_max_env_steps)
+        return self._player.load_state(tree, replay_max_env_steps, frozen)
 
     def _go_on(self, policy: str, copy: int, kept: Mapping[str, int]) -> None:
         playback = self._playbacks.get(policy)
@@ -209,6 +214,8 @@ class OfflineWorker:
         weights: Mapping[str, Weights] | None = None,
         schedules: Mapping[str, Mapping[str, float]] | None = None,
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+        forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
         """Nothing."""
         begun = dict.fromkeys(self._copies, 0)
@@ -220,21 +227,24 @@ class OfflineWorker:
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         """Evaluation episodes in the environment that was recorded."""
         if self._evaluator is None:
             self._evaluator = self._make()
-        return self._evaluator.evaluate(episodes, weights, matchups, mode)
+        return self._evaluator.evaluate(episodes, weights, matchups, mode, frozen)
 
     def state(self) -> dict[str, Any]:
         """Its copies, none of them in an episode."""
         copies = [{"copy": copy, "next_episode": 0, "running": None} for copy in self._copies]
         return {"agents": None, "copies": copies, "tables": {}}
 
-    def load_state(self, tree: Tree, replay_max_env_steps: int) -> TakenUp:
+    def load_state(
+        self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
+    ) -> ResumeReport:
         """There is nothing to take up."""
-        del tree, replay_max_env_steps
-        return TakenUp()
+        del tree, replay_max_env_steps, frozen
+        return ResumeReport()
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         """Closes the environments of evaluations; returns what went wrong."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree, from_bytes, to_bytes
@@ -18,16 +19,17 @@ from marlflow.policy.actor import EvaluationMode
 from marlflow.replay.buffer import StoredReplay
 from marlflow.rollout import closing
 from marlflow.rollout.deadline import Deadline
-from marlflow.rollout.fragment import Evaluated, Fault
+from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.hangs import HangMonitor
-from marlflow.rollout.kept import files_recorded, merged, share
+from marlflow.rollout.kept import ResumeReport, files_recorded, merged, share
 from marlflow.rollout.news import News
-from marlflow.rollout.protocol import Matchup, Request, Round, Worker
+from marlflow.rollout.population import seated_in
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Worker
 from marlflow.rollout.watchdog import Watchdog
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
 from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.protocol import Kept, Parts, Resumed
+from marlflow.runtime.protocol import Kept, Parts
 from marlflow.runtime.resources import without_cuda
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
@@ -36,7 +38,7 @@ log = logging.getLogger("marlflow")
 
 
 class InlineWorkers:
-    """All workers, one after the other."""
+    """All workers, one after the other, in the caller's thread; nothing here ever waits."""
 
     def __init__(self, spec: RunSpec, on_news: Callable[[News], None]) -> None:
         self._spec, self._ticks = spec, spec.ticks
@@ -50,31 +52,36 @@ class InlineWorkers:
             self._monitor.close()
             raise
 
-    def collect(self, request: Request) -> Round:
+    async def collect(self, request: Request) -> Round:
         """One round."""
-        given = (self._ticks, request.weights, request.schedules, request.matchups)
-        made = [worker.collect(*given) for worker in self._workers]
+        made = [self._collected(worker, request) for worker in self._workers]
         return make_round(request.round, [receipt for receipt, _ in made], [batches for _, batches in made])
 
-    def collect_next(self, request: Request | None) -> Round:
+    async def collect_next(self, request: Request | None) -> Round:
         """What the next worker makes, each in its turn."""
         if request is None:
             raise RuntimeError("nothing is under way: each worker is done when it is asked")
         worker = self._workers[request.round % len(self._workers)]
-        receipt, batches = worker.collect(self._ticks, request.weights, request.schedules, request.matchups)
+        receipt, batches = self._collected(worker, request)
         return make_round(request.round, [receipt], [batches])
+
+    def _collected(self, worker: Worker, request: Request) -> tuple[Receipt, dict[str, Batch]]:
+        return worker.collect(
+            self._ticks, request.weights, request.schedules, request.matchups, request.frozen, request.forget
+        )
 
     under_way = 0
 
-    def evaluate(
+    async def evaluate(
         self,
         episodes: range,
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         """Evaluation episodes, all on the first worker."""
-        return self._workers[0].evaluate(episodes, weights, matchups, mode)
+        return self._workers[0].evaluate(episodes, weights, matchups, mode, frozen)
 
     def end_by(self, deadline: Deadline) -> None:
         """What is asked from here on ends with the env step in which the deadline passes."""
@@ -85,12 +92,13 @@ class InlineWorkers:
         """What each worker carries from one round to the next."""
         return [worker.state() for worker in self._workers]
 
-    def restore(self, kept: Any, replay_max_env_steps: int) -> Resumed:
+    def restore(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> ResumeReport:
         """Each copy goes on from what was kept of it."""
         tree, counts = from_bytes(kept), []
         for number, worker in enumerate(self._workers):
-            counts.append(worker.load_state(share(tree, self._spec.copies_of(number)), replay_max_env_steps))
-        return Resumed(*(sum(column) for column in zip(*counts, strict=True)))
+            own = share(tree, self._spec.copies_of(number))
+            counts.append(worker.load_state(own, replay_max_env_steps, seated_in(own, frozen)))
+        return ResumeReport(*(sum(column) for column in zip(*counts, strict=True)))
 
     def close(self) -> tuple[Fault, ...]:
         """Closes all environments; returns what went wrong."""
@@ -154,7 +162,13 @@ class InlineRuntime:
         files[WORKERS] = to_bytes(merged(states))
         return Kept(files, held, files_recorded(states))
 
-    def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
+    def restore(
+        self,
+        read: Callable[[str], Any],
+        names: Sequence[str],
+        replay_max_env_steps: int,
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> ResumeReport:
         """Goes on from what `keep` gave; see Runtime."""
         check_names(tuple(self._learners), names)
         for name, learner in self._learners.items():
@@ -162,7 +176,7 @@ class InlineRuntime:
         for name, replay in self._replays.items():
             if (found := replay_bytes(name, read, names)) is not None:
                 load_replay(replay, *found)
-        return self._playing.restore(read(WORKERS), replay_max_env_steps)
+        return self._playing.restore(read(WORKERS), replay_max_env_steps, frozen or {})
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
         """Each batch as bytes."""

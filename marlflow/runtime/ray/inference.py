@@ -7,9 +7,9 @@ version, so the same actions are chosen as if each worker acted for itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ WAIT_S = 0.001
 """How long what one worker asks waits for what the others ask."""
 ANSWER_TIMEOUT_S = 60.0
 KEPT_VERSIONS = 8
-"""Weights of a policy that are held at once; others are sent again when they are asked for."""
+"""Versions of a live policy that are held at once, beside its frozen ones; others are sent again when asked for."""
 
 
 class Acting(NamedTuple):
@@ -78,17 +78,23 @@ def started(spec: RunSpec, actors: Actors) -> Any:
     return actors.start(InferenceActor, "inference", spec, actors.threads("inference"))
 
 
-def asking_actors(spec: RunSpec, inference: Any) -> dict[str, Actor]:
-    """For a worker: an actor that asks the actor `inference` for each policy that has parameters, and others' own."""
-    return {name: _asking(name, actor, inference) for name, actor in spec.actors().items()}
+def asking_actors(spec: RunSpec, inference: Any) -> dict[str, Callable[[], Actor]]:
+    """For a worker: what makes an actor that asks the actor `inference`, or one of the policy's own without parameters.
+
+    Policies that play in evaluation only learn nothing, so they act where they are.
+    """
+    return {
+        name: _asking(name, make, inference) if name in spec.policies else make for name, make in spec.actors.items()
+    }
 
 
-def _asking(policy: str, actor: Actor, inference: Any) -> Actor:
+def _asking(policy: str, make: Callable[[], Actor], inference: Any) -> Callable[[], Actor]:
+    actor = make()
     if not isinstance(actor, WeightedActor):
-        return actor  # there is nothing to compute that is worth a call
+        return make  # there is nothing to compute that is worth a call
     if isinstance(actor, RememberingActor):
-        return RememberingAskingActor(policy, inference, actor.memory_shape)
-    return AskingActor(policy, inference)
+        return partial(RememberingAskingActor, policy, inference, actor.memory_shape)
+    return partial(AskingActor, policy, inference)
 
 
 class AskingActor:
@@ -142,11 +148,13 @@ class RememberingAskingActor(AskingActor):
 class _Hosted:
     """A policy's actor, which weights are loaded in it, and those that are at hand, by version.
 
-    `with_critic`: they have the critic's parameters after those that act.
+    `with_critic`: they have the critic's parameters after those that act. `frozen` is how many frozen versions of the
+    policy are seated at once.
     """
 
     actor: WeightedActor
     with_critic: bool
+    frozen: int = 0
     loaded: int = -1
     flats: dict[int, Array] = field(default_factory=dict)
 
@@ -172,7 +180,8 @@ class InferenceActor:
     def _hosted(self) -> dict[str, _Hosted]:
         assert self._spec.inference is not None
         device, hosted = self._spec.inference.torch_device, {}
-        for name, actor in self._spec.actors().items():
+        for name in self._spec.policies:
+            actor = self._spec.actors[name]()
             if isinstance(actor, WeightedActor):
                 if isinstance(actor, MovableActor):
                     actor.move_to(device)
@@ -180,18 +189,25 @@ class InferenceActor:
         return hosted
 
     async def load(self, policy: str, weights: ByReference) -> Raised | None:
-        """Fetches weights that are to be acted with; those that came first make room."""
+        """Fetches weights that are to be acted with; others make room."""
         flats = self._hosted[policy].flats
         (flat,) = weights.flat
         flats[weights.version] = await flat if isinstance(flat, ray.ObjectRef) else flat
-        if len(flats) > KEPT_VERSIONS:
+        if len(flats) > KEPT_VERSIONS + self._hosted[policy].frozen:
             del flats[next(iter(flats))]
         return None
 
+    async def seat(self, frozen: Mapping[str, int]) -> None:
+        """Makes room for so many frozen versions of each policy, and keeps it."""
+        for policy, count in frozen.items():
+            self._hosted[policy].frozen = max(count, self._hosted[policy].frozen)
+
     async def act(self, acting: Acting, seen: Seen) -> Acted | Raised | None:
         """Actions for the rows of a worker; None: these weights are not at hand, and to be loaded first."""
-        if acting.version not in self._hosted[acting.policy].flats:
+        flats = self._hosted[acting.policy].flats
+        if acting.version not in flats:
             return None
+        flats[acting.version] = flats.pop(acting.version)  # the one that was asked for longest ago makes room first
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
         self._waiting.append((acting, seen, answer))

@@ -10,10 +10,12 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.rollout.kept import files_recorded, merged, share
+from marlflow.rollout.kept import ResumeReport, files_recorded, merged, share
+from marlflow.rollout.population import seated_in
+from marlflow.rollout.protocol import FrozenPolicy
 from marlflow.rollout.records.playback import next_fragments
 from marlflow.runtime.keeping import WORKERS, KeptReplay, Read, check_names, learner_file, replay_bytes
-from marlflow.runtime.protocol import Kept, Resumed
+from marlflow.runtime.protocol import Kept
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
@@ -88,15 +90,19 @@ class Keeping:
 
     # -- restoring ------------------------------------------------------------------------------------------------
 
-    def restore(self, read: Read, names: Collection[str], replay_max_env_steps: int) -> Resumed:
+    def restore(
+        self, read: Read, names: Collection[str], replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
+    ) -> ResumeReport:
         """Every part goes on from its files; raises ActorLost if a process dies meanwhile."""
         check_names(self._spec.learning, names)
         try:
-            return self._restore(read, names, replay_max_env_steps)
+            return self._restore(read, names, replay_max_env_steps, frozen)
         except ray.exceptions.RayActorError as error:
             raise ActorLost(f"a process of the run died while it took up what was kept: {cause(error)}") from error
 
-    def _restore(self, read: Read, names: Collection[str], replay_max_env_steps: int) -> Resumed:
+    def _restore(
+        self, read: Read, names: Collection[str], replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
+    ) -> ResumeReport:
         for name, learner in self._learners.items():
             learner.goes_on(_unless_raised(ray.get(learner.restored(bytes(read(learner_file(name)))))))
         for name, replay in self._replays.items():
@@ -104,20 +110,22 @@ class Keeping:
                 state, rows = found
                 answer = ray.get(replay.actor.load_replay.remote(replay.key, _array(state), *map(_array, rows)))
                 replay.goes_on(*_unless_raised(answer))
-        return self._restore_workers(from_bytes(read(WORKERS)), replay_max_env_steps)
+        return self._restore_workers(from_bytes(read(WORKERS)), replay_max_env_steps, frozen)
 
-    def _restore_workers(self, tree: Any, replay_max_env_steps: int) -> Resumed:
-        workers = self._workers.all
+    def _restore_workers(
+        self, tree: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
+    ) -> ResumeReport:
+        workers, entries = self._workers.all, self._workers.as_sent(frozen)
         following = {one["copy"]: one["next_episode"] for one in tree["copies"]}
         asked = []
         for worker in workers:
-            kept = _array(to_bytes(share(tree, worker.copies)))
-            asked.append(worker.actor.load.remote(kept, replay_max_env_steps))
+            own = share(tree, worker.copies)
+            worker.forget()
+            asked.append(worker.load(_array(to_bytes(own)), replay_max_env_steps, seated_in(own, entries)))
             worker.next_episodes = {copy: following.get(copy, 0) for copy in worker.copies}
             worker.next_fragments = next_fragments(tree, worker.copies)
-            worker.forget()
         counts = [_unless_raised(answer) for answer in ray.get(asked)]
-        return Resumed(*(sum(column) for column in zip(*counts, strict=True)))
+        return ResumeReport(*(sum(column) for column in zip(*counts, strict=True)))
 
     # -- rows that wait on the driver -----------------------------------------------------------------------------
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
 
 from marlflow.base.items import Weights
+from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault, Receipt
-from marlflow.rollout.protocol import Matchup, Request
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request
 from marlflow.runtime.ray.actors import WITHOUT_A_WORD, Actors, cause, never_ran
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.mail import Address
-from marlflow.runtime.ray.rollout import RolloutActor
+from marlflow.runtime.ray.rollout import Headers, RolloutActor
 from marlflow.runtime.spec import RunSpec
 
 
 class RemoteWorker:
-    """One worker, and its successors. It is sent only the weights that it does not have yet, by reference.
+    """One worker, and its successors.
 
+    It is sent only the weights that it does not have yet, by reference: newer versions of live policies, and frozen
+    entries that its own matchups seat.
     `lives` counts the processes that it has had.
     """
 
@@ -41,6 +44,7 @@ class RemoteWorker:
         self.next_episodes: Mapping[int, int] | None = None
         self.next_fragments: Mapping[str, Mapping[int, int]] = {}
         self._sent: dict[str, int] = {}
+        self._frozen: set[str] = set()  # the frozen entries that its process has
         self.lives = 0
         self._coming: Any = None
         self.actor: Any = None
@@ -59,7 +63,7 @@ class RemoteWorker:
             self._address,
         )
         self._collect = self.actor.collect.options(num_returns=1 + len(self._spec.learning))
-        self._sent = {}
+        self.forget()
         self.lives += 1
         ready = self.actor.ready.remote()
         if self._deadline is not None:
@@ -117,12 +121,38 @@ class RemoteWorker:
 
     def collect(self, request: Request) -> Sequence[Any]:
         """Its part of a round: a receipt, and for each learning policy its rows, all to come."""
-        new = self.unsent(request.weights)
-        versions = {name: found.version for name, found in new.items()}
-        self._sent.update(versions)
-        flats = [found.flat for found in new.values()]
-        made = self._collect.remote(versions, request.schedules, self._dealt(request.matchups), *flats)
+        new, dealt = self.unsent(request.weights), self._dealt(request.matchups)
+        seated = [matchup for matchups in (dealt or {}).values() for matchup in matchups]
+        headers, flats = Headers.of(new, self._lacking(request.frozen, seated))
+        self._sent.update(headers.versions)
+        self._frozen.difference_update(request.forget)
+        made = self._collect.remote(headers, request.schedules, dealt, request.forget, *flats)
         return made if self._spec.learning else [made]
+
+    def evaluate(
+        self,
+        episodes: Sequence[int],
+        matchups: Sequence[Matchup] | None,
+        mode: EvaluationMode,
+        weights: Mapping[str, Weights],
+        frozen: Mapping[str, FrozenPolicy],
+    ) -> Any:
+        """Its part of an evaluation, to come. It goes on with the weights that it had before."""
+        headers, flats = Headers.of(weights, self._lacking(frozen, matchups or ()))
+        return self.actor.evaluate.remote(episodes, matchups, mode, headers, *flats)
+
+    def load(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Any:
+        """What it says of going on from what was kept of its copies, to come."""
+        self._frozen.update(frozen)
+        headers, flats = Headers.of({}, frozen)
+        return self.actor.load.remote(kept, replay_max_env_steps, headers, *flats)
+
+    def _lacking(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
+        """The frozen entries that its matchups seat and its process does not have; from here on it has them."""
+        names = dict.fromkeys(name for matchup in seated for name in matchup.values())
+        found = {name: frozen[name] for name in names if name in frozen and name not in self._frozen}
+        self._frozen.update(found)
+        return found
 
     def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
         """Those that it does not have."""
@@ -136,6 +166,7 @@ class RemoteWorker:
     def forget(self) -> None:
         """It has no weights any more, or it is not known which."""
         self._sent = {}
+        self._frozen = set()
 
     def _dealt(self, matchups: Mapping[int, Sequence[Matchup]] | None) -> Mapping[int, Sequence[Matchup]] | None:
         """Those of its own copies."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.hangs import HangMonitor
 from marlflow.rollout.output import OutputCapture
-from marlflow.rollout.protocol import Matchup
+from marlflow.rollout.protocol import FrozenPolicy, Matchup
 from marlflow.rollout.watchdog import Watchdog
 from marlflow.runtime.chain import run_chain
 from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, raised
@@ -27,6 +28,36 @@ from marlflow.runtime.spec import RunSpec
 
 _PATIENCE = 2
 """After so many times the time that a step may take, nothing but the end of the process can interrupt it."""
+
+
+class Headers(NamedTuple):
+    """What weights on their way to a worker are; their parameters are arguments of the call, in the same order.
+
+    headers, flats = Headers.of(weights, frozen)
+    """
+
+    versions: Mapping[str, int]
+    frozen: Mapping[str, FrozenPolicy]
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Weights], frozen: Mapping[str, FrozenPolicy]) -> tuple[Headers, list[Any]]:
+        """Headers of live and frozen entries, and the parameters of all."""
+        versions = {name: new.version for name, new in weights.items()}
+        bare = {name: replace(kept, weights=replace(kept.weights, flat=None)) for name, kept in frozen.items()}
+        flats = [*(new.flat for new in weights.values()), *(kept.weights.flat for kept in frozen.values())]
+        return cls(versions, bare), flats
+
+    def joined(self, flats: Sequence[Any]) -> tuple[dict[str, Weights], dict[str, FrozenPolicy]]:
+        """The entries again."""
+        live, others = flats[: len(self.versions)], flats[len(self.versions) :]
+        weights = {
+            name: Weights(version, flat) for (name, version), flat in zip(self.versions.items(), live, strict=True)
+        }
+        frozen = {
+            name: replace(kept, weights=replace(kept.weights, flat=flat))
+            for (name, kept), flat in zip(self.frozen.items(), others, strict=True)
+        }
+        return weights, frozen
 
 
 class RolloutActor(Host):
@@ -76,17 +107,19 @@ class RolloutActor(Host):
 
     def collect(
         self,
-        versions: Mapping[str, int],
+        headers: Headers,
         schedules: Mapping[str, Mapping[str, float]],
         matchups: Mapping[int, Sequence[Matchup]] | None,
+        forget: Collection[str],
         *flats: Any,
     ) -> Any:
-        """A receipt, and a batch for each learning policy. `flats` are the weights of the policies in `versions`."""
+        """A receipt, and a batch for each learning policy. `flats` are the parameters that `headers` describe."""
         learning = self._spec.learning
-        weights = {**self._learned, **_weights(versions, flats)}
+        live, frozen = headers.joined(flats)
+        weights = {**self._learned, **live}
         self._learned.clear()
         try:
-            receipt, batches = self._worker.collect(self._spec.ticks, weights, schedules, matchups)
+            receipt, batches = self._worker.collect(self._spec.ticks, weights, schedules, matchups, frozen, forget)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
         # Where nobody learns there is one return, which Ray does not want in a tuple.
@@ -125,12 +158,13 @@ class RolloutActor(Host):
         episodes: Sequence[int],
         matchups: Sequence[Matchup] | None,
         mode: EvaluationMode,
-        versions: Mapping[str, int],
+        headers: Headers,
         *flats: Any,
     ) -> Any:
         """Results of evaluation episodes."""
+        weights, frozen = headers.joined(flats)
         try:
-            return self._worker.evaluate(episodes, _weights(versions, flats), matchups, mode)
+            return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return self._failed(error)
 
@@ -176,13 +210,10 @@ class RolloutActor(Host):
         finally:
             worker.close()
 
-    def load(self, kept: Any, replay_max_env_steps: int) -> Any:
+    def load(self, kept: Any, replay_max_env_steps: int, headers: Headers, *flats: Any) -> Any:
         """Goes on from what was kept of its copies; what could not be taken up again."""
+        _, frozen = headers.joined(flats)
         try:
-            return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps))
+            return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps, frozen))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
-
-
-def _weights(versions: Mapping[str, int], flats: Sequence[Any]) -> dict[str, Weights]:
-    return {name: Weights(version, flat) for (name, version), flat in zip(versions.items(), flats, strict=True)}

@@ -19,9 +19,11 @@ from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import first_row_of
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
+from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.news import News
+from marlflow.rollout.protocol import FrozenPolicy
 from marlflow.runtime.moved import DriverPlace
-from marlflow.runtime.protocol import Kept, Parts, Resumed
+from marlflow.runtime.protocol import Kept, Parts
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.handles import RayPlace
 from marlflow.runtime.ray.host import Raised, as_exception
@@ -127,7 +129,7 @@ class RayRuntime:
                 workers,
                 {name: cast("Learner", handle) for name, handle in self._learners.items()},
                 {name: cast("Replay", handle) for name, handle in self._replays.items()},
-                DriverPlace(ray.get, ray.put),
+                DriverPlace(_opened, ray.put),
             )
         except BaseException as error:
             loss = self._loss()
@@ -175,9 +177,15 @@ class RayRuntime:
         """Everything, as bytes; see Runtime."""
         return self._kept.keep(rows_kept)
 
-    def restore(self, read: Callable[[str], Any], names: Sequence[str], replay_max_env_steps: int) -> Resumed:
+    def restore(
+        self,
+        read: Callable[[str], Any],
+        names: Sequence[str],
+        replay_max_env_steps: int,
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> ResumeReport:
         """Goes on from what `keep` gave; see Runtime."""
-        return self._kept.restore(read, names, replay_max_env_steps)
+        return self._kept.restore(read, names, replay_max_env_steps, frozen or {})
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
         """Rows that wait on the driver, as bytes: an actor opens them."""
@@ -276,6 +284,14 @@ class RayRuntime:
                 )
             self._started_ray = True
             self._watch_over(on_loss)
+
+
+def _opened(ref: Any) -> Any:
+    """What a reference refers to; raises ActorLost if that went with its machine."""
+    try:
+        return ray.get(ref)
+    except ray.exceptions.ObjectLostError as error:
+        raise ActorLost(f"rows or weights were lost with their machine: {error}") from error
 
 
 def _wait(refs: Sequence[Any]) -> None:

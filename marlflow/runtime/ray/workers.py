@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.closing import CLOSE_TIMEOUT_S
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
-from marlflow.rollout.protocol import Matchup, Request, Round
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import Raised, as_exception
@@ -62,7 +63,7 @@ class RayWorkers:
         learning = self._spec.learning
         for _ in range(_MOST_IN_VAIN):
             present = await self._present()
-            asked = request if self._inference is None else replace(request, weights=by_reference(request.weights))
+            asked = self._asked(request)
             calls = [worker.collect(asked) for worker in present]
             answers: list[Receipt | None] = await _answers(present, [refs[0] for refs in calls])
             receipts, payloads = [], []
@@ -95,13 +96,27 @@ class RayWorkers:
                 return Round(-1, [], [])
         raise ActorLost(f"{_MOST_IN_VAIN} times in a row no rollout worker lived through its round")
 
+    def _asked(self, request: Request) -> Request:
+        """The request as workers get it: where another actor acts for them, with weights that they do not open."""
+        if self._inference is None:
+            return request
+        return replace(request, weights=by_reference(request.weights), frozen=self.as_sent(request.frozen))
+
+    def as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> Mapping[str, FrozenPolicy]:
+        """Frozen entries as workers get them; where another actor acts for them, it makes room for that many."""
+        if self._inference is None or not frozen:
+            return frozen
+        self._inference.seat.remote(Counter(kept.policy for kept in frozen.values()))
+        weights = by_reference({name: kept.weights for name, kept in frozen.items()})
+        return {name: replace(kept, weights=weights[name]) for name, kept in frozen.items()}
+
     @property
     def under_way(self) -> int:
         """How many workers have begun what is still to come."""
         return len(self._begun)
 
     def _begin(self, request: Request, present: Sequence[RemoteWorker]) -> None:
-        asked = request if self._inference is None else replace(request, weights=by_reference(request.weights))
+        asked = self._asked(request)
         busy = set(self._begun.values())
         for worker in present:
             if worker not in busy:
@@ -122,21 +137,20 @@ class RayWorkers:
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
         mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         """Evaluation episodes, dealt out to all workers; those of a worker that is lost are played by the others."""
         left, parts, in_vain = list(range(len(episodes))), [], 0
         while left:
             present = await self._present()
-            acting = weights if self._inference is None else by_reference(weights)
-            versions = {name: new.version for name, new in acting.items()}
-            flats = [new.flat for new in acting.values()]
+            acting, others = weights if self._inference is None else by_reference(weights), self.as_sent(frozen or {})
             shares = [left[first :: len(present)] for first in range(len(present))]
             asked = [(worker, share) for worker, share in zip(present, shares, strict=True) if share]
             calls = []
             for worker, share in asked:
                 dealt = None if matchups is None else [matchups[index] for index in share]
                 chosen = [episodes[index] for index in share]
-                calls.append(worker.actor.evaluate.remote(chosen, dealt, mode, versions, *flats))
+                calls.append(worker.evaluate(chosen, dealt, mode, acting, others))
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in asked], calls)
             parts += [part for part in answers if part is not None]
             played = zip(answers, asked, strict=True)

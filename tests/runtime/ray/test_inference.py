@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,10 +42,6 @@ ONE_FOR_ALL = RunPlacement(inference=Inference(num_cpus=0.5))
 # -- among workers ----------------------------------------------------------------------------------------------------
 
 
-async def _come(value: Any) -> Any:
-    return await value if hasattr(value, "__await__") else value
-
-
 class Play:
     """Rounds with given weights, which are others in each round."""
 
@@ -58,12 +54,12 @@ class Play:
 
     def round(self, number: int) -> Round:
         request = Request(number, self._weights(number, 1 + number / 10), {"prey": {"epsilon": 0.5 - number / 10}})
-        made: Round = asyncio.run(_come(self.workers.collect(request)))
+        made: Round = asyncio.run(self.workers.collect(request))
         return made
 
     def evaluate(self, version: int, mode: EvaluationMode) -> Mapping[int, tuple[int, Mapping[str, float]]]:
         """Env steps and returns of each evaluation episode."""
-        made: Evaluated = asyncio.run(_come(self.workers.evaluate(range(3), self._weights(version, -1.0), mode=mode)))
+        made: Evaluated = asyncio.run(self.workers.evaluate(range(3), self._weights(version, -1.0), mode=mode))
         return {one.episode: (one.env_steps, one.returns) for one in made.episodes}
 
 
@@ -147,9 +143,11 @@ class Two:
     num_workers: int = 2
     inference: Inference = field(default_factory=Inference)
     publishing_critics: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ("all",)
 
-    def actors(self) -> dict[str, Adder]:
-        return {"all": self.actor}
+    @property
+    def actors(self) -> dict[str, Callable[[], Adder]]:
+        return {"all": lambda: self.actor}
 
 
 def _seen(rows: int, first: int) -> Seen:
@@ -223,11 +221,13 @@ def test_weights_that_are_not_at_hand_are_asked_for() -> None:
 
 
 def test_only_what_has_parameters_is_asked_for() -> None:
-    actors = asking_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
+    makers = asking_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
+    actors = {name: make() for name, make in makers.items()}
     assert type(actors["hunters"]) is AskingActor
     assert isinstance(actors["hunters"], WeightedActor)
     assert not isinstance(actors["hunters"], RememberingActor)
     assert not isinstance(actors["prey"], AskingActor)
-    (remembering,) = asking_actors(Two(), None).values()  # type: ignore[arg-type]
+    (make,) = asking_actors(Two(), None).values()  # type: ignore[arg-type]
+    remembering = make()
     assert isinstance(remembering, RememberingActor)
     assert remembering.memory_shape == (1,)

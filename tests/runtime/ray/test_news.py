@@ -48,7 +48,7 @@ class Talks(CartPoleTeam):
 
 async def _round(parts: Parts) -> Any:
     weights = {name: learner.published for name, learner in parts.learners.items()}
-    return await parts.workers.collect(Request(0, weights, {}))  # type: ignore[misc]
+    return await parts.workers.collect(Request(0, weights, {}))
 
 
 def test_what_an_environment_says_and_where_it_hangs_comes_to_the_driver(ray_session: None, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes
 from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
+from marlflow.rollout.kept import ResumeReport
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.protocol import Resumed
 from marlflow.runtime.ray import RayRuntime
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
@@ -37,7 +37,7 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
     with driven(over_ray, RayRuntime()) as again, monkeypatch.context() as patch:
         for kind in (Batch, EstimatedBatch, Transitions):
             patch.setattr(kind, "__setstate__", refuse)
-        assert again.runtime.restore(files.__getitem__, list(files), 1_000) == Resumed()
+        assert again.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
         kept = again.runtime.keep({})
         assert kept.files.keys() == files.keys()
         workers = from_bytes(kept.files["workers"])["copies"], from_bytes(files["workers"])["copies"]
@@ -64,7 +64,7 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
         with pytest.raises(CheckpointUnusable, match="'hunters'"):
             again.runtime.restore(broken.__getitem__, list(broken), 1_000)
     with driven(small_run(policies=POLICIES, rollouts=Rollouts(1, 80)), InlineRuntime()) as last:
-        assert last.runtime.restore(files.__getitem__, list(files), 1_000) == Resumed()
+        assert last.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
         last.play(1)
     changed = small_run(policies={**POLICIES, "prey": other})
     with driven(changed, InlineRuntime()) as last, pytest.raises(CheckpointUnusable, match="n_step"):

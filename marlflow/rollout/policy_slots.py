@@ -1,4 +1,4 @@
-"""One policy in one worker: its actor, and those of its lanes that wait for a decision."""
+"""One entry of the table of weights in one worker: its actor, and those of its lanes that wait for a decision."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Actor, RememberingActor, WeightedActor
-from marlflow.rollout.columns import Columns
 from marlflow.rollout.memory import Memory
+from marlflow.rollout.step_buffer import StepBuffer
 
 
-class Player:
-    """`actor` plays the pending `lanes`, of which `seen` has what they see: `obs`, `action_mask`, `state`.
+class PolicySlots:
+    """One entry of the table of weights, `policy` or a frozen version of one, and its lanes in one worker.
 
-    `columns` is None if nobody wants the rows; `lanes_of_worker` is how many lanes there are in all; `state` is the
-    global state's space, of a policy that asks for it. `where`, and as a list `positions`, says where each pending lane
-    stands among all that decide at this tick; `rows` are theirs in the columns.
+    `actor` plays the pending `lanes`, of which `seen` has what they see: `obs`, `action_mask`, `state`. `columns` is
+    None if nobody wants the rows; `lanes_of_worker` is how many lanes there are in all; `state` is the global state's
+    space, of a policy that asks for it. `where`, and as a list `positions`, says where each pending lane stands among
+    all that decide at this tick; `rows` are theirs in the columns.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Player:
         self.rows: Array = np.empty(0, np.int64)
         self.where: Array = np.empty(0, np.int64)
         self.positions: list[int] = []
-        self.sees_state = state is not None
+        self._state, self.sees_state = state, state is not None
         self._encoder = spaces.encoder()
         self._discrete = _numbers(spaces.action)
         self._ends: tuple[Array, Array, gym_spaces.Box] | None = None
@@ -58,7 +59,18 @@ class Player:
         if isinstance(actor, RememberingActor):
             self.memory = Memory(lanes_of_worker, actor.memory_shape)
             columns |= Memory.columns(actor.memory_shape)
-        self.columns = Columns(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
+        self.columns = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
+
+    def unrecorded(self, lanes: int) -> PolicySlots:
+        """A player of the same entry with the same actor, for `lanes` other lanes, whose rows nobody wants."""
+        return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state)
+
+    def decides(self, where: Array, deciding: Array, row_of: Array) -> None:
+        """Its pending lanes are those at `where` in `deciding` [N]; `row_of` [lanes] has each lane's row."""
+        self.where = where
+        self.positions = where.tolist()
+        self.lanes = deciding[where]
+        self.rows = row_of[self.lanes]
 
     def show(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
         """Takes what the pending lanes see; copies it, since an environment may reuse its arrays.

@@ -13,12 +13,12 @@ import numpy as np
 
 from marlflow.base.batch import Array, Batch
 from marlflow.env import Ending
-from marlflow.rollout.columns import Columns, Segments, ranges
 from marlflow.rollout.fragment import PolicyReceipt
-from marlflow.rollout.player import Player
+from marlflow.rollout.policy_slots import PolicySlots
+from marlflow.rollout.step_buffer import Segments, StepBuffer, ranges
 
 
-class Recorder:
+class SegmentBuilder:
     """The rows of all lanes, at most `capacity` each between two `cut`s.
 
     `player_of` [lanes] is the number of the player that each lane belongs to now (-1: nobody yet); whoever deals the
@@ -40,6 +40,10 @@ class Recorder:
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
         self._ended: dict[str, list[_Ended]] = {}
+
+    def renumber(self, players: int) -> None:
+        """There are `players` players now, and `player_of` has their new numbers. Call right after a cut."""
+        self._unattributed = np.zeros(players + 1, np.float64)
 
     def widen(self, capacity: int) -> None:
         """Makes room for `capacity` rows of every lane."""
@@ -81,7 +85,7 @@ class Recorder:
     def _belongs_to_no_row(self, lanes: Array, rewards: Array) -> None:
         np.add.at(self._unattributed, self._player_of[lanes], rewards)
 
-    def ended(self, lane: int, ending: Ending, episode: int, player: Player, state: Array | None) -> None:
+    def ended(self, lane: int, ending: Ending, episode: int, player: PolicySlots, state: Array | None) -> None:
         """The trajectory of `lane` is over; `state` is the environment's, for policies that see it.
 
         Raises ObservationOutside if the final observation is not what was declared.
@@ -101,7 +105,9 @@ class Recorder:
         ended = _Ended((*place, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
         self._ended.setdefault(player.policy, []).append(ended)
 
-    def _bootstrap(self, lane: int, cell: int, ending: Ending, player: Player, state: Array | None) -> dict[str, Array]:
+    def _bootstrap(
+        self, lane: int, cell: int, ending: Ending, player: PolicySlots, state: Array | None
+    ) -> dict[str, Array]:
         if player.columns is None:
             return {}
         row, data = player.columns.row(lane), player.columns.data
@@ -125,7 +131,7 @@ class Recorder:
             np.add.at(self._unattributed, self._player_of[lanes], gained)
             gained[:] = 0.0
 
-    def give_up(self, lanes: slice, episode: int, players: Sequence[Player]) -> int:
+    def give_up(self, lanes: slice, episode: int, players: Sequence[PolicySlots]) -> int:
         """Drops what is here of a broken episode; returns how many rows of wanted policies that were."""
         lost = 0
         for number, player in enumerate(players):
@@ -148,7 +154,7 @@ class Recorder:
         self._gained[lanes] = 0.0
         return lost
 
-    def cut(self, players: Sequence[Player], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
+    def cut(self, players: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
         """All complete rows, by policy, for those whose rows are wanted. Open rows open the next fragment.
 
         `players` are in the order of their numbers, `episodes` [lanes] is the running episode of each lane.
@@ -174,7 +180,9 @@ class Recorder:
         self._open[lanes] = False
         self._cell[lanes] += 1
 
-    def _cut(self, number: int, player: Player, columns: Columns, episodes: Array) -> tuple[PolicyReceipt, Batch]:
+    def _cut(
+        self, number: int, player: PolicySlots, columns: StepBuffer, episodes: Array
+    ) -> tuple[PolicyReceipt, Batch]:
         running = self._running(number, player, columns, episodes)
         ended = self._ended.pop(player.policy, [])
         segments = Segments.concat([_stacked(ended, running), running]) if ended else running
@@ -204,7 +212,7 @@ class Recorder:
         unattributed = float(self._unattributed[number])
         return PolicyReceipt(len(at), int(carried.sum()), unattributed, player.version), Batch(rows, table)
 
-    def _running(self, number: int, player: Player, columns: Columns, episodes: Array) -> Segments:
+    def _running(self, number: int, player: PolicySlots, columns: StepBuffer, episodes: Array) -> Segments:
         """The segments that go on after the cut: their bootstrap is what the lane now sees, or its open row."""
         lanes = columns.lanes
         row = np.flatnonzero((self._cell[lanes] > self._start[lanes]) & (self._player_of[lanes] == number))
@@ -224,7 +232,7 @@ class Recorder:
         carried = self._carried[lanes] & (start == 0)
         return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap)
 
-    def _carry(self, players: Sequence[Player]) -> None:
+    def _carry(self, players: Sequence[PolicySlots]) -> None:
         for number, player in enumerate(players):
             columns = player.columns
             if columns is None:
@@ -253,7 +261,7 @@ class Recorder:
             "version": self._carried_version[lanes],
         }
 
-    def seen_in_open_rows(self, number: int, columns: Columns) -> dict[str, Array]:
+    def seen_in_open_rows(self, number: int, columns: StepBuffer) -> dict[str, Array]:
         """What the columns of player `number` have of its open rows; by `lane`."""
         row, lanes = self._open_of(number, columns)
         row, lanes = row[np.argsort(lanes)], np.sort(lanes)
@@ -266,7 +274,7 @@ class Recorder:
         self._gained[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
         self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
 
-    def _open_of(self, number: int, columns: Columns) -> tuple[Array, Array]:
+    def _open_of(self, number: int, columns: StepBuffer) -> tuple[Array, Array]:
         """The rows of the columns that are open, and their lanes."""
         row = np.flatnonzero(self._open[columns.lanes] & (self._player_of[columns.lanes] == number))
         return row, columns.lanes[row]

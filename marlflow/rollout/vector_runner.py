@@ -18,28 +18,28 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
 from marlflow.env import Ending, Turn
 from marlflow.policy.actor import Mode
-from marlflow.rollout.copies import Copies
+from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import Episodes
 from marlflow.rollout.faults import Broken
 from marlflow.rollout.fragment import EpisodeResult
 from marlflow.rollout.history import History
 from marlflow.rollout.lanes import NO_EPISODE, Lanes
-from marlflow.rollout.player import Player
-from marlflow.rollout.recorder import Recorder
+from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.rewards import WrongReward, amounts
+from marlflow.rollout.segment_builder import SegmentBuilder
 
 
-class Lockstep:
+class SyncVectorRunner:
     """`copies` played by the players of `lanes`; `recorder` is None if nobody wants any rows."""
 
     def __init__(
         self,
-        copies: Copies,
-        players: Sequence[Player],
+        copies: EnvPool,
+        players: Sequence[PolicySlots],
         lanes: Lanes,
         episodes: Episodes,
         mode: Mode,
-        recorder: Recorder | None,
+        recorder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
         self._copies, self._windows, self._players, self.lanes = copies, copies.windows, players, lanes
@@ -114,9 +114,7 @@ class Lockstep:
             self._history.saw(deciding, self._players)
         random = RowRandom(lanes.keys[deciding], t_agent, self._numbers)
         actions: list[Any] = [None] * len(deciding)
-        for player in self._players:
-            if not player.positions:
-                continue
+        for player in self._acting:
             where, seen, memory = player.where, player.seen, player.memory
             generator = random if len(where) == len(deciding) else random.only(where)
             recalled = None if memory is None else memory.recall(player.lanes)
@@ -316,10 +314,10 @@ class Lockstep:
                 masks += turn.masks
         if not steady:
             self._deal()
-        for player in self._players:
+        for player in self._acting:
             seen = [observations[position] for position in player.positions]
             state = None
-            if player.sees_state and seen:
+            if player.sees_state:
                 state = np.stack([self._copies.states[i] for i in self.lanes.copy_of[player.lanes]])
             try:
                 player.show(seen, [masks[position] for position in player.positions] if self._masked else [], state)
@@ -335,12 +333,11 @@ class Lockstep:
         self._deciding_copy = self.lanes.copy_of[self._deciding]
         self._numbers = np.array(self._copies.numbers, np.int64)[self._deciding_copy]
         player_of = self.lanes.player_of[self._deciding]
+        counts = np.bincount(player_of, minlength=len(self._players)).tolist()
         for number, player in enumerate(self._players):
-            where = np.flatnonzero(player_of == number)
-            player.lanes = self._deciding[where]
-            player.rows = self.lanes.row_of[player.lanes]
-            player.where = where
-            player.positions = where.tolist()
+            if counts[number] or len(player.lanes) or player.positions:  # a table may have many that nobody seats
+                player.decides(np.flatnonzero(player_of == number), self._deciding, self.lanes.row_of)
+        self._acting = [player for player in self._players if player.positions]
 
 
 # What a copy without an episode has to say, and one whose episode cannot go on.

@@ -18,7 +18,7 @@ from marlflow.rollout.watchdog import Overdue, Playing, Watchdog
 _T = TypeVar("_T")
 
 
-class Copies:
+class EnvPool:
     """`numbers` are the copies', over all workers; `make_env` makes the environment of one.
 
     `states` has each copy's global state, if somebody `sees_state`.

@@ -47,7 +47,7 @@ class Segments(NamedTuple):
         )
 
 
-class Columns:
+class StepBuffer:
     """What the actor saw and chose, [rows, capacity, ...] each; one row per lane that the policy has played.
 
     `seen` is the shape and dtype of what it sees (`obs`, and where there is one `action_mask`, `state`), and of what it

@@ -1,0 +1,134 @@
+"""Frozen versions of policies, in a run's table of weights: a matchmaker says which are kept, and which forgotten.
+
+Freezing keeps what is published: no learner is asked, and nothing is copied that later learning could change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.items import Weights
+from marlflow.base.kept import Tree
+from marlflow.base.near import meant
+from marlflow.rollout.protocol import FrozenPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationChange:
+    """What a matchmaker wants changed before the next round.
+
+    `freeze` says under which id which policy's weights are kept, as they are published now; `forget` names frozen
+    entries that are dealt no more. An id is used once in a run.
+
+    >>> PopulationChange(freeze={"main@3": "main"}, forget=["main@1"])
+    PopulationChange(freeze={'main@3': 'main'}, forget=['main@1'])
+    """
+
+    freeze: Mapping[str, str] = field(default_factory=dict)
+    forget: Collection[str] = ()
+
+
+@runtime_checkable
+class PopulationMatchmaker(Protocol):
+    """A matchmaker that also says which frozen versions of policies there are to be dealt."""
+
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
+        """What to freeze and forget before the next round.
+
+        `published` has the version of each policy that learns, `agent_steps` what each policy has sampled so far.
+        """
+        ...
+
+
+class Population:
+    """The frozen entries of a run; `fits` has the agents that each policy can be seated as."""
+
+    def __init__(self, fits: Mapping[str, Collection[str]]) -> None:
+        self._fits = fits
+        self._frozen: dict[str, FrozenPolicy] = {}
+        self._leaving: dict[str, FrozenPolicy] = {}  # dealt no more; running episodes may seat them
+        self._used: set[str] = set()
+
+    @property
+    def fits(self) -> dict[str, Collection[str]]:
+        """The agents that each policy and each frozen entry can be seated as."""
+        return {**self._fits, **{entry: self._fits[kept.policy] for entry, kept in self._frozen.items()}}
+
+    @property
+    def entries(self) -> dict[str, FrozenPolicy]:
+        """All frozen entries that are dealt or may still be seated."""
+        return {**self._frozen, **self._leaving}
+
+    def seated(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
+        """The frozen entries that `matchups` seat."""
+        names = dict.fromkeys(name for matchup in matchups for name in matchup.values())
+        return {name: self._frozen[name] for name in names if name in self._frozen}
+
+    def leave(self, running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+        """The entries that workers are to forget; one that no matchup of `running` seats is not named again."""
+        forget = tuple(self._leaving)
+        seated = {name for matchup in running for name in matchup.values()}
+        self._leaving = {name: kept for name, kept in self._leaving.items() if name in seated}
+        return forget
+
+    def problems(self, change: Any, published: Collection[str]) -> Iterator[str]:
+        """Why a change cannot be made; `published` are the policies that publish weights."""
+        if not isinstance(change, PopulationChange):
+            yield f"it gave {change!r}, not a PopulationChange"
+            return
+        for entry, policy in change.freeze.items():
+            if not entry or entry in self._fits:
+                yield f"it froze policy {policy!r} as {entry!r}, which is no id of its own; name it {policy}@1, say"
+            elif entry in self._used:
+                yield f"it froze policy {policy!r} as {entry!r}, and there was such an entry before: use an id once"
+            if policy not in self._fits:
+                there_are = meant(str(policy), self._fits, "the policies are")
+                yield f"it froze policy {policy!r}, and there is no such policy{there_are}"
+            elif policy not in published:
+                yield f"it froze policy {policy!r}, which learns nothing, so it never changes; seat it as it is"
+        for entry in change.forget:
+            if entry not in self._frozen:
+                there_are = meant(str(entry), self._frozen, "there are")
+                yield f"it forgot {entry!r}, and there is no such frozen entry{there_are}"
+
+    def apply(
+        self, change: PopulationChange, weights: Mapping[str, Weights], schedules: Mapping[str, Mapping[str, float]]
+    ) -> None:
+        """Makes a change that has no `problems`; `weights` and `schedules` are those of now."""
+        for entry in dict.fromkeys(change.forget):
+            self._leaving[entry] = self._frozen.pop(entry)
+        for entry, policy in change.freeze.items():
+            self._frozen[entry] = FrozenPolicy(policy, weights[policy], dict(schedules.get(policy, {})))
+        self._used.update(change.freeze)
+
+    def state(self) -> Tree:
+        """Which entries there are; their weights are kept beside it."""
+        return {"frozen": list(self._frozen), "leaving": list(self._leaving), "used": sorted(self._used)}
+
+    def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
+        """Goes on from what `state` gave, with its `entries`.
+
+        Raises CheckpointUnusable if one is missing, or is of a policy that this run has not.
+        """
+        names: Sequence[str] = [*tree["frozen"], *tree["leaving"]]
+        problems = [f"it has no weights of the frozen entry {name!r}" for name in names if name not in entries]
+        problems += [
+            f"its frozen entry {name!r} is of policy {entries[name].policy!r}, which this run has not"
+            for name in names
+            if name in entries and entries[name].policy not in self._fits
+        ]
+        if problems:
+            raise CheckpointUnusable(problems)
+        self._frozen = {name: entries[name] for name in tree["frozen"]}
+        self._leaving = {name: entries[name] for name in tree["leaving"]}
+        self._used = set(tree["used"])
+
+
+def seated_in(tree: Tree, frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenPolicy]:
+    """The entries of `frozen` that running episodes seat, by the state of workers."""
+    running = [copy["running"] for copy in tree["copies"] if copy["running"] is not None]
+    names = {entry for episode in running for entry in episode["matchup"].values()}
+    return {name: kept for name, kept in frozen.items() if name in names}

@@ -1,0 +1,172 @@
+"""Frozen entries over Ray: what inline plays, sent once to each process that seats them, and again to a successor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from marlflow.base.items import Weights
+from marlflow.experiment.experiment import Experiment, Policy, RunPlacement
+from marlflow.experiment.ready import ready
+from marlflow.experiment.train import resume, train
+from marlflow.rollout.fragment import Fault
+from marlflow.rollout.protocol import FrozenPolicy, Request, Round
+from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.ray import RayRuntime
+from marlflow.runtime.ray.inference import KEPT_VERSIONS
+from marlflow.runtime.ray.rollout import Headers
+from marlflow.runtime.spec import Inference
+from tests.experiment.kept_runs import assert_equal, by_copy, kept, without_times
+from tests.experiment.past_selves import against_past_selves
+from tests.experiment.watching import reports
+from tests.runtime.small_runs import SMALL, SMALL_PPO
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+HALF, WHOLE = 440, 640
+MAIN = Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
+# What processes are there for is not what is looked at here.
+UNEQUAL = {"object_store", "stages"}
+
+
+def said(run_dir: Path) -> list[Any]:
+    """The reports of a run, without times and what only a run over Ray has."""
+    return [{k: v for k, v in without_times(report).items() if k not in UNEQUAL} for report in reports(run_dir)]
+
+
+def test_a_run_against_frozen_selves_goes_on_as_it_would_have_and_as_inline(tmp_path: Path) -> None:
+    inline, whole, parts = (tmp_path / name for name in ("inline", "whole", "parts"))
+    train(against_past_selves(MAIN, WHOLE), inline)
+    train(against_past_selves(MAIN, WHOLE, "ray"), whole)
+    train(against_past_selves(MAIN, HALF, "ray"), parts)
+    result = resume(against_past_selves(MAIN, WHOLE, "ray"), parts)
+    assert result.metrics["faults"]["episodes_abandoned"] == 0
+    assert_equal(said(whole), said(parts))
+    assert_equal(said(whole), said(inline))
+    one, other = kept(whole), kept(parts)
+    assert any(name.startswith("frozen.") for name in one)
+    for trees in (one, other):
+        trees["workers"] = by_copy(trees["workers"])
+        trees["driver"].pop("flow")  # it has the meters of stages
+    assert_equal(one, other)
+    assert {name: tree for name, tree in kept(inline).items() if name.startswith("frozen.")}.keys() == {
+        name for name in one if name.startswith("frozen.")
+    }
+
+
+class Play:
+    """Rounds of 20 env steps, in which copy c seats `main` against the entry that `seats` has for it."""
+
+    def __init__(self, runtime: Runtime, experiment: Experiment) -> None:
+        spec = ready(experiment).spec
+        self.faults: list[Fault] = []
+        self.workers: Any = runtime.start(spec, self.faults.append).workers
+        self._flat = spec.policies["main"].learner().published.flat
+        self._put = ray.put if isinstance(runtime, RayRuntime) else lambda flat: flat
+        self._frozen: dict[str, FrozenPolicy] = {}
+
+    def _weights(self, version: int) -> Weights:
+        factor = np.float32(1 + version / 10)
+        return Weights(version, self._put(self._flat * factor))
+
+    def entries(self, names: Sequence[str]) -> Mapping[str, FrozenPolicy]:
+        for name in names:
+            if name != "main" and name not in self._frozen:
+                self._frozen[name] = FrozenPolicy("main", self._weights(int(name.removeprefix("main@"))))
+        return {name: self._frozen[name] for name in names if name != "main"}
+
+    def round(self, number: int, seats: Sequence[str], forget: Sequence[str] = ()) -> Round:
+        matchups = {copy: [{"cart_0": "main", "cart_1": seat}] * 20 for copy, seat in enumerate(seats)}
+        weights, frozen = {"main": self._weights(number)}, self.entries(list(dict.fromkeys(seats)))
+        made: Any = self.workers.collect(Request(number, weights, {}, matchups, frozen, forget))
+        return asyncio.run(made)
+
+    def evaluate(self, entry: str) -> Any:
+        seats = [{"cart_0": entry, "cart_1": "main"}, {"cart_0": "main", "cart_1": entry}]
+        made = self.workers.evaluate(range(2), {"main": self._weights(0)}, seats, "greedy", self.entries([entry]))
+        return [(one.returns, one.matchup) for one in asyncio.run(made).episodes]
+
+
+def opened(made: Round) -> dict[int, Any]:
+    """The actions of each worker's rows."""
+    found = {}
+    for fragment in made.fragments:
+        (payload,) = fragment.payloads
+        batch = ray.get(payload) if isinstance(payload, ray.ObjectRef) else payload
+        found[fragment.worker] = (batch["action"].tolist(), batch["version"].tolist(), batch["obs"].tolist())
+    return found
+
+
+def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[str]] = []
+    of = Headers.of
+
+    def watched(weights: Any, frozen: Mapping[str, FrozenPolicy]) -> Any:
+        sent.append(list(frozen))
+        return of(weights, frozen)
+
+    monkeypatch.setattr(Headers, "of", watched)
+    runtime, same = RayRuntime(), InlineRuntime()
+    try:
+        play, inline = (
+            Play(runtime, against_past_selves(MAIN, WHOLE, "ray")),
+            Play(same, against_past_selves(MAIN, WHOLE)),
+        )
+
+        def round(number: int, seats: Sequence[str], forget: Sequence[str] = ()) -> list[list[str]]:
+            sent.clear()
+            assert opened(play.round(number, seats, forget)) == opened(inline.round(number, seats, forget))
+            return list(sent)
+
+        # Copies 0 and 2 are those of worker 0.
+        assert round(0, ["main@1", "main@1", "main@2", "main"]) == [["main@1", "main@2"], ["main@1"]]
+        assert round(1, ["main@1", "main@2", "main@2", "main@1"]) == [[], ["main@2"]]
+        sent.clear()
+        assert play.evaluate("main@3") == inline.evaluate("main@3")
+        assert sent == [["main@3"], ["main@3"]]
+        assert round(2, ["main@3"] * 4, forget=["main@1"]) == [[], []]
+        # The successor of a lost worker has nothing, and is sent what its own matchups seat.
+        lost = play.workers.all[1]
+        ray.kill(lost.actor)
+        sent.clear()
+        assert [receipt.worker for receipt in play.round(3, ["main@2"] * 4).receipts] == [0]
+        assert [fault.kind for fault in play.faults] == ["workers_lost"]
+        asyncio.run(play.workers.all_present())
+        sent.clear()
+        assert len(play.round(4, ["main@2"] * 4).receipts) == 2
+        assert sent == [[], ["main@2"]]
+    finally:
+        runtime.close()
+        same.close()
+
+
+def test_a_run_whose_actions_one_actor_chooses_goes_on_against_its_frozen_selves(tmp_path: Path) -> None:
+    placement = RunPlacement(inference=Inference(num_cpus=0.5))
+    train(against_past_selves(MAIN, 200, "ray", placement=placement), tmp_path)
+    running = [copy["running"]["matchup"] for copy in kept(tmp_path)["workers"]["copies"] if copy["running"]]
+    assert any("@" in entry for matchup in running for entry in matchup.values())
+    result = resume(against_past_selves(MAIN, 320, "ray", placement=placement), tmp_path)
+    assert result.metrics["faults"]["episodes_abandoned"] == 0
+
+
+def test_one_actor_acts_for_more_entries_than_it_would_keep_versions() -> None:
+    placement = RunPlacement(inference=Inference(num_cpus=0.5))
+    inline, over_ray = InlineRuntime(), RayRuntime()
+    try:
+        experiment = against_past_selves(MAIN, WHOLE)
+        alone, asking = Play(inline, experiment), Play(over_ray, replace(experiment, placement=placement))
+        for first in range(0, 3 * KEPT_VERSIONS, 4):
+            seats = [f"main@{1 + first + copy}" for copy in range(4)]
+            assert opened(alone.round(first, seats)) == opened(asking.round(first, seats))
+        assert alone.evaluate("main@2") == asking.evaluate("main@2")
+    finally:
+        inline.close()
+        over_ray.close()
