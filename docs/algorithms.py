@@ -27,7 +27,7 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
 # Algorithms
 
-Each is one file under [marlflow/algorithms](../marlflow/algorithms): its settings, how its loss is wired to its
+Each is one file under `marlflow/algorithms`: its settings, how its loss is wired to its
 networks, and its plan. Any of them learns beside any other: a test trains every pair on one environment, and each comes
 to the same as it would alone, bit for bit. This page is written by [algorithms.py](algorithms.py) from the code.
 
@@ -43,7 +43,7 @@ beside them. In rounds, the default, they learn too, and wait with the others. W
 
 *experience*: on-policy algorithms learn from rows of their newest version (or, with `max_staleness`, from somewhat
 older ones), off-policy ones from rows of any version, offline ones from what was recorded (see
-[environments](environments.md)). *memory*: whether they take the recurrent models, `gru` and `lstm`, and then only
+[records](offline.md)). *memory*: whether they take the recurrent models, `gru` and `lstm`, and then only
 those. *runs elsewhere*: what runs with the rollout workers, unless `placement.stages` says otherwise.
 
 """

@@ -29,7 +29,7 @@ HEAD = """\
 
 Every key of a run: its default, what it takes, and what it means. `marlflow train --cfg job`, with the words of your
 run, prints the same for that run alone, and runs nothing; `marlflow plan` says what is wrong with it. This page is
-written by [configuration.py](configuration.py) from [conf/](../conf), where each group of choices is a folder and each
+written by [configuration.py](configuration.py) from `conf/`, where each group of choices is a folder and each
 choice a file, and from the classes behind them.
 
 | on the command line | |
@@ -114,9 +114,10 @@ defaults:
 marlflow plan --config-dir conf env=simple_tag policy@policies.agent=remembering
 ```
 
-An environment of your own, `conf/env/<name>.yaml`, is in the [README](../README.md#an-environment-of-your-own), an
-algorithm, `conf/algorithm/<name>.yaml`, in [your_own_algorithm.md](your_own_algorithm.md). A network is a file with the
-class and its settings, `conf/model/<name>.yaml`, chosen by `model@policies.<id>.model=<name>`.
+An environment of your own, `conf/env/<name>.yaml`, is in
+[your_own_environment.md](your_own_environment.md#give-it-a-name), an algorithm, `conf/algorithm/<name>.yaml`, in
+[your_own_algorithm.md](your_own_algorithm.md). A network is a file with the class and its settings,
+`conf/model/<name>.yaml`, chosen by `model@policies.<id>.model=<name>`.
 """
 SPOKEN = {
     "Schedule": "a schedule",

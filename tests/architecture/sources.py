@@ -9,7 +9,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "marlflow"
 
 # What running, building and checking leave behind; see .gitignore.
-_LEFT_BEHIND = {"build", "dist", "runs", "multirun", "outputs", "__pycache__", ".git", ".hypothesis", ".venv"}
+_LEFT_BEHIND = {"build", "dist", "runs", "multirun", "outputs", "_build", "__pycache__", ".git", ".hypothesis", ".venv"}
 
 
 def modules() -> list[Path]:

@@ -1,10 +1,11 @@
-"""What the README and the tutorial tell a reader to type works."""
+"""What the README and the pages of docs/ tell a reader to type works."""
 
 import os
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +19,10 @@ OWN_ALGORITHM = REPOSITORY / "docs" / "your_own_algorithm.md"
 
 
 def blocks(document: Path, language: str = "") -> list[str]:
-    """The code blocks of one language, in order."""
+    """The code blocks of one language, in order; also those that are indented in a list."""
     text = document.read_text(encoding="utf-8")
-    return [body for name, body in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S) if name == language]
+    found = re.findall(r"^( *)```(\w*)\n(.*?)^\1```", text, re.M | re.S)
+    return [textwrap.dedent(body) for _, name, body in found if name == language]
 
 
 def commands(document: Path) -> list[str]:
@@ -31,21 +33,26 @@ def commands(document: Path) -> list[str]:
 
 README = REPOSITORY / "README.md"
 CONFIGURATION = REPOSITORY / "docs" / "configuration.md"
+MAPPING = REPOSITORY / "docs" / "mapping.md"
+OWN_ENVIRONMENT = REPOSITORY / "docs" / "your_own_environment.md"
+OWN_POLICY = REPOSITORY / "docs" / "your_own_policy.md"
 OWN_FILES = "--config-dir"
-ENVIRONMENTS = REPOSITORY / "docs" / "environments.md"
-ALGORITHMS = REPOSITORY / "docs" / "algorithms.md"
 OWN_MODULE = "my_module"
-CLUSTER = REPOSITORY / "docs" / "cluster.md"
-LINES = [line for document in (README, TUTORIAL, ENVIRONMENTS, ALGORITHMS, CLUSTER) for line in commands(document)]
+# The two pages that are left out have files of their own, and tests below.
+PAGES = [README, *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_ALGORITHM})]
+LINES = list(dict.fromkeys(line for document in PAGES for line in commands(document)))
 RECORDS = "runs/expert/record"
-COMMANDS = [line for line in LINES if not any(own in line for own in (OWN_FILES, OWN_MODULE, RECORDS))]
+SEVERAL = " -m "
+COMMANDS = [line for line in LINES if not any(own in line for own in (OWN_FILES, OWN_MODULE, RECORDS, SEVERAL))]
 ON_RECORDS = [line for line in LINES if RECORDS in line]
 OF_OWN_MODULE = [line for line in LINES if OWN_MODULE in line]
-OWN_COMMANDS = [line for line in commands(README) if OWN_FILES in line]
+OWN_COMMANDS = [line for document in (OWN_ENVIRONMENT, OWN_POLICY) for line in commands(document) if OWN_FILES in line]
 
 
 def test_the_documents_have_commands() -> None:
-    assert len(COMMANDS) >= 3
+    assert len(COMMANDS) >= 12
+    assert len(OF_OWN_MODULE) >= 2
+    assert len(OWN_COMMANDS) == 2
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -64,6 +71,32 @@ def test_every_command_on_records_is_a_plan_that_can_run(tmp_path: Path, monkeyp
         assert main(["plan", *shlex.split(line)[2:]]) == 0
 
 
+SHOWN = [block for page in PAGES for block in blocks(page) if re.match(r"\$ marlflow (plan|train) .*=", block)]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=lambda block: block.partition("\n")[0])
+def test_what_a_page_shows_is_what_is_printed(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line, _, shown = block.partition("\n")
+    main(shlex.split(line)[2:])
+    said = capsys.readouterr()
+    on_any_machine, _, _ = shown.partition("\nplacement on this machine")
+    assert on_any_machine.strip() in said.out + said.err
+
+
+def test_the_drawn_plan_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    (drawn,) = blocks(REPOSITORY / "docs" / "first_runs.md", "mermaid")
+    assert main(["plan", "experiment=cartpole_team_ppo_dqn", "--mermaid"]) == 0
+    assert drawn.strip() == capsys.readouterr().out.strip()
+
+
+def test_the_readmes_experiment_is_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = [block for block in blocks(README, "python") if "mf.Experiment(" in block]
+    until_training, trains, _ = program.partition("result = mf.train(")
+    assert trains
+    exec(until_training, {})
+    assert "agent: dqn" in capsys.readouterr().out
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A reader's folder with modules of their own, in which this process is, as that of `marlflow` would be."""
@@ -79,11 +112,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
     line: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    matchmaker = next(block for block in blocks(README, "python") if block.startswith("def swapped"))
+    matchmaker = next(block for block in blocks(MAPPING, "python") if block.startswith("def swapped"))
     team = (
         "from marlflow.env.cartpole_team import CartPoleTeam\n\ndef make_env(size=4):\n    return CartPoleTeam(size)\n"
     )
-    (here / "my_module.py").write_text(f"{team}\n{matchmaker}")
+    bot = "def bot(obs, action_mask, random):\n    return action_mask.argmax(axis=1)\n"
+    (here / "my_module.py").write_text(f"{team}\n{matchmaker}\n{bot}")
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
     assert "ppo" in capsys.readouterr().out
@@ -93,8 +127,8 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
 def test_every_command_on_files_of_ones_own_is_a_plan_that_can_run(
     line: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    yaml = next(block for block in blocks(README, "yaml") if "deliveries.Deliveries" in block)
-    heuristics = next(block for block in blocks(README, "python") if block.startswith("# heuristics.py"))
+    yaml = next(block for block in blocks(OWN_ENVIRONMENT, "yaml") if "deliveries.Deliveries" in block)
+    heuristics = next(block for block in blocks(OWN_POLICY, "python") if block.startswith("# heuristics.py"))
     (here / "conf" / "env").mkdir(parents=True)
     (here / "conf" / "env" / "deliveries.yaml").write_text(yaml)
     (here / "heuristics.py").write_text(heuristics)

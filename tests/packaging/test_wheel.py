@@ -9,6 +9,7 @@ Nothing is downloaded, so that this takes a minute and no network:
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,16 @@ def test_sdist_and_wheel_hold_every_configuration_file(built: Path) -> None:
     assert "marlflow/py.typed" in in_wheel
     top_level = {name.partition("/")[0] for name in in_wheel}
     assert {name for name in top_level if not name.endswith(".dist-info")} == {"marlflow"}
+
+
+def test_the_description_links_to_nothing_that_a_package_index_lacks(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        text = archive.read(metadata).decode()
+    assert "Description-Content-Type: text/markdown" in text
+    assert "marlflow train experiment=cartpole_team_ppo_dqn" in text
+    assert not re.findall(r"\]\((?!https?:|#).*?\)", text)
 
 
 _WHERE = """

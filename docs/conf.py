@@ -1,0 +1,62 @@
+"""How Sphinx builds these pages: `make docs`, into docs/_build, without a network."""
+
+import re
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from marlflow import __version__
+
+project = "marlflow"
+author = copyright = "The marlflow developers"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+html_title = f"marlflow {release}"
+html_copy_source = False
+html_show_sphinx = False
+
+myst_enable_extensions = ["deflist"]
+# Headings are targets of links, as on GitHub: `concepts.md#place`. Three levels of them are in use.
+myst_heading_anchors = 4
+# GitHub draws ```mermaid blocks too. A browser fetches the script that draws them; it cannot do so offline.
+myst_fence_as_directive = ["mermaid"]
+# Blocks without a language are commands and what they print.
+highlight_language = "text"
+
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+add_module_names = False
+mermaid_height = "auto"
+# The plan of a run is wide: a button shows it on the whole screen.
+mermaid_fullscreen = True
+
+
+def as_restructured_text(_app: Sphinx, _what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
+    """Rewrites Markdown's `code` as ``code``, and takes the asterisk of a shape such as [N, *shape] literally."""
+    text = re.sub(r"(?<![`:])`([^`\n]+)`(?!`)", r"``\1``", "\n".join(lines))
+    lines[:] = re.sub(r"(?<=[\[ ])\*(?=\w)", r"\\*", text).split("\n")
+
+
+def with_readable_defaults(
+    _app: Sphinx, _what: str, _name: str, _of: object, _options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Writes a default that a dataclass makes by a factory as `...`: Sphinx cannot parse `<factory>`."""
+    return signature and signature.replace("<factory>", "..."), returns
+
+
+def setup(app: Sphinx) -> None:
+    """Connects the functions above to autodoc."""
+    app.connect("autodoc-process-docstring", as_restructured_text)
+    app.connect("autodoc-process-signature", with_readable_defaults)
