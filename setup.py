@@ -12,7 +12,7 @@ from setuptools import find_packages, setup
 
 
 def description() -> str:
-    """The README without pictures and the targets of links into the source folder."""
+    """Return the README without pictures and the targets of links into the source folder."""
     readme = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
     readme = re.sub(r"^!\[.*\]\(.*\)\n\n", "", readme, flags=re.M)
     return re.sub(r"\[([^]]+)\]\((?!https?:|#)[^)]+\)", r"\1", readme)
