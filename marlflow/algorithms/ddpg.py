@@ -17,7 +17,7 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicCriticsLoss,
     DeterministicNetwork,
 )
-from marlflow.algorithms.from_replay import FromReplay
+from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
@@ -32,7 +32,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 
 @dataclass(frozen=True)
-class DDPG(FromReplay):
+class DDPG(OffPolicyActorCritic):
     """DDPG's settings. Sizes are in agent steps of the policy; one update is one optimiser step of each part."""
 
     name: ClassVar[str] = "ddpg"
@@ -53,11 +53,6 @@ class DDPG(FromReplay):
     publish_every_updates: int = 10
     max_grad_norm: Setting = float("inf")
     optimiser: Optimizer = Adam()
-
-    @property
-    def window_steps(self) -> int:
-        """As set."""
-        return self.n_step
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         """From experience to weights."""

@@ -7,13 +7,14 @@ prioritised (Schaul et al., 2016, arXiv:1511.05952) and distributional (C51, arX
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.c51_loss import C51Loss
 from marlflow.algorithms.dqn_loss import DQNLoss
+from marlflow.algorithms.off_policy import OffPolicyAlgorithm
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Linear, Schedule, Setting, at_start
@@ -25,14 +26,13 @@ from marlflow.learn.protocol import Learner
 from marlflow.policy.distributional import DistributionalQNetwork
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
 from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprioritize, SyncTarget
 
 
 @dataclass(frozen=True)
-class DQN(LearningAlgorithm):
+class DQN(OffPolicyAlgorithm):
     """DQN's settings. Sizes are in agent steps of the policy; one update is one optimiser step.
 
     With more than one of `atoms`, values are distributions over so many, from `value_min` to `value_max`.
@@ -40,7 +40,6 @@ class DQN(LearningAlgorithm):
 
     name: ClassVar[str] = "dqn"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "off-policy", Transitions, replay=True)
-    has_target: ClassVar[bool] = True
 
     batch_agent_steps: int = 64
     train_every_agent_steps: int = 8
@@ -87,13 +86,8 @@ class DQN(LearningAlgorithm):
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        """As of all; and learning has to start before the replay is full."""
+        """As of all; and value distributions need bounds."""
         found = super().problems(spaces, model)
-        if self.learning_starts_agent_steps > self.replay_agent_steps:
-            found.append(
-                f"{self.name} would start learning after {self.learning_starts_agent_steps} agent steps, but its "
-                f"replay holds {self.replay_agent_steps}; raise replay_agent_steps"
-            )
         if self.atoms > 1 and isinstance(self.huber_delta, Schedule):
             found.append(f"{self.name} with atoms has no Huber loss, so huber_delta cannot change; give it a number")
         if self.atoms > 1 and not self.value_min < self.value_max:
@@ -110,13 +104,6 @@ class DQN(LearningAlgorithm):
         """The temporal-difference error of action values or of their distributions."""
         return DQNLoss(self.double, at_start(self.huber_delta)) if self.atoms == 1 else C51Loss(self.double)
 
-    def replay(self, name: str, seed: int) -> ReplayBuffer:
-        """Remembers the newest rows; one shard its share of them."""
-        uniform = not self.prioritized
-        sampling = Uniform() if uniform else Prioritized(self.priority_alpha, at_start(self.priority_beta))
-        capacity = -(-self.replay_agent_steps // self.replay_shards)
-        return ReplayBuffer(capacity, self.n_step, self.discount, seed, sampling, name)
-
-    def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Every field that is a schedule; epsilon in any case, which an actor of its own does not know."""
-        return {"epsilon": at_start(self.epsilon), **super().schedules(agent_steps)}
+    def sampling(self) -> Uniform | Prioritized:
+        """Uniform, or by priority."""
+        return Prioritized(self.priority_alpha, at_start(self.priority_beta)) if self.prioritized else Uniform()

@@ -14,7 +14,7 @@ from typing import ClassVar
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.from_replay import FromReplay
+from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.algorithms.sac_box import BoxActorLoss, BoxCriticsLoss, BoxNetwork
 from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
 from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
@@ -32,7 +32,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 
 @dataclass(frozen=True)
-class SAC(FromReplay):
+class SAC(OffPolicyActorCritic):
     """SAC's settings. Sizes are in agent steps of the policy; one update is one optimiser step of each part."""
 
     name: ClassVar[str] = "sac"
@@ -60,7 +60,7 @@ class SAC(FromReplay):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(NStep(self.window_steps, self.discount), at=replay)
+            .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
         train = (
