@@ -75,7 +75,7 @@ if TYPE_CHECKING:
         RuntimeChoice,
         Stop,
     )
-    from marlflow.experiment.ready import Ready
+    from marlflow.experiment.ready import CheckedExperiment
     from marlflow.experiment.train import Result, resume, train
     from marlflow.experiment.trial import Trial, check_environment
     from marlflow.flow import (
@@ -259,7 +259,7 @@ def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | st
 
 def _checked(
     experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None
-) -> tuple[Ready, Machines | None]:
+) -> tuple[CheckedExperiment, Machines | None]:
     from marlflow.experiment.placing import described_machines
     from marlflow.experiment.train import check, machines_to_plan_for
 

@@ -13,7 +13,7 @@ from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.placement_table import drawn_placement
 from marlflow.experiment.placing import described_machines
 from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.experiment.schema import read
 from marlflow.experiment.train import check, machines_to_plan_for
 from marlflow.runtime.resources import Lacking, Machines
@@ -69,7 +69,7 @@ def _or_elsewhere(problem: str) -> str:
     return f"{problem}; to plan for other machines, describe them: {MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
 
 
-def _players(made: Ready) -> str:
+def _players(made: CheckedExperiment) -> str:
     """Who plays whom, one line for each policy."""
     lines = []
     for name, policy in made.spec.policies.items():

@@ -41,7 +41,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Ready:
+class CheckedExperiment:
     """An experiment that was checked, its policies given to agents, and what a runtime is asked to set up for it.
 
     `players` has the agents that each policy plays; with a matchmaker, those that it may be seated as. `pairings` says
@@ -67,7 +67,7 @@ class Ready:
         return Seats(self.agents, self.players)
 
 
-def ready(experiment: Experiment, machines: Machines | None = None) -> Ready:
+def ready(experiment: Experiment, machines: Machines | None = None) -> CheckedExperiment:
     """Opens the environment once and checks everything; raises ConfigInvalid with all problems.
 
     `machines` is what there is for the run; None leaves that unchecked.
@@ -78,7 +78,7 @@ def ready(experiment: Experiment, machines: Machines | None = None) -> Ready:
     return found
 
 
-def problems_of(experiment: Experiment, machines: Machines | None = None) -> tuple[Ready | None, list[str]]:
+def problems_of(experiment: Experiment, machines: Machines | None = None) -> tuple[CheckedExperiment | None, list[str]]:
     """As `ready`, but returns every problem: who knows of further ones can add them before raising."""
     limits = limit_problems(experiment)
     if any(isinstance(problem, WrongType) for problem in limits):
@@ -98,7 +98,9 @@ def _process_problems(experiment: Experiment) -> Iterator[str]:
     yield from placement_problems(experiment)
 
 
-def _checked(experiment: Experiment, problems: list[str], on_this_machine: bool) -> tuple[Ready | None, list[str]]:
+def _checked(
+    experiment: Experiment, problems: list[str], on_this_machine: bool
+) -> tuple[CheckedExperiment | None, list[str]]:
     try:
         with looked_at(experiment, problems) as window:
             agents = tuple(window.agents)
@@ -136,7 +138,11 @@ def _checked(experiment: Experiment, problems: list[str], on_this_machine: bool)
         problems += memory_problems(experiment, spec, fitting)
     if not problems:  # else there may be no memory to look at what acts
         problems += adaptation_problems(spec, has_tasks)
-    return (None, problems) if problems else (Ready(experiment, spec, agents, fitting, state_space, pairings), [])
+    return (
+        (None, problems)
+        if problems
+        else (CheckedExperiment(experiment, spec, agents, fitting, state_space, pairings), [])
+    )
 
 
 def _asked(experiment: Experiment) -> list[Asked]:

@@ -23,7 +23,7 @@ from marlflow.experiment.never_updated import why_never_updated
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.players import dealer_of
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.experiment.records import Left
 from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import Reporting, figure
@@ -52,7 +52,7 @@ class Run:
 
     def __init__(
         self,
-        made: Ready,
+        made: CheckedExperiment,
         run_dir: Path,
         runtime: Runtime,
         shown: RunConsole,
