@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         WeightsMismatch,
     )
     from marlflow.base.items import Fragment, Gradients, Update
+    from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import Cosine, Linear, Setting, Step, at_start
     from marlflow.base.train_batch import TrainBatch
@@ -159,7 +160,7 @@ __all__ = [
     "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn",
     "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimizer", "Place", "Placement",
     "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "PopulationChange", "PopulationMatchmaker",
-    "Prioritized", "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged",
+    "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged",
     "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation",
     "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed",
     "Scripted", "Setting", "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop",
@@ -196,6 +197,7 @@ _GIVEN = {
         "RuntimeFailed StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
     "marlflow.base.items": "Fragment Gradients Update",
+    "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "Cosine Linear Setting Step at_start",
     "marlflow.base.train_batch": "TrainBatch",

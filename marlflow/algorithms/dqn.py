@@ -16,6 +16,7 @@ from marlflow.algorithms.c51_loss import C51Loss
 from marlflow.algorithms.dqn_loss import DQNLoss
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
+from marlflow.base.problems import Problem
 from marlflow.base.schedules import Linear, Schedule, Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
@@ -86,18 +87,19 @@ class DQN(LearningAlgorithm):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """As of all; and learning has to start before the replay is full."""
         found = super().problems(spaces, model)
         if self.learning_starts_agent_steps > self.replay_agent_steps:
-            found.append(
-                f"{self.name} would start learning after {self.learning_starts_agent_steps} agent steps, but its "
-                f"replay holds {self.replay_agent_steps}; raise replay_agent_steps"
-            )
+            starts, holds = self.learning_starts_agent_steps, self.replay_agent_steps
+            says = f"would start learning after {starts} agent steps, but its replay holds {holds}"
+            found.append(Problem(says, self.name, remedy="raise replay_agent_steps"))
         if self.atoms > 1 and isinstance(self.huber_delta, Schedule):
-            found.append(f"{self.name} with atoms has no Huber loss, so huber_delta cannot change; give it a number")
+            says = "with atoms has no Huber loss, so huber_delta cannot change"
+            found.append(Problem(says, self.name, remedy="give it a number"))
         if self.atoms > 1 and not self.value_min < self.value_max:
-            found.append(f"{self.name} needs value_min below value_max, not {self.value_min} and {self.value_max}")
+            says = f"needs value_min below value_max, not {self.value_min} and {self.value_max}"
+            found.append(Problem(says, self.name))
         return found
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:

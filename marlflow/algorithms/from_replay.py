@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import LearningAlgorithm, describe_space
+from marlflow.algorithms.algorithm import LearningAlgorithm, cannot_act
+from marlflow.base.problems import Problem
 from marlflow.base.spaces import Spaces
 from marlflow.policy.box import box_problem
 from marlflow.policy.torso import TorsoConfig
@@ -30,16 +31,15 @@ class FromReplay(LearningAlgorithm):
     replay_agent_steps: int
     discount: float
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """As of all; a Box needs bounds, and learning has to start before the replay is full."""
         found = super().problems(spaces, model)
         if isinstance(spaces.action, gym.Box) and (problem := box_problem(spaces.action)):
-            found.append(f"{self.name} cannot act in {describe_space(spaces.action)}: {problem}")
+            found.append(cannot_act(self.name, spaces, reason=problem))
         if self.learning_starts_agent_steps > self.replay_agent_steps:
-            found.append(
-                f"{self.name} would start learning after {self.learning_starts_agent_steps} agent steps, but its "
-                f"replay holds {self.replay_agent_steps}; raise replay_agent_steps"
-            )
+            starts, holds = self.learning_starts_agent_steps, self.replay_agent_steps
+            says = f"would start learning after {starts} agent steps, but its replay holds {holds}"
+            found.append(Problem(says, self.name, remedy="raise replay_agent_steps"))
         return found
 
     @property

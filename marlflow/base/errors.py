@@ -22,7 +22,9 @@ MarlflowError
 
 from collections.abc import Sequence
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.near import meant
+from marlflow.base.problems import Problem
 
 DEBUGGER_QUIT = "the debugger was quit"
 """What KeyboardInterrupt says where it stands for leaving a debugger in code of the user's."""
@@ -36,15 +38,17 @@ class InvalidInput(MarlflowError):
     """Bad input, found before anything started.
 
     `problems` has one sentence for each thing that is wrong: what was expected, what came, where, and what to do.
+    `found` are the same things as data, where some code reads their parts.
     """
 
     subject = "input"
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, problems: Sequence[Problem | str]) -> None:
         if not problems:
             raise ValueError("an InvalidInput needs at least one problem")
-        self.problems = tuple(problems)
-        super().__init__(self.problems)  # so that it is the same on the other side of a process's border
+        self.found = tuple(problems)
+        self.problems = tuple(map(str, problems))
+        super().__init__(self.found)  # so that it is the same on the other side of a process's border
 
     def __str__(self) -> str:
         if len(self.problems) == 1:
@@ -116,14 +120,14 @@ class EnvironmentFailed(UserCodeFailed):
     `earlier` are the failures that its worker tolerated before this one in the same round, which nobody else reports.
     """
 
-    kind = "env_errors"
+    kind = FaultKind.ENV_ERRORS
     earlier: "tuple[EnvironmentFailed, ...]" = ()
 
 
 class EnvironmentHung(EnvironmentFailed):
     """A step or reset of an environment took longer than `env.step_timeout_s`."""
 
-    kind = "env_hangs"
+    kind = FaultKind.ENV_HANGS
 
 
 class MatchmakerFailed(UserCodeFailed):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
+from marlflow.base.fault_kind import FaultKind
 from marlflow.experiment.keeping import Keeper
 from marlflow.experiment.tally import Tally
 from marlflow.rollout.fragment import Fault
@@ -59,7 +60,7 @@ class CheckpointTiming:
                 path = self._save()
         except (ActorLost, CheckpointFailed) as failure:
             where = f"checkpoint at {self._tally.env_steps} env steps"
-            self._faulted(Fault("checkpoints_failed", where, str(failure), "", 0))
+            self._faulted(Fault(FaultKind.CHECKPOINTS_FAILED, where, str(failure), "", 0))
             self.failure = failure
             return
         self.failure = None

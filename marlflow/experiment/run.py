@@ -11,11 +11,12 @@ from typing import Any
 
 from marlflow.base.awaiting import begun
 from marlflow.base.errors import CheckpointUnusable, MarlflowError
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.checkpoint_timing import CheckpointTiming
 from marlflow.experiment.evaluating import Evaluator
-from marlflow.experiment.faults import OF_ENVIRONMENTS, BudgetedWorkers, FaultBudget
+from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
 from marlflow.experiment.frozen import frozen_bytes, frozen_entries, frozen_file
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper, not_resumed, usable
@@ -150,14 +151,14 @@ class Run:
         self._tally.policies[plan].updated(item)
         if item.updates_skipped:
             reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
-            skipped = Fault("updates_skipped", f"learner {plan}", reason, "", 0)
+            skipped = Fault(FaultKind.UPDATES_SKIPPED, f"learner {plan}", reason, "", 0)
             self.budget.spend(skipped, item.updates_skipped)
 
     def _lost(self, fault: Fault) -> None:
         """A process died, and has a successor."""
         self._faulted(fault)
-        if fault.kind == "replays_lost":
-            self._executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
+        if fault.kind is FaultKind.REPLAYS_LOST:
+            self._executor.starts_again(policy_of_replay(fault.replay))
 
     def _faulted(self, fault: Fault) -> None:
         """Counts what went wrong elsewhere than in a round or an evaluation."""
@@ -182,7 +183,7 @@ class Run:
         return {
             "tally": self._tally.state(),
             "flow": self._executor.state(waiting.keep),
-            "faults": dict(self.budget.spent),
+            "faults": self.budget.state(),
             "rounds": self._requests.rounds,
             "due": [self._due_log, self._evaluator.due_env_steps],
             "handed_out": self._left.state(),
@@ -205,7 +206,7 @@ class Run:
         """Goes on from what `_state` gave."""
         self._tally.load_state(state["tally"])
         self._executor.load_state(state["flow"], waiting.give_back)
-        self.budget.spent |= state["faults"]
+        self.budget.load_state(state["faults"])
         self._requests.rounds = state["rounds"]
         self._left.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
@@ -249,7 +250,7 @@ class Run:
 
     def report_failure(self) -> None:
         """Reports the run as a failed stage has left it, with faults that no receipt has; only if there is anything."""
-        self._tally.faults |= {kind: self.budget.spent[kind] for kind in OF_ENVIRONMENTS}
+        self._tally.faults |= {kind.value: self.budget.spent[kind] for kind in FaultKind if kind.of_environment}
         if self._tally.env_steps or any(self._tally.faults.values()):
             self.report()
 

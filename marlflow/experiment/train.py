@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
+from marlflow.base.problems import Problems
 from marlflow.experiment.experiment import Experiment, RuntimeChoice
 from marlflow.experiment.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.experiment.interrupt import Interrupt
@@ -118,7 +119,8 @@ def check(
     environment. `machines` is what the run will find, from `machines_of`; None if that is not known yet. Raises
     InvalidInput with all problems.
     """
-    made, problems = None, list(found)
+    made: CheckedExperiment | None = None
+    problems: Problems = list(found)
     if experiment is not None:
         made, more = problems_of(experiment, machines)
         problems += more
