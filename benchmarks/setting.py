@@ -11,7 +11,7 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.env.cartpole_team import parallel_env
 from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
-from marlflow.experiment.ready import Ready, ready
+from marlflow.experiment.ready import CheckedExperiment, ready
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.protocol import Parts
 from marlflow.runtime.ray import RayRuntime
@@ -50,7 +50,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
 
 
 @contextmanager
-def set_up(setting: Experiment) -> Iterator[tuple[Ready, Parts]]:
+def set_up(setting: Experiment) -> Iterator[tuple[CheckedExperiment, Parts]]:
     """The experiment's parts, running on Ray."""
     made, runtime = ready(setting), RayRuntime()
     try:

@@ -16,7 +16,7 @@ from benchmarks.setting import bare_per_s, experiment, set_up
 from marlflow.base.items import Packed
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.plans import Desk, build_plan
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.flow import Executor
 from marlflow.flow.operators import stage_call
 from marlflow.rollout.protocol import Request, Round
@@ -81,7 +81,7 @@ def packed(round: Round, policy: str) -> Packed:
 class Alone:
     """Each learner by itself, on rows that are ready."""
 
-    def __init__(self, made: Ready, parts: Parts) -> None:
+    def __init__(self, made: CheckedExperiment, parts: Parts) -> None:
         ppo: Any = made.spec.policies["ppo"].algorithm
         dqn: Any = made.spec.policies["dqn"].algorithm
         on, off, replay = parts.learners["ppo"], parts.learners["dqn"], parts.replays["dqn"]
@@ -116,7 +116,7 @@ class Alone:
         return (time.perf_counter() - began) / len(rounds), updates / len(rounds)
 
 
-async def together(setting: Experiment, made: Ready, parts: Parts, rounds: int) -> float:
+async def together(setting: Experiment, made: CheckedExperiment, parts: Parts, rounds: int) -> float:
     """Seconds per round of the whole plan."""
     left = rounds
 
@@ -132,7 +132,7 @@ async def together(setting: Experiment, made: Ready, parts: Parts, rounds: int) 
     return (time.perf_counter() - began) / rounds
 
 
-async def measure(setting: Experiment, made: Ready, parts: Parts, rounds: int, repeats: int) -> Figures:
+async def measure(setting: Experiment, made: CheckedExperiment, parts: Parts, rounds: int, repeats: int) -> Figures:
     """All figures, in turns."""
     alone = Alone(made, parts)
     rows: list[tuple[float, ...]] = []

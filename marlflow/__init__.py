@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         WeightsMismatch,
     )
     from marlflow.base.items import Fragment, Gradients, Update
+    from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import Cosine, Linear, Setting, Step, at_start
     from marlflow.base.train_batch import TrainBatch
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
         RuntimeChoice,
         Stop,
     )
-    from marlflow.experiment.ready import Ready
+    from marlflow.experiment.ready import CheckedExperiment
     from marlflow.experiment.train import Result, resume, train
     from marlflow.experiment.trial import Trial, check_environment
     from marlflow.flow import (
@@ -160,11 +161,11 @@ __all__ = [
     "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn",
     "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
     "OperatorRaised", "Optimizer", "Place", "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement",
-    "PolicyStop", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Publish", "QNetwork", "Random",
-    "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
-    "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts", "Rotation", "RowRandom", "Rule",
-    "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting", "ShardedBatch", "Shards",
-    "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
+    "PolicyStop", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork",
+    "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
+    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts", "Rotation",
+    "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting", "ShardedBatch",
+    "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
     "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
     "UserCodeFailed", "VTrace", "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan",
     "resume", "source", "train",
@@ -199,6 +200,7 @@ _GIVEN = {
         "RuntimeFailed StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
     "marlflow.base.items": "Fragment Gradients Update",
+    "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "Cosine Linear Setting Step at_start",
     "marlflow.base.train_batch": "TrainBatch",
@@ -262,7 +264,7 @@ def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | st
 
 def _checked(
     experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None
-) -> tuple[Ready, Machines | None]:
+) -> tuple[CheckedExperiment, Machines | None]:
     from marlflow.experiment.placing import described_machines
     from marlflow.experiment.train import check, machines_to_plan_for
 

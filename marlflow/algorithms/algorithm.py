@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 from gymnasium import spaces as gym
 
 from marlflow.base.items import Fragment
+from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.schedules import Schedule, Setting, at_start, scheduled
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
@@ -79,8 +80,11 @@ class Algorithm(Protocol):
         """How many replays share what it remembers."""
         ...
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        """Why it cannot be used in these spaces, with this model, or with these settings; empty if it can."""
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> Sequence[Problem | str]:
+        """Why it cannot be used in these spaces, with this model, or with these settings; empty if it can.
+
+        A Problem whose subject is the algorithm's name is said of the policy instead; a sentence comes after its name.
+        """
         ...
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
@@ -135,7 +139,7 @@ class LearningAlgorithm:
         """One replay, if it has any."""
         return int(self.capabilities.replay)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """Actions that it cannot choose, settings that do not go together, a model that it cannot use."""
         found = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         found += self._minibatch_problems()
@@ -186,50 +190,54 @@ class LearningAlgorithm:
         """Whether its learner is shown every row that it learns from, which running moments need."""
         return True
 
-    def _normalising_problems(self, model: TorsoConfig) -> Iterator[str]:
+    def _normalising_problems(self, model: TorsoConfig) -> Iterator[Problem]:
         asked = {"normalise_observations": model, "normalise_returns": self}
         for setting, where in asked.items():
             if getattr(where, setting, False) and not self.sees_all_rows:
-                yield f"{self.name} cannot do {setting}: its learner does not see all rows; leave it off, or use ppo"
+                reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
+                yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
-    def _setting_problems(self) -> Iterator[str]:
+    def _setting_problems(self) -> Iterator[Problem]:
         for field in fields(self):  # type: ignore[arg-type]  # whoever derives from this is a dataclass
             value = getattr(self, field.name)
             if isinstance(value, Schedule) and not re.search(r"\b(Setting|Schedule)\b", str(field.type)):
-                yield f"{self.name} cannot change {field.name} while it learns; give it a number"
+                says = f"cannot change {field.name} while it learns"
+                yield Problem(says, self.name, remedy="give it a number")
 
-    def _minibatch_problems(self) -> Iterator[str]:
+    def _minibatch_problems(self) -> Iterator[Problem]:
         batch, minibatch = (getattr(self, f"{kind}_agent_steps", 0) for kind in ("batch", "minibatch"))
         if 1 <= batch < minibatch:
-            yield (
-                f"{self.name} cannot cut batches of {batch} agent steps into minibatches of {minibatch}; lower "
-                "minibatch_agent_steps"
-            )
+            says = f"cannot cut batches of {batch} agent steps into minibatches of {minibatch}"
+            yield Problem(says, self.name, remedy="lower minibatch_agent_steps")
 
 
-def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[str]:
+def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[Problem]:
     """Why an algorithm cannot act in a space."""
     action, *others = spaces.action, *capabilities.actions
     wanted = " or ".join([*filter(None, [", ".join(others[:-1])]), others[-1]])
+    remedy = f"it needs {wanted} actions"
     if type(action).__name__ not in capabilities.actions:
-        yield f"{name} cannot act in {describe_space(action)}; it needs {wanted} actions"
+        yield cannot_act(name, spaces, remedy=remedy)
     elif isinstance(action, gym.Box) and action.dtype.kind != "f" and capabilities.learns:
-        yield (
-            f"{name} cannot act in {describe_space(action)}; it needs {wanted} actions, and a Box of floats, not of "
-            f"{action.dtype}"
-        )
+        yield cannot_act(name, spaces, remedy=f"{remedy}, and a Box of floats, not of {action.dtype}")
 
 
-def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -> Iterator[str]:
+def cannot_act(name: str, spaces: Spaces, reason: str = "", remedy: str = "") -> Problem:
+    """The problem of an algorithm that cannot act in these spaces."""
+    says = f"cannot act in {describe_space(spaces.action)}"
+    return Problem(says, name, reason, remedy, kind=ProblemKind.CANNOT_ACT)
+
+
+def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -> Iterator[Problem]:
     """Why an algorithm cannot learn with a model: it stores no memory, or has nothing to do without."""
     remembers, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
     if remembers and capabilities.memory == "refused":
-        yield (
-            f"{name} cannot learn with {kind}, which has memory: it does not look at rows in their order; use "
-            f"recurrent_ppo or r2d2, or a model without memory, such as mlp"
-        )
+        reason = "it does not look at rows in their order"
+        remedy = "use recurrent_ppo or r2d2, or a model without memory, such as mlp"
+        yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
     if not remembers and capabilities.memory == "needed":
-        yield f"{name} needs a model with memory, gru or lstm, not {kind}; or use ppo or dqn, which need none"
+        remedy = "or use ppo or dqn, which need none"
+        yield Problem(f"needs a model with memory, gru or lstm, not {kind}", name, remedy=remedy)
 
 
 def describe_space(space: Any) -> str:

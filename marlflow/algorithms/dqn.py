@@ -17,6 +17,7 @@ from marlflow.algorithms.dqn_loss import DQNLoss
 from marlflow.algorithms.off_policy import OffPolicyAlgorithm
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
+from marlflow.base.problems import Problem
 from marlflow.base.schedules import Linear, Schedule, Setting, at_start
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
@@ -85,13 +86,15 @@ class DQN(OffPolicyAlgorithm):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """As of all; and value distributions need bounds."""
         found = super().problems(spaces, model)
         if self.atoms > 1 and isinstance(self.huber_delta, Schedule):
-            found.append(f"{self.name} with atoms has no Huber loss, so huber_delta cannot change; give it a number")
+            says = "with atoms has no Huber loss, so huber_delta cannot change"
+            found.append(Problem(says, self.name, remedy="give it a number"))
         if self.atoms > 1 and not self.value_min < self.value_max:
-            found.append(f"{self.name} needs value_min below value_max, not {self.value_min} and {self.value_max}")
+            says = f"needs value_min below value_max, not {self.value_min} and {self.value_max}"
+            found.append(Problem(says, self.name))
         return found
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import LearningAlgorithm, describe_space
+from marlflow.algorithms.algorithm import LearningAlgorithm, cannot_act
+from marlflow.base.problems import Problem
 from marlflow.base.schedules import at_start
 from marlflow.base.spaces import Spaces
 from marlflow.policy.box import box_problem
@@ -31,14 +32,13 @@ class OffPolicyAlgorithm(LearningAlgorithm):
     discount: float
     n_step: int = 1
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """Return why it cannot be used here; learning has to start before the replay buffer is full."""
         found = super().problems(spaces, model)
         if self.learning_starts_agent_steps > self.replay_agent_steps:
-            found.append(
-                f"{self.name} would start learning after {self.learning_starts_agent_steps} agent steps, but its "
-                f"replay holds {self.replay_agent_steps}; raise replay_agent_steps"
-            )
+            starts, holds = self.learning_starts_agent_steps, self.replay_agent_steps
+            says = f"would start learning after {starts} agent steps, but its replay holds {holds}"
+            found.append(Problem(says, self.name, remedy="raise replay_agent_steps"))
         return found
 
     def sampling(self) -> Uniform | Prioritized:
@@ -63,11 +63,11 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     only_for_actors: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """Return why it cannot be used here; a Box of actions needs bounds."""
         found = super().problems(spaces, model)
         if isinstance(spaces.action, gym.Box) and (problem := box_problem(spaces.action)):
-            found.append(f"{self.name} cannot act in {describe_space(spaces.action)}: {problem}")
+            found.append(cannot_act(self.name, spaces, reason=problem))
         return found
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:

@@ -13,6 +13,7 @@ from typing import ClassVar
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.algorithms.r2d2_loss import R2D2Loss
 from marlflow.base.items import Fragment
+from marlflow.base.problems import Problem
 from marlflow.base.schedules import Linear, Setting, at_start
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
@@ -78,7 +79,7 @@ class R2D2(LearningAlgorithm):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("r2d2", output=train, also={"store": store}, pace=ratio)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """As of all; if there are none of those, what does not go together."""
         if found := super().problems(spaces, model):
             return found
@@ -93,7 +94,7 @@ class R2D2(LearningAlgorithm):
                 self.n_step <= self.sequence_agent_steps
             ),
         }
-        return [f"{self.name} needs {rule}" for rule, holds in rules.items() if not holds]
+        return [Problem(f"needs {rule}", self.name) for rule, holds in rules.items() if not holds]
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentQNetwork:
         """Action values of sequences; its actor is epsilon-greedy."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.items import Fragment
+from marlflow.base.problems import Problem
 from marlflow.base.schedules import Setting, at_start
 from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
@@ -67,14 +68,13 @@ class RecurrentPPO(LearningAlgorithm):
         )
         return Plan("recurrent_ppo", output=reports, waits_for_rounds=True)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """As of all; and a sequence has to fit into a minibatch."""
         found = super().problems(spaces, model)
         if self.sequence_agent_steps > self.minibatch_agent_steps >= 1:
-            found.append(
-                f"{self.name} needs sequence_agent_steps of at most minibatch_agent_steps, not "
-                f"{self.sequence_agent_steps} and {self.minibatch_agent_steps}"
-            )
+            lengths = f"{self.sequence_agent_steps} and {self.minibatch_agent_steps}"
+            says = f"needs sequence_agent_steps of at most minibatch_agent_steps, not {lengths}"
+            found.append(Problem(says, self.name))
         return found
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:

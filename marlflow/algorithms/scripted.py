@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from marlflow.algorithms.algorithm import Capabilities, action_problems
 from marlflow.base.items import Fragment
+from marlflow.base.problems import Problem
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
@@ -30,7 +31,7 @@ class _ActsOnly:
     only_for_actors: ClassVar[frozenset[str]] = frozenset()
     replay_shards: ClassVar[int] = 0
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """It acts in whatever the `action` column can hold."""
         return list(action_problems(self.name, self.capabilities, spaces))
 

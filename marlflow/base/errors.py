@@ -22,7 +22,9 @@ MarlflowError
 
 from collections.abc import Sequence
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.near import meant
+from marlflow.base.problems import Problem
 
 DEBUGGER_QUIT = "the debugger was quit"
 """What KeyboardInterrupt says where it stands for leaving a debugger in code of the user's."""
@@ -35,17 +37,19 @@ class MarlflowError(Exception):
 class InvalidInput(MarlflowError):
     """Bad input, found before the run starts.
 
-    `problems` has one sentence per problem: the expectation, the actual value, where it is, and the remedy.
+    `problems` has one sentence per problem: the expectation, the actual value, where it is, and the remedy. `found` has
+    the same problems as data, where some code reads their parts.
     """
 
     subject = "input"
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, problems: Sequence[Problem | str]) -> None:
         if not problems:
             raise ValueError("an InvalidInput needs at least one problem")
-        self.problems = tuple(problems)
+        self.found = tuple(problems)
+        self.problems = tuple(map(str, problems))
         # Exceptions are pickled with these arguments when they cross processes.
-        super().__init__(self.problems)
+        super().__init__(self.found)
 
     def __str__(self) -> str:
         if len(self.problems) == 1:
@@ -116,14 +120,14 @@ class EnvironmentFailed(UserCodeFailed):
     `earlier` are the failures that its worker tolerated before this one in the same round, which nobody else reports.
     """
 
-    kind = "env_errors"
+    kind = FaultKind.ENV_ERRORS
     earlier: "tuple[EnvironmentFailed, ...]" = ()
 
 
 class EnvironmentHung(EnvironmentFailed):
     """A step or reset exceeded `env.step_timeout_s`."""
 
-    kind = "env_hangs"
+    kind = FaultKind.ENV_HANGS
 
 
 class MatchmakerFailed(UserCodeFailed):

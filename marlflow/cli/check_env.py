@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.problems import Problems
 from marlflow.cli.arguments import EPISODES, JSON, Words, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.env.frames import their_frames
@@ -64,8 +65,9 @@ def _whole_number(text: str) -> int:
 
 def _tried(words: Words, episodes: int) -> Trial:
     job = prepared(words)
-    problems = list(job.problems)
-    experiment = read(job.config, problems)
+    sentences = list(job.problems)
+    experiment = read(job.config, sentences)
+    problems: Problems = list(sentences)
     if experiment is not None:
         problems += setting_problems(experiment.env, "env")
     if problems or experiment is None:

@@ -35,9 +35,9 @@ def complete(words: Sequence[str]) -> int:
                 return 0
             rest = [f"env={word}" if word in named else word for word in rest]
         os.environ["COMP_LINE"] = " ".join([typed[0], *_as_hydra_wants(rest, line)])
-    from marlflow.cli.train import hand_to_hydra, job
+    from marlflow.cli.train import hand_to_hydra
 
-    hand_to_hydra(words, job)
+    hand_to_hydra(words, lambda _: None)
     return 0
 
 

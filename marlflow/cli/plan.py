@@ -7,16 +7,17 @@ import sys
 import yaml
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.problems import Problem, ProblemKind
 from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.placement_table import drawn_placement
 from marlflow.experiment.placing import described_machines
 from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.experiment.schema import read
 from marlflow.experiment.train import check, machines_to_plan_for
-from marlflow.runtime.resources import Lacking, Machines
+from marlflow.runtime.resources import Machines
 
 
 def run_plan(words: list[str]) -> int:
@@ -33,7 +34,7 @@ def run_plan(words: list[str]) -> int:
     except ConfigInvalid as error:
         if described is not None:
             raise
-        raise ConfigInvalid([_or_elsewhere(problem) for problem in error.problems]) from error
+        raise ConfigInvalid([_or_elsewhere(problem) for problem in error.found]) from error
     plan = drawn_plan(made.experiment, made.spec)
     for remark in made.remarks:
         print(f"note: {remark}", file=sys.stderr)
@@ -62,14 +63,14 @@ def _machines(experiment: Experiment | None, described: str | None) -> Machines 
     return described_machines(entries, MACHINES)
 
 
-def _or_elsewhere(problem: str) -> str:
+def _or_elsewhere(problem: Problem | str) -> Problem | str:
     """A problem of these machines, with how to plan for others."""
-    if not isinstance(problem, Lacking):
+    if isinstance(problem, str) or problem.kind is not ProblemKind.LACKS_RESOURCES:
         return problem
     return f"{problem}; to plan for other machines, describe them: {MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
 
 
-def _players(made: Ready) -> str:
+def _players(made: CheckedExperiment) -> str:
     """Who plays whom, one line for each policy."""
     lines = []
     for name, policy in made.spec.policies.items():

@@ -16,9 +16,12 @@ from yaml import YAMLError
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
-from marlflow.cli.train import hand_to_hydra, outcome, quoted, recorded
+from marlflow.cli.train import outcome, recorded
 from marlflow.cli.trust import TRUST, check_names, check_overrides, is_own, names_outside
+from marlflow.experiment.compose import run_job
 
+_NAMED = ("command-line", "hydra.searchpath in command-line")
+"""What Hydra says of folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
 _USAGE = "marlflow resume <run directory> [key=value ...] [--trust]"
 
 
@@ -40,17 +43,7 @@ def run_resume(words: list[str]) -> int:
         _check_modules(ready.config, started_in)
         if outside := sorted(names_outside(ready.config)):
             print(f"importing {', '.join(outside)}")
-        _check(ready.config, ready.problems, run_dir)
-        flags = [word for folder in found.config_dirs for word in ("--config-dir", folder)]
-
-        def job(config: DictConfig) -> float | None:
-            from marlflow.experiment.schema import from_config
-            from marlflow.experiment.train import resume
-
-            return outcome(resume(from_config(config), run_dir, files=recorded(config)))
-
-        folder = quoted(str(run_dir).replace("${", "\\${"))
-        hand_to_hydra([*flags, *ready.overrides, f"hydra.run.dir={folder}"], job)
+        _resume(ready.config, ready.problems, run_dir)
     return 0
 
 
@@ -123,7 +116,7 @@ def _recorded(run_dir: Path) -> tuple[list[str], list[str], Path]:
         )
     overrides = _loaded(recorded / "overrides.yaml", "")
     sources = _loaded(recorded / "hydra.yaml", "hydra.runtime.config_sources")
-    dirs = [source.path for source in sources if source.provider == "command-line" and source["schema"] == "file"]
+    dirs = [source.path for source in sources if source.provider in _NAMED and source["schema"] == "file"]
     started_in = Path(_loaded(recorded / "hydra.yaml", "hydra.runtime.cwd", str))
     return [str(override) for override in overrides], dirs, started_in
 
@@ -159,12 +152,15 @@ def _key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def _check(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
-    """The checks of a run, and whether it can go on from what is kept there, before anything in it is touched."""
+def _resume(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
+    """Checks the run, and whether it can resume from what is kept there, before anything is touched; then resumes."""
     from marlflow.experiment.keeping import check_identity, newest
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import check, machines_of
+    from marlflow.experiment.train import check, machines_of, resume_checked
 
     found = list(problems)
     experiment = read(config, found)
-    check_identity(newest(run_dir), check(experiment, found, machines_of(experiment)))
+    made = check(experiment, found, machines_of(experiment))
+    check_identity(newest(run_dir), made)
+    folder = str(run_dir).replace("${", "\\${")
+    run_job(config, folder, lambda job: outcome(resume_checked(made, run_dir, files=recorded(job))))

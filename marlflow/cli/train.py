@@ -8,13 +8,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -24,10 +25,11 @@ from marlflow.cli.job import prepared
 from marlflow.cli.sweep import Sweep
 from marlflow.cli.trust import signed
 from marlflow.experiment.comments import explained
-from marlflow.experiment.compose import MODULE, NAME
+from marlflow.experiment.compose import MODULE, NAME, run_job
 from marlflow.experiment.overrides import composition_problem
 
 if TYPE_CHECKING:
+    from marlflow.experiment.ready import CheckedExperiment
     from marlflow.experiment.train import Result
 
 _TIME = re.compile(r"\$\{now:([^}]*)\}")
@@ -41,30 +43,36 @@ def run_train(words: list[str]) -> int:
     """
     found = split(words, "train")
     ready = prepared(found)
-    overrides = ready.overrides
+    config = ready.config
     if found.only_shows:
         if ready.problems:
             raise ConfigInvalid(ready.problems)
-    else:
-        problems = [*ready.problems, *_unused_folders(found.overrides, found.multirun)]
-        _check(ready.config, problems, found.multirun)
-        overrides = [*overrides, *_folder_override(ready.config, found.multirun)]
-    if found.multirun and not found.only_shows:
+        _show([*found.hydra_flags, *ready.overrides], config if found.shows_configuration else None)
+        return 0
+    several = found.multirun or config.hydra.mode is RunMode.MULTIRUN
+    made = _checked(config, [*ready.problems, *_unused_folders(found.overrides, several)], several)
+    folder = _new_folder(config, several)
+    if several:
+        overrides = [*ready.overrides, *([] if folder is None else [f"{_folder_key(several)}={quoted(folder)}"])]
         return _run_sweep([*found.hydra_flags, *overrides], Sweep(ready.fixed))
-    shown = io.StringIO()
-    with redirect_stdout(shown) if found.only_shows else nullcontext():
-        hand_to_hydra([*found.hydra_flags, *overrides], job)
-    if found.shows_configuration:
-        print(explained(shown.getvalue(), _as_written(ready.config)), end="")
-    else:
-        print(shown.getvalue(), end="")
+    from marlflow.experiment.train import train_checked
+
+    run_job(config, folder, lambda job: outcome(train_checked(made, _run_dir(), files=recorded(job))))
     return 0
+
+
+def _show(words: Sequence[str], config: DictConfig | None) -> None:
+    """Prints what Hydra's flags in `words` ask for; a configuration, which is given then, with its comments."""
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        hand_to_hydra(words, lambda _: None)
+    print(shown.getvalue() if config is None else explained(shown.getvalue(), _as_written(config)), end="")
 
 
 def _run_sweep(words: Sequence[str], sweep: Sweep) -> int:
     """Runs several jobs, then prints how each ended; returns the exit code."""
     try:
-        hand_to_hydra(words, lambda config: outcome(sweep.watch(lambda: _trained(config))), several=True)
+        hand_to_hydra(words, lambda config: outcome(sweep.watch(lambda: _trained(config))))
     except MarlflowError as error:
         if not sweep.has_said(error):
             raise
@@ -79,8 +87,8 @@ def _as_written(config: DictConfig) -> Any:
     return OmegaConf.to_container(config)
 
 
-def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:
-    """The checks of a run, made before it has so much as a folder."""
+def _checked(config: DictConfig, problems: Sequence[str], several: bool) -> CheckedExperiment:
+    """The checks of a run, made before it has so much as a folder; of several jobs, those of the first."""
     from marlflow.experiment.folders import existing_run_problems, folder_problems
     from marlflow.experiment.schema import read
     from marlflow.experiment.train import check, machines_of
@@ -94,7 +102,7 @@ def _check(config: DictConfig, problems: Sequence[str], several: bool) -> None:
         found += folder_problems("the folder of the run", folder)
         if not found and _TIME.search(_folder_template(config, several)) is None:
             found += existing_run_problems(folder / _first_job(config) if several else folder)
-    check(experiment, found, machines_of(experiment))
+    return check(experiment, found, machines_of(experiment))
 
 
 def _folder_key(several: bool) -> str:
@@ -123,8 +131,8 @@ def _changed(config: DictConfig, key: str, value: str | int) -> DictConfig:
     return changed
 
 
-def _folder_override(config: DictConfig, several: bool) -> list[str]:
-    """Where a folder is named by the time, makes a new one, and returns the override that has Hydra use it.
+def _new_folder(config: DictConfig, several: bool) -> str | None:
+    """Where a folder is named by the time, makes a new one, and returns what Hydra is to call it; else None.
 
     Runs that start in the same second, as those of a Slurm array may, would else share a folder.
     """
@@ -132,12 +140,11 @@ def _folder_override(config: DictConfig, several: bool) -> list[str]:
 
     key, template = _folder_key(several), _folder_template(config, several)
     if _TIME.search(template) is None:
-        return []
+        return None
     now = time.localtime()
     template = _TIME.sub(lambda found: time.strftime(found[1], now), template)
     folder = Path(OmegaConf.select(_changed(config, key, template), key))
-    suffix = new_folder(folder).name.removeprefix(folder.name)
-    return [f"{key}={quoted(template + suffix)}"]
+    return template + new_folder(folder).name.removeprefix(folder.name)
 
 
 def quoted(value: str) -> str:
@@ -168,28 +175,13 @@ def _sweep_problems(config: DictConfig) -> Iterator[str]:
         )
 
 
-def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None], several: bool = False) -> None:
-    """Runs Hydra's own command line on `words`, which calls `job`; raises what that raises.
-
-    Of `several` jobs Hydra says itself which one failed, once all have run.
-    """
-    failed: list[MarlflowError] = []
-
-    def only_job(config: DictConfig) -> None:
-        try:
-            job(config)
-        except MarlflowError as error:
-            failed.append(error)
-
+def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None]) -> None:
+    """Runs Hydra's own command line on `words`, which composes each job and calls `job`; raises what that raises."""
     with _hydra_arguments(words):
         try:
-            hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(
-                job if several else only_job
-            )()
+            hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(job)()
         except HydraException as error:
             raise ConfigInvalid([composition_problem(error)]) from error
-    if failed:
-        raise failed[0]
 
 
 @contextmanager
@@ -208,17 +200,17 @@ def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
             os.environ["HYDRA_FULL_ERROR"] = full_error
 
 
-def job(config: DictConfig) -> float | None:
-    """One run; the figure that `objective` names."""
-    return outcome(_trained(config))
+def _run_dir() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
 
 
 def _trained(config: DictConfig) -> Result:
+    """A job of several, which Hydra has composed."""
     from marlflow.experiment.folders import existing_run_problems
     from marlflow.experiment.schema import from_config
     from marlflow.experiment.train import train
 
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    run_dir = _run_dir()
     if problems := list(existing_run_problems(run_dir)):  # first: whatever is logged goes to a file in it
         raise ConfigInvalid(problems)
     return train(from_config(config), run_dir, files=recorded(config))

@@ -10,7 +10,7 @@ from marlflow.base.awaiting import begun
 from marlflow.base.items import Weights
 from marlflow.experiment.episode_figures import EvaluationContext
 from marlflow.experiment.faults import FaultBudget
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.experiment.sameness import SelfPlay, same_games
 from marlflow.experiment.tally import Tally
 from marlflow.flow import Executor, Plan, source
@@ -28,7 +28,7 @@ class Evaluator:
 
     def __init__(
         self,
-        made: Ready,
+        made: CheckedExperiment,
         workers: Workers,
         tally: Tally,
         budget: FaultBudget,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, MarlflowError
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.experiment.experiment import Faults
 from marlflow.policy.actor import EvaluationMode
@@ -20,18 +21,17 @@ from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Wor
 
 log = logging.getLogger("marlflow")
 
-OF_ENVIRONMENTS = ("env_errors", "env_hangs")
-_SAID = {
-    "env_errors": "its episode was given up",
-    "env_hangs": "its episode was given up",
-    "workers_lost": "it died and is replaced",
-    "learners_lost": "it died and is replaced, as it was kept last",
-    "replays_lost": "it died and is replaced, empty",
-    "updates_skipped": "a gradient was not finite, and its step was skipped",
-    "checkpoints_failed": "it could not be written",
-    "reports_failed": "it could not be written",
-    "records_failed": "they could not be written, and wait in memory",
-    "closes_failed": "it could not be closed",
+_SAID: Mapping[FaultKind, str] = {
+    FaultKind.ENV_ERRORS: "its episode was given up",
+    FaultKind.ENV_HANGS: "its episode was given up",
+    FaultKind.WORKERS_LOST: "it died and is replaced",
+    FaultKind.LEARNERS_LOST: "it died and is replaced, as it was kept last",
+    FaultKind.REPLAYS_LOST: "it died and is replaced, empty",
+    FaultKind.UPDATES_SKIPPED: "a gradient was not finite, and its step was skipped",
+    FaultKind.CHECKPOINTS_FAILED: "it could not be written",
+    FaultKind.REPORTS_FAILED: "it could not be written",
+    FaultKind.RECORDS_FAILED: "they could not be written, and wait in memory",
+    FaultKind.CLOSES_FAILED: "it could not be closed",
 }
 
 
@@ -43,8 +43,8 @@ class FaultBudget:
 
     def __init__(self, allowed: Faults, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._allowed: Mapping[str, int] = asdict(allowed)
-        self.spent = dict.fromkeys(self._allowed, 0)
+        self._allowed = {FaultKind(name): count for name, count in asdict(allowed).items()}
+        self.spent = dict.fromkeys(FaultKind, 0)
         self.failure: MarlflowError | None = None
 
     def spend(self, fault: Fault, count: int = 1) -> None:
@@ -60,6 +60,14 @@ class FaultBudget:
         if self.spent[kind] > allowed and self.failure is None:
             self.failure = self._beyond(fault, min(before, allowed))
 
+    def state(self) -> dict[str, int]:
+        """How many faults of each kind there were."""
+        return {kind.value: count for kind, count in self.spent.items()}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Continues from what `state` gave."""
+        self.spent |= {FaultKind(name): count for name, count in state.items()}
+
     def account(self, faults: Sequence[Fault]) -> None:
         """All of several faults."""
         for fault in faults:
@@ -67,11 +75,11 @@ class FaultBudget:
 
     def _beyond(self, fault: Fault, before: int) -> MarlflowError:
         kind, allowed = fault.kind, self._allowed[fault.kind]
-        if kind in OF_ENVIRONMENTS:
+        if kind.of_environment:
             reason = fault.reason
             if allowed:
                 reason += f"; {_episodes(before)} given up before, and faults.{kind} allows no more"
-            kind_of_failure = EnvironmentHung if kind == "env_hangs" else EnvironmentFailed
+            kind_of_failure = EnvironmentHung if kind is FaultKind.ENV_HANGS else EnvironmentFailed
             return kind_of_failure(fault.where, reason, fault.user_traceback)
         return BudgetExceeded(
             f"{fault.where}: {fault.reason}\nthat was {kind} {self.spent[kind]}, and faults.{kind} allows {allowed}"

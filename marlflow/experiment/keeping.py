@@ -19,7 +19,7 @@ from marlflow.experiment.environment import environment_name
 from marlflow.experiment.experiment import Env
 from marlflow.experiment.frozen import frozen_file
 from marlflow.experiment.notes import Notes, notes_of
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.experiment.waiting import Waiting
 from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.protocol import FrozenPolicy
@@ -39,7 +39,7 @@ def folder(run_dir: Path) -> Path:
     return run_dir / "checkpoints"
 
 
-def identity(made: Ready) -> dict[str, Any]:
+def identity(made: CheckedExperiment) -> dict[str, Any]:
     """What has to be the same for a run to go on: plain data, which a person can read."""
     spec = made.spec
     return {
@@ -83,7 +83,7 @@ class Keeper:
     `run` is the run's name in what it records.
     """
 
-    def __init__(self, made: Ready, run_dir: Path, runtime: Runtime, run: str) -> None:
+    def __init__(self, made: CheckedExperiment, run_dir: Path, runtime: Runtime, run: str) -> None:
         self._made, self._runtime, self._settings = made, runtime, made.experiment.checkpoint
         self._run, self._recorded = run, dict[str, Mapping[str, Mapping[str, int]]]()
         self._store = Checkpoints(folder(run_dir), self._settings.keep)
@@ -239,7 +239,7 @@ def passed_over(checkpoint: Checkpoint) -> list[str]:
     return [f"checkpoint {path} is not whole ({why}); one before it is used" for path, why in checkpoint.passed_over]
 
 
-def check_identity(checkpoint: Checkpoint, made: Ready) -> None:
+def check_identity(checkpoint: Checkpoint, made: CheckedExperiment) -> None:
     """Raises CheckpointUnusable with every difference between the run that was kept and the one that is to go on."""
     kept, now = notes_of(checkpoint).identity, identity(made)
     if problems := list(_differences(kept, now)):

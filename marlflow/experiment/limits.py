@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from marlflow.algorithms.dqn import DQN
+from marlflow.base.problems import Problems
 from marlflow.experiment.environment import argument_problems
 from marlflow.experiment.experiment import Experiment, Policy, RunPlacement, RuntimeChoice
 from marlflow.experiment.placing import placement_problems
-from marlflow.experiment.settings import WrongType, setting_problems
+from marlflow.experiment.settings import any_wrong_type, setting_problems
 
 
-def limit_problems(experiment: Experiment) -> list[str]:
+def limit_problems(experiment: Experiment) -> Problems:
     """One sentence for each setting of a wrong type or out of its range, and for each that does not go with others."""
-    found = [*setting_problems(experiment), *argument_problems(experiment.env)]
-    if any(isinstance(problem, WrongType) for problem in found):
+    found: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
+    if any_wrong_type(found):
         return found
     if not found:
         found += _shares(experiment)

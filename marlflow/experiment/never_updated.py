@@ -7,12 +7,12 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.experiment.tally import PolicyTally
 from marlflow.flow.needs import agent_steps_of_first_update
 
 
-def why_never_updated(made: Ready, name: str, tally: PolicyTally) -> str:
+def why_never_updated(made: CheckedExperiment, name: str, tally: PolicyTally) -> str:
     """One sentence on the policy `name`, whose `tally` has no update."""
     sampled = f"policy {name} was never updated: it sampled {tally.agent_steps_sampled:,} agent steps"
     needed = _needed(made, name, made.spec.policies[name].algorithm)
@@ -24,14 +24,14 @@ def why_never_updated(made: Ready, name: str, tally: PolicyTally) -> str:
     return f"{sampled}, and its first update needs at least {needed:,}{f' ({settings})' if settings else ''}"
 
 
-def _needed(made: Ready, name: str, algorithm: Any) -> int:
+def _needed(made: CheckedExperiment, name: str, algorithm: Any) -> int:
     """The agent steps that the first update needs with the settings of `algorithm`, as far as its plan says."""
     policies = {**made.spec.policies, name: replace(made.spec.policies[name], algorithm=algorithm)}
     plans = drawn_plan(made.experiment, replace(made.spec, policies=policies)).plans
     return next(agent_steps_of_first_update(plan) for plan in plans if plan.name == name)
 
 
-def _settings(made: Ready, name: str, needed: int) -> Iterator[str]:
+def _settings(made: CheckedExperiment, name: str, needed: int) -> Iterator[str]:
     """The keys of the settings on which `needed` depends: the plan is drawn with each of them changed."""
     algorithm: Any = made.spec.policies[name].algorithm
     where = f"policies.{name}" if name in made.experiment.policies else "default_policy"

@@ -13,6 +13,7 @@ from math import ceil
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
+from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.rollout.mapping import group
@@ -85,7 +86,7 @@ def pairings_of(
     seats: Mapping[str, Spaces] | None,
     policies: Mapping[str, tuple[Policy, Spaces]],
     players: Mapping[str, Sequence[str]],
-    problems: list[str],
+    problems: Problems,
 ) -> Pairings:
     """The pairings that the experiment asks for; adds to `problems` what keeps them from being played.
 
@@ -148,7 +149,7 @@ class _Table:
     ) -> None:
         self._experiment, self._seats, self._policies = experiment, seats, policies
         self.opponents: dict[str, PolicySpec] = {}
-        self.problems: list[str] = []
+        self.problems: Problems = []
 
     def pairing(self, policy: str, opponent: str, side: Sequence[str]) -> Pairing:
         """`policy` as the agents of `side`, and `opponent` as all others."""
@@ -181,7 +182,7 @@ class _Table:
         return name
 
 
-def _unfit(spec: PolicySpec) -> Sequence[str]:
+def _unfit(spec: PolicySpec) -> Sequence[Problem | str]:
     """Why it cannot act in its spaces."""
     if problems := [*spec.algorithm.problems(spec.spaces, spec.model), *spec.spaces.problems()]:
         return problems

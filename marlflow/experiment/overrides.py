@@ -8,13 +8,12 @@ together with the one that was probably meant. To be used while `composing`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Sweep
@@ -25,7 +24,7 @@ from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
-from marlflow.experiment.compose import NAME, composed
+from marlflow.experiment.compose import NAME, choices, composed, config_loader, set_values
 from marlflow.experiment.experiment import ENV_KEYS
 from marlflow.experiment.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
 from marlflow.experiment.suggestions import OF_A_POLICY, no_option, no_section, package_problem, value_for_choice
@@ -108,23 +107,29 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     folders = _folders(words, searchpath)
     before = _hydra_own(words, folders)
     known = _Groups(before, [folder.removeprefix("file://") for folder in folders])
-    compose = _Composer()
     groups = [word for word in words if _is_choice(word, known)]
     values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
-    problems += _choices_settled(groups, known, compose)
-    if problems:
-        raise ConfigInvalid(problems)
-    config = compose([*before, *(word.first() for word in groups)])
+    with _composition_explained():
+        problems += _choices_settled(groups, known)
+        if problems:
+            raise ConfigInvalid(problems)
+        config = composed([*before, *(word.first() for word in groups)])
     there: Any = OmegaConf.to_container(config, resolve=False)
     for position, word in enumerate(values):
         # What an earlier override makes, a later one may change.
         if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
             problems += _value_settled(word, there, known)
     kept = [word for word in words if word.prefix is not None]
-    first = [line for word in kept if not word.read.is_hydra_override() for line in word.lines(word.first())]
+    with _composition_explained():
+        set_values(config, _first_lines(word for word in kept if word in values), _first_lines(kept))
     whole = [line for word in kept for line in word.lines(word.whole())]
     fixed = [word.key for word in kept if not word.read.is_sweep_override()]
-    return Prepared(whole, compose([*before, *first]), problems, fixed)
+    return Prepared(whole, config, problems, fixed)
+
+
+def _first_lines(words: Iterable[_Word]) -> list[str]:
+    """The overrides of the first job, without those of Hydra's own configuration."""
+    return [line for word in words if not word.read.is_hydra_override() for line in word.lines(word.first())]
 
 
 def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
@@ -153,7 +158,7 @@ def _parsed(override: str) -> Override:
     if problem := depth_problem(override):
         raise ConfigInvalid([problem])
     try:
-        return OverridesParser.create(_loader()).parse_overrides([override])[0]
+        return OverridesParser.create(config_loader()).parse_overrides([override])[0]
     except (HydraException, ValueError) as error:  # the latter of numbers of thousands of digits
         if "=" not in override:
             raise ConfigInvalid([f"{override!r} is not of the form key=value, such as env=simple_tag"]) from error
@@ -162,21 +167,13 @@ def _parsed(override: str) -> Override:
         raise ConfigInvalid([f"cannot read {override!r}{why}; is it whole, and quoted for the shell?"]) from error
 
 
-class _Composer:
-    """Composes configurations, each list of overrides once: a composition takes a tenth of a second."""
-
-    def __init__(self) -> None:
-        self._composed: dict[tuple[str, ...], DictConfig] = {}
-
-    def __call__(self, overrides: Sequence[str]) -> DictConfig:
-        key = tuple(overrides)
-        try:
-            if key not in self._composed:
-                self._composed[key] = composed(key)
-        except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise ConfigInvalid([composition_problem(error)]) from error
-        HydraConfig.instance().set_config(self._composed[key])
-        return self._composed[key]
+@contextmanager
+def _composition_explained() -> Iterator[None]:
+    """Raises ConfigInvalid for an error of Hydra's."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigInvalid([composition_problem(error)]) from error
 
 
 def composition_problem(error: BaseException) -> str:
@@ -194,10 +191,6 @@ def composition_problem(error: BaseException) -> str:
 # -- choices of groups ------------------------------------------------------------------------------------------------
 
 
-def _loader() -> Any:
-    return GlobalHydra.instance().config_loader()
-
-
 @dataclass(frozen=True)
 class _Groups:
     """The configuration groups there are, with Hydra's own overrides, which may name further `folders`, in force."""
@@ -206,7 +199,7 @@ class _Groups:
     folders: list[str]
 
     def options(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
-        return list(_loader().get_group_options(group, kind, NAME, self.hydra_own))
+        return list(config_loader().get_group_options(group, kind, NAME, self.hydra_own))
 
     def names(self) -> list[str]:
         return [name for name in self.options("", ObjectType.GROUP) if name != "hydra"]
@@ -219,7 +212,7 @@ def _is_choice(word: _Word, known: _Groups) -> bool:
     return named and not isinstance(word.read.value(), dict)
 
 
-def _choices_settled(words: Sequence[_Word], groups: _Groups, compose: _Composer) -> Iterator[str]:
+def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
     """Gives each choice the prefix that Hydra wants; yields what is wrong with them."""
     problems = [problem for word in words for problem in _option_problems(word, groups)]
     if problems:
@@ -229,11 +222,11 @@ def _choices_settled(words: Sequence[_Word], groups: _Groups, compose: _Composer
     if not packaged:
         return
     sure = [*groups.hydra_own, *(word.first() for word in words if word.read.package is None)]
-    known = _known_choices(compose(sure))
+    known = choices(sure)
     for word in packaged:
         word.prefix = "" if word.key in known else "+"
     added = [word.first() for word in packaged if word.prefix == "" or _NEW_POLICY.fullmatch(word.key)]
-    known = _known_choices(compose([*sure, *added]))
+    known = choices([*sure, *added])
     for word in packaged:
         if word.key in known:
             word.prefix = "+" if word.prefix == "+" and _NEW_POLICY.fullmatch(word.key) else ""
@@ -251,10 +244,6 @@ def _no_policy(name: str, policies: Sequence[str]) -> str:
     remedy = f"did you mean {close!r}?" if close else f"add it with policy@policies.{name}=ppo"
     there = f" (there are {', '.join(policies)})" if policies and not close else ""
     return f"there is no policy {name!r}{there}; {remedy}"
-
-
-def _known_choices(config: DictConfig) -> set[str]:
-    return {str(key) for key in config.hydra.runtime.choices if not str(key).startswith("hydra/")}
 
 
 def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.runtime.arrangement import Seat, arranged
 from marlflow.runtime.resources import Machines, asked_by
 from marlflow.runtime.spec import RunSpec
@@ -13,7 +13,7 @@ _WORKER = "rollout worker "
 _MOST_NAMED = 4
 
 
-def drawn_placement(made: Ready, machines: Machines | None) -> str:
+def drawn_placement(made: CheckedExperiment, machines: Machines | None) -> str:
     """One line for each process, workers that take the same in one; `machines` is None where there is no cluster."""
     devices = _devices(made.spec)
     if machines is None:

@@ -12,6 +12,7 @@ import numpy as np
 from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.items import Weights
 from marlflow.base.near import meant, nearest
+from marlflow.base.problems import Problems
 from marlflow.env import Window
 from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.experiment.opponents import only_opponents
@@ -42,7 +43,7 @@ class UnknownMatchmaker:
         raise TypeError("there is no mapping")
 
 
-def who_plays(experiment: Experiment, window: Window, problems: list[str]) -> Players:
+def who_plays(experiment: Experiment, window: Window, problems: Problems) -> Players:
     """Who plays in the environment behind `window`; adds to `problems` what leaves a policy or an agent alone."""
     if isinstance(experiment.mapping, UnknownMatchmaker):
         return Players(experiment.policies, {}, None)
@@ -53,7 +54,7 @@ def who_plays(experiment: Experiment, window: Window, problems: list[str]) -> Pl
     return _by_name(experiment, window, problems)
 
 
-def _by_name(experiment: Experiment, window: Window, problems: list[str]) -> Players:
+def _by_name(experiment: Experiment, window: Window, problems: Problems) -> Players:
     mapping = {agent: group(agent) for agent in window.agents}
     groups = list(dict.fromkeys(mapping.values()))
     lost = [name for name in experiment.policies if name not in groups and name not in only_opponents(experiment)]
@@ -90,7 +91,7 @@ def _mapping_wanted(names: Sequence[str], groups: Mapping[str, str], policies: C
     )
 
 
-def _by_rules(experiment: Experiment, rules: Sequence[Rule], window: Window, problems: list[str]) -> Players:
+def _by_rules(experiment: Experiment, rules: Sequence[Rule], window: Window, problems: Problems) -> Players:
     policies = experiment.policies
     found = {agent: policy_of(agent, rules) for agent in window.agents}
     mapping = {agent: policy for agent, policy in found.items() if policy is not None}
@@ -117,7 +118,7 @@ def _by_rules(experiment: Experiment, rules: Sequence[Rule], window: Window, pro
     return Players(played, _agents_of(mapping), mapping if window.declared else ByRules(tuple(rules)))
 
 
-def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Window, problems: list[str]) -> Players:
+def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Window, problems: Problems) -> Players:
     name, policies = matchmaker_name(matchmaker), experiment.policies
     nobody = Players(policies, {}, None)
     if not window.declared:

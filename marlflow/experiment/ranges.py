@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from marlflow.base.fault_kind import FaultKind
+
 INFINITY = math.inf
 _MOST_STEPS = 10**15
 """No run takes more steps: at a million a second it would last 31 years."""
@@ -87,9 +89,7 @@ RANGES: Mapping[str, Range] = {
     "passes": _COUNT,
     "agent_steps": _STEPS,
     "object_store_bytes": Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)"),  # with less Ray does not start
-    **dict.fromkeys(("env_errors", "env_hangs", "workers_lost", "learners_lost"), _COUNT_OR_NONE),
-    **dict.fromkeys(("replays_lost", "updates_skipped", "checkpoints_failed"), _COUNT_OR_NONE),
-    **dict.fromkeys(("reports_failed", "records_failed", "closes_failed"), _COUNT_OR_NONE),
+    **dict.fromkeys((kind.value for kind in FaultKind), _COUNT_OR_NONE),
     # What processes take.
     "num_learners": _PROCESSES,
     "num_cpus": Range(0.0, 1e6),

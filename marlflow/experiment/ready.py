@@ -14,6 +14,7 @@ from marlflow.algorithms.algorithm import describe_space
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
+from marlflow.base.problems import Problem, ProblemKind, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
 from marlflow.env.frames import raised
@@ -26,7 +27,7 @@ from marlflow.experiment.opponents import Pairings, pairings_of
 from marlflow.experiment.placing import device_problems, placement_problems, placements
 from marlflow.experiment.players import Players, who_plays
 from marlflow.experiment.records import looked_at, maker, offline_records, record_problems, records_of
-from marlflow.experiment.settings import WrongType, remarks, setting_problems
+from marlflow.experiment.settings import any_wrong_type, remarks, setting_problems
 from marlflow.observe.record import PolicyMetrics
 from marlflow.policy.torso import build_torso
 from marlflow.rollout.matchups import Seats
@@ -41,7 +42,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Ready:
+class CheckedExperiment:
     """An experiment that was checked, its policies given to agents, and what a runtime is asked to set up for it.
 
     `players` has the agents that each policy plays; with a matchmaker, those that it may be seated as. `pairings` says
@@ -67,7 +68,7 @@ class Ready:
         return Seats(self.agents, self.players)
 
 
-def ready(experiment: Experiment, machines: Machines | None = None) -> Ready:
+def ready(experiment: Experiment, machines: Machines | None = None) -> CheckedExperiment:
     """Opens the environment once and checks everything; raises ConfigInvalid with all problems.
 
     `machines` is what there is for the run; None leaves that unchecked.
@@ -78,10 +79,10 @@ def ready(experiment: Experiment, machines: Machines | None = None) -> Ready:
     return found
 
 
-def problems_of(experiment: Experiment, machines: Machines | None = None) -> tuple[Ready | None, list[str]]:
+def problems_of(experiment: Experiment, machines: Machines | None = None) -> tuple[CheckedExperiment | None, Problems]:
     """As `ready`, but returns every problem: who knows of further ones can add them before raising."""
     limits = limit_problems(experiment)
-    if any(isinstance(problem, WrongType) for problem in limits):
+    if any_wrong_type(limits):
         return None, limits
     found, problems = _checked(experiment, list(limits), machines is None or machines.here)
     if machines is not None and not any(_process_problems(experiment)):
@@ -90,7 +91,7 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
     return found, problems
 
 
-def _process_problems(experiment: Experiment) -> Iterator[str]:
+def _process_problems(experiment: Experiment) -> Iterator[Problem | str]:
     """Numbers of processes, or of what they take, that make no sense: they cannot be added up."""
     policies = [*experiment.policies.values(), experiment.default_policy]
     for part in (experiment.rollouts, experiment.placement, *(policy.placement for policy in policies)):
@@ -98,7 +99,9 @@ def _process_problems(experiment: Experiment) -> Iterator[str]:
     yield from placement_problems(experiment)
 
 
-def _checked(experiment: Experiment, problems: list[str], on_this_machine: bool) -> tuple[Ready | None, list[str]]:
+def _checked(
+    experiment: Experiment, problems: Problems, on_this_machine: bool
+) -> tuple[CheckedExperiment | None, Problems]:
     try:
         with looked_at(experiment, problems) as window:
             agents = tuple(window.agents)
@@ -136,7 +139,11 @@ def _checked(experiment: Experiment, problems: list[str], on_this_machine: bool)
         problems += memory_problems(experiment, spec, fitting)
     if not problems:  # else there may be no memory to look at what acts
         problems += adaptation_problems(spec, has_tasks)
-    return (None, problems) if problems else (Ready(experiment, spec, agents, fitting, state_space, pairings), [])
+    return (
+        (None, problems)
+        if problems
+        else (CheckedExperiment(experiment, spec, agents, fitting, state_space, pairings), [])
+    )
 
 
 def _asked(experiment: Experiment) -> list[Asked]:
@@ -182,7 +189,7 @@ def _spec(
     )
 
 
-def _spaces(window: Window, agents_of: Mapping[str, Sequence[str]], problems: list[str]) -> dict[str, Spaces]:
+def _spaces(window: Window, agents_of: Mapping[str, Sequence[str]], problems: Problems) -> dict[str, Spaces]:
     """What the agents of each policy see and do: the same for all of them."""
     found = {}
     for policy, agents in agents_of.items():
@@ -239,20 +246,22 @@ def _apart(one: Any, other: Any) -> str:
     return f"{one} and {other}" if short[0] == short[1] else " and ".join(short)
 
 
-def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence[str]) -> Iterator[str]:
+def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence[str]) -> Iterator[Problem | str]:
     algorithm = policy.algorithm
-    subject, action = f"policy {name!r} ({algorithm.name})", describe_space(spaces.action)
+    subject = f"policy {name!r} ({algorithm.name})"
     acts = True
     for problem in algorithm.problems(spaces, policy.model):
-        text = problem.removeprefix(f"{algorithm.name} ")
-        before, about_actions, rest = text.partition(action)
-        if about_actions:
+        if isinstance(problem, str):  # of a user's own algorithm
+            yield f"{subject}: {problem}"
+            continue
+        found = replace(problem, subject=subject)
+        if problem.kind is ProblemKind.CANNOT_ACT:
             acts = False
-            others = _able(policy, spaces)
-            instead = f"; use {' or '.join(filter(None, [', '.join(others[:-1]), *others[-1:]]))}" if others else rest
-            yield f"{subject} {before}{action} of agent {players[0]!r}{instead}"
-        else:
-            yield f"{subject} {text}"
+            found = replace(found, says=f"{problem.says} of agent {players[0]!r}")
+            if others := _able(policy, spaces):
+                use = " or ".join(filter(None, [", ".join(others[:-1]), *others[-1:]]))
+                found = replace(found, reason="", remedy=f"use {use}")
+        yield found
     if unplayable := spaces.problems():
         yield from (f"{subject} cannot play agent {players[0]!r}: {problem}" for problem in unplayable)
     elif not any(setting_problems(policy)):  # else nobody knows what would be built

@@ -10,6 +10,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
+from marlflow.base.problems import Problems
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window, open_window
 from marlflow.env.stand_in import StandIn
@@ -45,7 +46,7 @@ def maker(env: Env) -> Callable[[], Any]:
 
 
 @contextmanager
-def looked_at(experiment: Experiment, problems: list[str]) -> Iterator[Window]:
+def looked_at(experiment: Experiment, problems: Problems) -> Iterator[Window]:
     """A window on the environment; where nobody plays, on what its records say that its agents see and do.
 
     Adds to `problems` if it cannot be evaluated in. Raises ConfigInvalid if there is nothing to look at.
@@ -92,7 +93,7 @@ def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str,
 
 
 def records_of(
-    experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: list[str]
+    experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: Problems
 ) -> dict[str, Records]:
     """The records of each policy that learns from any; adds to `problems` what keeps one from doing so."""
     found = {}

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.notes import notes_of
 from marlflow.flow import StageId, StageTimes
@@ -80,7 +81,7 @@ class Reporting:
             write()
         except OSError as error:
             reason = f"{error.strerror or error}; free space there, or see that it can be written to"
-            self._failed(Fault("reports_failed", str(path), reason, "", 0))
+            self._failed(Fault(FaultKind.REPORTS_FAILED, str(path), reason, "", 0))
 
     def sync(self) -> None:
         """The reports so far outlive the machine: a checkpoint counts on them."""

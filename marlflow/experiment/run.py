@@ -1,22 +1,22 @@
-"""A run under way: what its plan asks of the driver, when it stops, and what is said and kept of it."""
+"""A run under way: sets its parts up, runs its plan, and connects both to reports, faults and checkpoints."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from marlflow.base.awaiting import begun
-from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable, MarlflowError
+from marlflow.base.errors import CheckpointUnusable, MarlflowError
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
+from marlflow.experiment.checkpoint_timing import CheckpointTiming
 from marlflow.experiment.evaluating import Evaluator
-from marlflow.experiment.experiment import Policy
-from marlflow.experiment.faults import OF_ENVIRONMENTS, BudgetedWorkers, FaultBudget
+from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
 from marlflow.experiment.frozen import frozen_bytes, frozen_entries, frozen_file
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import Keeper, not_resumed, usable
@@ -24,13 +24,15 @@ from marlflow.experiment.never_updated import why_never_updated
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.players import dealer_of
-from marlflow.experiment.ready import Ready
+from marlflow.experiment.ready import CheckedExperiment
 from marlflow.experiment.records import Left
 from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import Reporting, figure
+from marlflow.experiment.round_hooks import BetweenRounds, Requests
 from marlflow.experiment.scheduling import Scheduler
+from marlflow.experiment.stop_conditions import StopConditions
 from marlflow.experiment.tally import Tally
-from marlflow.experiment.time_limit import TimeLimit
+from marlflow.experiment.time_limit import RunClock, TimeLimit
 from marlflow.experiment.waiting import Waiting
 from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
@@ -38,7 +40,7 @@ from marlflow.observe.record import MetricsRecord
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.matchups import DealtWorkers
-from marlflow.rollout.protocol import FrozenPolicy, Request, Round
+from marlflow.rollout.protocol import FrozenPolicy, Round
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import policy_of_replay
@@ -51,7 +53,7 @@ class Run:
 
     def __init__(
         self,
-        made: Ready,
+        made: CheckedExperiment,
         run_dir: Path,
         runtime: Runtime,
         shown: RunConsole,
@@ -65,14 +67,9 @@ class Run:
         self._interrupt = interrupt
         self.budget = FaultBudget(made.experiment.faults, shown.notice)
         self._tally = Tally(tuple(made.spec.policies), made.agents)
-        self._rounds, self._left = 0, Left(made.spec.records)
+        self._left = Left(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
-        self._due_checkpoint = None if made.experiment.checkpoint.every_env_steps is None else 0  # after a first round
-        self._ended: set[str] = set()
-        self._stopping: str | None = None
-        self._going_home = False
-        self._time_before_s = self._training_s = 0.0
-        self._not_kept: MarlflowError | None = None
+        self._clock = RunClock()
         self.stopped_by = ""
         self._keeper = Keeper(made, run_dir, runtime, name)
         parts = runtime.start(made.spec, self._lost, interrupt.fail, relay)
@@ -82,13 +79,20 @@ class Run:
         self._evaluator = Evaluator(
             made, self._parts.workers, self._tally, self.budget, self._published, self.report, self._say
         )
-        self._time_limit = TimeLimit(made.experiment.stop, self._evaluator, runtime)
+        self._time_limit = TimeLimit(made.experiment.stop, self._clock, self._evaluator, runtime)
         self._scheduler = Scheduler(made.spec, self._parts)
-        desk = Desk(self._next_request, lambda round: begun(self._round_made(round)))
+        self._stops = StopConditions(
+            made.experiment, made.spec, self._tally, self._left, self.budget, interrupt, self._time_limit
+        )
+        every_env_steps = made.experiment.checkpoint.every_env_steps
+        self._checkpoints = CheckpointTiming(every_env_steps, self._tally, self._keeper, self._save, self._faulted)
+        self._requests = Requests(self._published, self._scheduler, self._dealer, self._tally, self._time_limit)
+        self._between = BetweenRounds(self._stops, self._checkpoints, self._requests, shown.notice)
+        desk = Desk(self._between.next_request, lambda round: begun(self._round_made(round)))
         plan = build_plan(made.experiment, made.spec, self._parts, desk)
         self.reporting = Reporting(made.experiment, run_dir, shown, self._faulted)
-        self._executor = Executor(plan, self._reported, (self.reporting,), self._between_rounds)
-        self._began_s = time.perf_counter()
+        self._executor = Executor(plan, self._reported, (self.reporting,), self._between.checkpoint_if_due)
+        self._clock.begin()
         if checkpoint is not None:
             self._go_on_from(checkpoint)
         self.reporting.begin(checkpoint, plan.mermaid())
@@ -97,7 +101,7 @@ class Run:
     @property
     def failure(self) -> MarlflowError | None:
         """What is to be raised when the run has ended: a fault too many, or that its end could not be kept."""
-        return self.budget.failure or self._not_kept
+        return self.budget.failure or self._checkpoints.failure
 
     @property
     def kept_at(self) -> int | None:
@@ -106,14 +110,14 @@ class Run:
 
     def run(self) -> None:
         """Until a stop condition holds and everything under way has been used."""
-        self._began_s = time.perf_counter() - self._time_before_s
-        self._time_limit.limit_training(self._began_s)
+        self._clock.begin()
+        self._time_limit.limit_training()
         self._executor.run_sync()
         # When every plan has ended, so does their source, without asking for another round.
-        self.stopped_by = self.stopped_by or self._stop_reason() or "the end of its experience"
-        if self._has_news and not self.failure:
-            self._keep()
-        self._time_limit.limit_last_evaluation(self._began_s)
+        self.stopped_by = self._between.stopped_by or self._stops.reason() or "the end of its experience"
+        if self._checkpoints.has_news and not self.failure:
+            self._checkpoints.take()
+        self._time_limit.limit_last_evaluation()
         if not self._interrupt.asked and self.budget.failure is None:
             self._evaluator.at_the_end()
         self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
@@ -128,36 +132,14 @@ class Run:
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
-    def _between_rounds(self) -> Callable[[], None] | None:
-        """Whether the next round is to wait until a checkpoint is taken: when one is due, and before the end."""
-        self._stopping = self._stop_reason()
-        due = self._due_checkpoint is not None and self._tally.env_steps >= self._due_checkpoint
-        self._going_home = self._has_news and (due or self._stopping is not None)
-        return self._keep if self._going_home else None
-
-    def _next_request(self) -> Request | Literal["home"] | None:
-        if self._going_home:
-            return "home"
-        if self._stopping is not None:
-            self.stopped_by = self._stopping
-            self._console.notice(f"stopping: {self._stopping}")
-            return None
-        self._rounds += 1
-        self._time_limit.limit_training(self._began_s)
-        sampled = self._tally.agent_steps_sampled
-        request = Request(self._rounds - 1, self._published(), self._scheduler.now(sampled))
-        if self._dealer is not None:
-            self._dealer.renew(request.weights, request.schedules, sampled)
-        return request
-
     def _published(self) -> dict[str, Weights]:
         return {name: learner.published for name, learner in self._parts.learners.items()}
 
     async def _round_made(self, round: Round) -> Round:
-        self._training_s = time.perf_counter() - self._began_s - self._evaluator.spent_s
+        self._clock.training_s = self._clock.elapsed_s - self._evaluator.spent_s
         self._tally.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
-        self._end_policies()
+        self._stops.end_policies(self._executor, self._console.notice)
         self._left.handed(round.receipts)
         await self._evaluator.after_round(round.receipts)
         self._report_if_due()
@@ -169,92 +151,23 @@ class Run:
         self._tally.policies[plan].updated(item)
         if item.updates_skipped:
             reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
-            skipped = Fault("updates_skipped", f"learner {plan}", reason, "", 0)
+            skipped = Fault(FaultKind.UPDATES_SKIPPED, f"learner {plan}", reason, "", 0)
             self.budget.spend(skipped, item.updates_skipped)
 
     def _lost(self, fault: Fault) -> None:
         """A process died, and has a successor."""
         self._faulted(fault)
-        if fault.kind == "replays_lost":
-            self._executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
+        if fault.kind is FaultKind.REPLAYS_LOST:
+            self._executor.starts_again(policy_of_replay(fault.replay))
 
     def _faulted(self, fault: Fault) -> None:
         """Counts what went wrong elsewhere than in a round or an evaluation."""
         self._tally.faulted([fault])
         self.budget.spend(fault)
 
-    # -- when to stop -------------------------------------------------------------------------------------------
-
-    def _stop_reason(self) -> str | None:
-        stop = self._experiment.stop
-        if self.budget.failure is not None:
-            return "more faults than are allowed"
-        if self._interrupt.asked is not None:
-            return self._interrupt.asked
-        if stop.env_steps is not None and self._tally.env_steps >= stop.env_steps:
-            return f"stop.env_steps={stop.env_steps}"
-        ends_s = self._time_limit.training_ends_s(self._began_s)
-        if ends_s is not None and time.perf_counter() >= ends_s:
-            return f"stop.time_s={stop.time_s:g}"
-        reached = [self._has_reached(name, target) for name, target in stop.policies.items()]
-        if reached and all(reached):
-            return ", ".join(f"stop.policies.{name}.return_mean={target:g}" for name, target in stop.policies.items())
-        if self._spec.learning and self._ended | self._left.nothing_of == set(self._spec.learning):
-            return "the end of what was recorded" if self._left.nothing_of else "every policy's own stop"
-        return None
-
-    def _has_reached(self, policy: str, target: float) -> bool:
-        mean = self._tally.policies[policy].settled_return_mean
-        return mean is not None and mean >= target
-
-    def _end_policies(self) -> None:
-        for name in self._spec.learning:
-            if name not in self._ended and (self._is_done(name) or name in self._left.nothing_of):
-                what = "enough" if self._end(name) else "all that was recorded"
-                self._console.notice(f"policy {name} has learned {what}: its plan ends, it goes on acting")
-
-    def _end(self, name: str) -> bool:
-        """What waits for a policy that has learned enough is dropped; if it is its records that ended, it is used."""
-        self._ended.add(name)
-        (self._executor.end_plan if (enough := self._is_done(name)) else self._executor.close_plan)(name)
-        return enough
-
-    def _policy(self, name: str) -> Policy:
-        return self._experiment.policies.get(name, self._experiment.default_policy)
-
-    def _is_done(self, name: str) -> bool:
-        """Whether a policy's own stop holds."""
-        limit, target = self._policy(name).stop.agent_steps, self._policy(name).stop.return_mean
-        sampled = self._tally.policies[name].agent_steps_sampled
-        return (limit is not None and sampled >= limit) or (target is not None and self._has_reached(name, target))
-
     # -- what is kept -------------------------------------------------------------------------------------------
 
-    @property
-    def _has_news(self) -> bool:
-        """Whether there is something that the last checkpoint does not have."""
-        return self._tally.env_steps not in (0, self._keeper.kept_at)
-
-    def _keep(self) -> None:
-        """A checkpoint; nothing is in flight. If there can be none, that is a fault, and the last one stands."""
-        self._going_home = False
-        every = self._experiment.checkpoint.every_env_steps
-        while every is not None and self._due_checkpoint is not None and self._tally.env_steps >= self._due_checkpoint:
-            self._due_checkpoint += every
-        try:
-            try:
-                path = self._kept()
-            except ActorLost:  # who was lost meanwhile, or before and nobody noticed, has a successor now
-                path = self._kept()
-        except (ActorLost, CheckpointFailed) as failure:
-            fault = Fault("checkpoints_failed", f"checkpoint at {self._tally.env_steps} env steps", str(failure), "", 0)
-            self._faulted(fault)
-            self._not_kept = failure
-            return
-        self._not_kept = None
-        log.info("checkpoint %s", path)
-
-    def _kept(self) -> Path:
+    def _save(self) -> Path:
         self.reporting.sync()
         entries = {} if self._dealer is None else self._dealer.entries
         frozen = {frozen_file(n): partial(frozen_bytes, kept, self._parts.driver) for n, kept in entries.items()}
@@ -270,12 +183,12 @@ class Run:
         return {
             "tally": self._tally.state(),
             "flow": self._executor.state(waiting.keep),
-            "faults": dict(self.budget.spent),
-            "rounds": self._rounds,
+            "faults": self.budget.state(),
+            "rounds": self._requests.rounds,
             "due": [self._due_log, self._evaluator.due_env_steps],
             "handed_out": self._left.state(),
-            "ended": {name: asdict(self._policy(name).stop) for name in sorted(self._ended)},
-            "times_s": [time.perf_counter() - self._began_s, self._training_s, self._evaluator.spent_s],
+            "ended": self._stops.state(),
+            "times_s": [self._clock.elapsed_s, self._clock.training_s, self._evaluator.spent_s],
             **matchups,
         }
 
@@ -293,21 +206,16 @@ class Run:
         """Goes on from what `_state` gave."""
         self._tally.load_state(state["tally"])
         self._executor.load_state(state["flow"], waiting.give_back)
-        self.budget.spent |= state["faults"]
-        self._rounds = state["rounds"]
+        self.budget.load_state(state["faults"])
+        self._requests.rounds = state["rounds"]
         self._left.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
-        self._time_before_s, self._training_s, self._evaluator.spent_s = state["times_s"]
-        self._began_s = time.perf_counter() - self._time_before_s
-        if (every := self._experiment.checkpoint.every_env_steps) is not None:
-            self._due_checkpoint = self._tally.env_steps + every
+        elapsed_s, training_s, self._evaluator.spent_s = state["times_s"]
+        self._clock.resume(elapsed_s, training_s)
+        self._checkpoints.resume()
         if self._dealer is not None:
             self._dealer.load_state(state["dealer"], frozen)
-        for name, stop in state["ended"].items():
-            if stop == asdict(self._policy(name).stop) or self._is_done(name):
-                self._end(name)
-            else:
-                self._executor.rejoin(name)
+        self._stops.load_state(state["ended"], self._executor)
 
     def _resumed(self, checkpoint: Checkpoint, resumed: ResumeReport) -> None:
         """Counts and says what could not be taken up again."""
@@ -329,10 +237,11 @@ class Run:
         self._console.notice(text)
 
     def _record(self) -> MetricsRecord:
-        time_s = time.perf_counter() - self._began_s
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._tally.agent_steps_sampled)
-        return self._tally.record(time_s, self._training_s, stages, self._published(), store_bytes, schedules)
+        return self._tally.record(
+            self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
+        )
 
     def _report_if_due(self) -> None:
         if self._tally.env_steps >= self._due_log:
@@ -341,7 +250,7 @@ class Run:
 
     def report_failure(self) -> None:
         """Reports the run as a failed stage has left it, with faults that no receipt has; only if there is anything."""
-        self._tally.faults |= {kind: self.budget.spent[kind] for kind in OF_ENVIRONMENTS}
+        self._tally.faults |= {kind.value: self.budget.spent[kind] for kind in FaultKind if kind.of_environment}
         if self._tally.env_steps or any(self._tally.faults.values()):
             self.report()
 
@@ -349,5 +258,5 @@ class Run:
         """Tells the files and the console how the run stands; `last` has what earlier reports said of evaluations."""
         self.last = self._record()
         news = self._tally.news(self.last)
-        self._tally.reported(self._training_s)
+        self._tally.reported(self._clock.training_s)
         self.reporting.report(news)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
 from marlflow.algorithms.algorithm import LearningAlgorithm
+from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.schedules import Cosine, Linear, Schedule, Step
 from marlflow.experiment.construct import LEFT, fit, hints_of
 from marlflow.experiment.experiment import Env, Experiment, Stop
@@ -28,13 +29,7 @@ _LATE_AGENT_STEPS = 2**62
 _ANY_NUMBER = Range(-INFINITY, INFINITY)
 
 
-class WrongType(str):
-    """A sentence about a value of a wrong type: nothing else can be asked about where it is."""
-
-    __slots__ = ()
-
-
-def setting_problems(value: Any, path: str = "") -> Iterator[str]:
+def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
     """One sentence for each setting under `value`, a dataclass at `path`, that is of a wrong type or out of its range.
 
     What is no dataclass, such as an algorithm of a user's own that is none, checks itself.
@@ -53,9 +48,14 @@ def setting_problems(value: Any, path: str = "") -> Iterator[str]:
         fitted = fit(found, Any if which in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
         if not problems and is_dataclass(fitted) and isinstance(found, Mapping):
             problems.append(f"{where} must be a {type(fitted).__name__}, not {found!r}")
-        yield from map(WrongType, problems)
+        yield from (Problem(problem, kind=ProblemKind.WRONG_TYPE) for problem in problems)
         if not problems and fitted is not LEFT:
             yield from _value_problems(found, where, range_of(type(value), field.name, field.default))
+
+
+def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
+    """Whether a value of a wrong type is among what was found, so that further checks may not read the settings."""
+    return any(isinstance(problem, Problem) and problem.kind is ProblemKind.WRONG_TYPE for problem in problems)
 
 
 def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _owners(one, _joined(path, str(key)))
 
 
-def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[str]:
+def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
     if isinstance(value, bool):
         return
     if isinstance(value, str):
@@ -117,7 +117,7 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[str]:
         yield from _items_problems(value, path, allowed)
 
 
-def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[str]:
+def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
     """What is wrong with the items of a mapping, their names included, or of a list."""
     if isinstance(values, Mapping):
         for key, one in values.items():
@@ -129,19 +129,19 @@ def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[str]:
             yield from _value_problems(one, f"{path}[{number}]", allowed)
 
 
-def _goal_problems(goals: Any, path: str) -> Iterator[str]:
+def _goal_problems(goals: Any, path: str) -> Iterator[Problem | str]:
     """`Stop.policies`, of which a configuration writes `{prey: {return_mean: 150}}`."""
     for name, goal in goals.items():
         yield from _value_problems(goal, f"{path}.policies.{name}.return_mean", RANGES["return_mean"])
 
 
-def _torch_problems(settings: Any, path: str) -> Iterator[str]:
+def _torch_problems(settings: Any, path: str) -> Iterator[Problem | str]:
     """The settings of one of torch's optimizers, which are written beside its name; their types it has checked."""
     for name, value in settings.items():
         yield from _value_problems(value, f"{path}.{name}", RANGES.get(name, _ANY_NUMBER))
 
 
-_BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[str]]] = {
+_BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[Problem | str]]] = {
     (Stop, "policies"): _goal_problems,
     (TorchOptimizer, "settings"): _torch_problems,
 }

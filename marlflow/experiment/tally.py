@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree
 from marlflow.experiment.episode_figures import (
@@ -26,15 +27,7 @@ from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 FAULTS = (
     "agents_vanished",
-    "env_errors",
-    "env_hangs",
-    "workers_lost",
-    "learners_lost",
-    "replays_lost",
-    "checkpoints_failed",
-    "reports_failed",
-    "records_failed",
-    "closes_failed",
+    *(kind.value for kind in FaultKind if kind is not FaultKind.UPDATES_SKIPPED),  # which are summed over policies
     "episodes_abandoned",
     "episodes_restarted",
     "rows_lost",
@@ -207,7 +200,7 @@ class Tally:
     def faulted(self, faults: Sequence[Fault]) -> None:
         """What went wrong elsewhere than in a round or an evaluation."""
         for fault in faults:
-            self.faults[fault.kind] += 1
+            self.faults[fault.kind.value] += 1
             self.faults["rows_lost"] += fault.rows_lost
 
     def _finished(self, episode: EpisodeResult) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
+from marlflow.base.problems import Problems
 from marlflow.experiment.experiment import Experiment, RuntimeChoice
 from marlflow.experiment.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import check_identity, kept_at, newest, only_process_in, passed_over
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import Ready, problems_of
+from marlflow.experiment.ready import CheckedExperiment, problems_of
 from marlflow.experiment.records import forget_recorded_after, recording
 from marlflow.experiment.rehearsal import rehearsal_problems
 from marlflow.experiment.relay import Relay
@@ -69,7 +70,14 @@ def train(
     Nothing in an existing run's folder is changed. Raises what ended the run if it went wrong, once a checkpoint is
     taken where one can be.
     """
-    made, runtime = check(experiment, machines=machines_of(experiment)), runtime_of(experiment)
+    return train_checked(check(experiment, machines=machines_of(experiment)), run_dir, files=files)
+
+
+def train_checked(
+    made: CheckedExperiment, run_dir: Path | str | None = None, *, files: Mapping[str, str] | None = None
+) -> Result:
+    """As `train`, of an experiment that was checked."""
+    experiment = made.experiment
     named = Path("runs") / experiment.name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
     problems = list(folder_problems("the run's directory", named))
     if run_dir is not None:
@@ -79,7 +87,7 @@ def train(
     if run_dir is None:
         named = new_folder(named)
     named.mkdir(parents=True, exist_ok=True)
-    return _go(made, runtime, named, None, files or {})
+    return _go(made, runtime_of(experiment), named, None, files or {})
 
 
 def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, str] | None = None) -> Result:
@@ -92,20 +100,27 @@ def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, s
     where = Path(run_dir)
     if not where.is_dir():
         raise ConfigInvalid([f"there is no directory {where}; resume needs that of a run"])
-    made, runtime = check(experiment, machines=machines_of(experiment)), runtime_of(experiment)
-    checkpoint = newest(where)
+    return resume_checked(check(experiment, machines=machines_of(experiment)), where, files=files)
+
+
+def resume_checked(made: CheckedExperiment, run_dir: Path, *, files: Mapping[str, str] | None = None) -> Result:
+    """As `resume`, of an experiment that was checked."""
+    checkpoint = newest(run_dir)
     check_identity(checkpoint, made)
-    return _go(made, runtime, where, checkpoint, files or {})
+    return _go(made, runtime_of(made.experiment), run_dir, checkpoint, files or {})
 
 
-def check(experiment: Experiment | None, found: Sequence[str] = (), machines: Machines | None = None) -> Ready:
+def check(
+    experiment: Experiment | None, found: Sequence[str] = (), machines: Machines | None = None
+) -> CheckedExperiment:
     """Everything that can be known to be wrong before a run starts, for every command that runs one or shows it.
 
     `found` is what was wrong with the configuration that the experiment was read from; it is None if that says no
     environment. `machines` is what the run will find, from `machines_of`; None if that is not known yet. Raises
     InvalidInput with all problems.
     """
-    made, problems = None, list(found)
+    made: CheckedExperiment | None = None
+    problems: Problems = list(found)
     if experiment is not None:
         made, more = problems_of(experiment, machines)
         problems += more
@@ -133,7 +148,9 @@ def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
     return free_machines(experiment.runtime.address)
 
 
-def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]) -> Result:
+def _go(
+    made: CheckedExperiment, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
+) -> Result:
     otherwise = "choose another directory for this run" if checkpoint is None else "wait for its end"
     with only_process_in(where, otherwise):
         # Again, for another process may have run here since: no file in the folder was changed until now.
@@ -150,7 +167,7 @@ def _go(made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | Non
 
 
 def _go_alone(
-    made: Ready, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
+    made: CheckedExperiment, runtime: Runtime, where: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
 ) -> Result:
     experiment = made.experiment
     if checkpoint is None:
@@ -196,7 +213,7 @@ def _say(texts: Sequence[str], shown: RunConsole) -> None:
         shown.notice(text)
 
 
-def _result(run: Run, made: Ready, where: Path) -> Result:
+def _result(run: Run, made: CheckedExperiment, where: Path) -> Result:
     """The result of a run that has ended; raises what made it fail."""
     run.reporting.finish()
     log.info("stopped by %s; %s", run.stopped_by, run.reporting.overlaps(made.spec.learning))
@@ -255,7 +272,7 @@ def _how_to_go_on(env_steps: int | None, where: Path) -> str:
     return f"to go on from {env_steps:,} env steps: marlflow resume {shlex.quote(str(where))}"
 
 
-def _rounds_too_long(made: Ready) -> Iterator[str]:
+def _rounds_too_long(made: CheckedExperiment) -> Iterator[str]:
     round_env_steps, asked = made.spec.ticks * made.spec.copies, made.experiment.stop.env_steps
     if asked is not None and asked < round_env_steps:
         least = f"a round is {round_env_steps:,} env steps, and the least that a run takes"
@@ -276,14 +293,14 @@ def runtime_of(experiment: Experiment) -> Runtime:
     )
 
 
-def _processes(made: Ready) -> str:
+def _processes(made: CheckedExperiment) -> str:
     there = made.spec.learning_on_workers
     workers, learners = made.spec.num_workers, len(made.spec.learning) - len(there)
     beside = f" (where {', '.join(there)} learns)" if there else ""
     return f"{made.experiment.runtime.name}: rollout workers {workers}{beside}, learners {learners}"
 
 
-def run_info(made: Ready, run_dir: Path) -> RunInfo:
+def run_info(made: CheckedExperiment, run_dir: Path) -> RunInfo:
     """What does not change about the run."""
     experiment, stop = made.experiment, made.experiment.stop
     conditions = {"env_steps": stop.env_steps, "time_s": stop.time_s}

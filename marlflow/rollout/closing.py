@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.fault_kind import FaultKind
 from marlflow.env import Window
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.watchdog import Overdue
@@ -31,16 +32,18 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
     """
     timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
     if timeout_s <= 0:
-        return Fault("closes_failed", where, "it was not closed: others took all of the time that there was", "", 0)
+        return Fault(
+            FaultKind.CLOSES_FAILED, where, "it was not closed: others took all of the time that there was", "", 0
+        )
     run = _with_alarm if threading.current_thread() is threading.main_thread() else _in_thread
     try:
         run(close, timeout_s)
     except Overdue:
-        return Fault("closes_failed", where, f"close() took longer than {timeout_s:.3g} s", "", 0)
+        return Fault(FaultKind.CLOSES_FAILED, where, f"close() took longer than {timeout_s:.3g} s", "", 0)
     except EnvironmentFailed as failure:
-        return Fault("closes_failed", failure.where, failure.reason, failure.user_traceback, 0)
+        return Fault(FaultKind.CLOSES_FAILED, failure.where, failure.reason, failure.user_traceback, 0)
     except Exception as error:  # noqa: BLE001  whatever it is, nothing depends on this environment any more
-        return Fault("closes_failed", where, f"close() raised {type(error).__name__}: {error}", "", 0)
+        return Fault(FaultKind.CLOSES_FAILED, where, f"close() raised {type(error).__name__}: {error}", "", 0)
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.flow import StageTimes
 
 
@@ -30,17 +31,17 @@ class EpisodeResult:
 class Fault:
     """Something broke and was replaced: `rows_lost` agent steps, not yet delivered or trained on, went with it.
 
-    `kind` is `env_errors` (an environment raised, or broke its contract), `env_hangs`, or of a process that died
-    `workers_lost`, `learners_lost`, `replays_lost`; or another that `faults.*` has a budget for. Of an environment the
-    rest is as in EnvironmentFailed; of a process `where` names it, `reason` says what is known of its end, and
-    `user_traceback` is empty.
+    If an environment broke, the rest is as in EnvironmentFailed. If a process died, `where` names it for a person,
+    `reason` says what is known of its end, and `user_traceback` is empty. `replay` is the name of a replay that was
+    lost.
     """
 
-    kind: str
+    kind: FaultKind
     where: str
     reason: str
     user_traceback: str
     rows_lost: int
+    replay: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import CheckpointFailed, ConfigInvalid
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
 from marlflow.base.spaces import Spaces
@@ -177,7 +178,7 @@ class RolloutWorker:
 
     def _records_failed(self, error: OSError) -> Fault:
         where = f"records of rollout worker {self._config.worker}"
-        return Fault("records_failed", where, self._not_recorded(error), "", 0)
+        return Fault(FaultKind.RECORDS_FAILED, where, self._not_recorded(error), "", 0)
 
     def _play(self, ticks: int, finished: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
         runner = self._runner
@@ -338,7 +339,7 @@ class RolloutWorker:
         """Writes what it recorded and closes all environments, in CLOSE_TIMEOUT_S or `timeout_s`; returns faults."""
         deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
         # Broken episodes that nobody has received are of a collect that raised.
-        found = [fault for fault in self._faults.take() if not fault.kind.startswith("env_")]
+        found = [fault for fault in self._faults.take() if not fault.kind.of_environment]
         try:
             if self._writer is not None:
                 self._writer.finish()

@@ -8,17 +8,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from marlflow.base.problems import Problem, ProblemKind
 from marlflow.runtime.spec import Placement, Reservation, RunSpec
 
 _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
 """For sums of fractions."""
-
-
-class Lacking(str):
-    """A problem that other machines than these would not have."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +77,8 @@ def problems(
     available: Mapping[str, float],
     machines: Sequence[Mapping[str, float]] = (),
     whole: Mapping[str, float] | None = None,
-) -> list[str]:
-    """One sentence for each resource of which more is asked than there is, and one if nothing is left to share.
+) -> list[Problem]:
+    """A problem for each resource of which more is asked than there is, and one if nothing is left to share.
 
     `machines` is what each machine of the cluster has; where that is known, so is what no single one of them can take.
     `whole` is what all of them have, if `available` is only what others have left free of it.
@@ -107,7 +102,7 @@ def problems(
             f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
             "until other runs have ended"
         )
-    return [Lacking(problem) for problem in found or _too_big(asked, machines)]
+    return [Problem(sentence, kind=ProblemKind.LACKS_RESOURCES) for sentence in found or _too_big(asked, machines)]
 
 
 def _too_little(resource: str, amount: float, available: Mapping[str, float], whole: Mapping[str, float]) -> str:

@@ -17,6 +17,7 @@ from marlflow.policy.distributional import DistributionalQNetwork
 from marlflow.policy.torso import MLP
 from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, forward, loss_and_gradient, make_learner
 from tests.algorithms.test_dqn import apart, columns_of, transitions
+from tests.sentences import sentences
 
 ATOMS = 5
 SUPPORT = [-4.0, -2.0, 0.0, 2.0, 4.0]
@@ -83,10 +84,10 @@ def test_only_the_action_taken_has_a_gradient_and_the_target_none() -> None:
 
 
 def test_what_it_refuses_and_what_it_builds() -> None:
-    assert config(value_min=1.0, value_max=1.0).problems(DISCRETE, MLP()) == [
+    assert sentences(config(value_min=1.0, value_max=1.0).problems(DISCRETE, MLP())) == [
         "dqn needs value_min below value_max, not 1.0 and 1.0"
     ]
-    assert DQN(value_min=1.0, value_max=0.0).problems(DISCRETE, MLP()) == []
+    assert sentences(DQN(value_min=1.0, value_max=0.0).problems(DISCRETE, MLP())) == []
     learner = make_learner(config(dueling=True), seed=1)
     actor = config(dueling=True).actor(DISCRETE, MLP((4,)), seed=2)
     actor.load_flat(learner.published.flat)

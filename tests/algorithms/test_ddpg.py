@@ -11,6 +11,7 @@ from marlflow.base.schedules import Step
 from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, forward, make_learner, make_plan
 from tests.algorithms.several_losses import BOX, ROWS, apart, found, naive_q, transitions, within
+from tests.sentences import sentences
 
 
 def test_the_plan_reads_as_its_paper() -> None:
@@ -26,7 +27,7 @@ def test_the_plan_reads_as_its_paper() -> None:
 
 def test_its_actor_takes_what_its_learner_publishes() -> None:
     config = DDPG()
-    assert config.problems(BOX, SMALL) == []
+    assert sentences(config.problems(BOX, SMALL)) == []
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, BOX, seed=1), config.actor(BOX, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -35,7 +36,7 @@ def test_its_actor_takes_what_its_learner_publishes() -> None:
 
 
 def test_what_it_refuses() -> None:
-    assert DDPG().problems(DISCRETE, SMALL) == ["ddpg cannot act in Discrete(3); it needs Box actions"]
+    assert sentences(DDPG().problems(DISCRETE, SMALL)) == ["ddpg cannot act in Discrete(3); it needs Box actions"]
 
 
 def test_losses_are_those_of_plain_loops() -> None:

@@ -34,6 +34,7 @@ from marlflow.stages import Shards
 from tests.experiment.kept_runs import assert_equal, kept, without_times
 from tests.experiment.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
+from tests.sentences import sentences
 
 SMALL_DDPPO = DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
 BESIDE_DQN = policies(hunters=SMALL_DDPPO, prey=SMALL_DQN)
@@ -138,7 +139,7 @@ def test_it_is_ppo_but_for_where_it_learns() -> None:
     learner, other = spec.learner(), replace(spec, seed=spec.seed + 1).learner()
     assert isinstance(learner.exchange, AllShards)
     assert not np.array_equal(learner.published.flat, other.published.flat)
-    assert spec.algorithm.problems(spec.spaces, SMALL) == []
-    assert DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).problems(spec.spaces, SMALL) == [
+    assert sentences(spec.algorithm.problems(spec.spaces, SMALL)) == []
+    assert sentences(DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).problems(spec.spaces, SMALL)) == [
         "ddppo cannot cut batches of 10 agent steps into minibatches of 11; lower minibatch_agent_steps"
     ]

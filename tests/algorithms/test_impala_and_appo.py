@@ -16,6 +16,7 @@ from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, SMALL, loss_and_gradient, make_learner, make_plan
 from tests.algorithms.test_a2c import minibatch, spread_out
+from tests.sentences import sentences
 
 
 def test_impala_drops_the_oldest_and_corrects_the_rest() -> None:
@@ -45,13 +46,13 @@ def test_rounds_do_not_wait_for_it_and_rows_of_any_age_are_taken(algorithm: Any)
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
 def test_where_they_act(algorithm: Any, spaces: Spaces) -> None:
     assert isinstance(algorithm, Algorithm)
-    assert algorithm.problems(spaces, SMALL) == []
+    assert sentences(algorithm.problems(spaces, SMALL)) == []
     multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert len(algorithm.problems(multi, SMALL)) == 1
+    assert len(sentences(algorithm.problems(multi, SMALL))) == 1
 
 
 def test_minibatches_that_do_not_fit_into_a_batch_are_refused() -> None:
-    assert APPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL) == [
+    assert sentences(APPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL)) == [
         "appo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
     ]
 

@@ -18,6 +18,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, forward, make_learner, make_plan
 from tests.algorithms.several_losses import BOX, ROWS, apart, bandit, found, naive_q, transitions, within
+from tests.sentences import sentences
 
 SPACES = [DISCRETE, MASKED, CONTINUOUS, BOX]
 IDS = ["discrete", "masked", "box", "shifted box"]
@@ -38,7 +39,7 @@ def test_the_plan_reads_as_its_paper() -> None:
 @pytest.mark.parametrize("spaces", SPACES, ids=IDS)
 def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces) -> None:
     config = SAC()
-    assert config.problems(spaces, SMALL) == []
+    assert sentences(config.problems(spaces, SMALL)) == []
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, spaces, seed=1), config.actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -48,11 +49,13 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces) -> None:
 
 def test_what_it_refuses() -> None:
     unbounded = Spaces(DISCRETE.observation, gym.Box(-np.inf, 1.0, (2,)))
-    (problem,) = SAC().problems(unbounded, SMALL)
+    (problem,) = sentences(SAC().problems(unbounded, SMALL))
     assert problem.startswith("sac cannot act in Box(2,): it needs actions with finite bounds")
     multi = Spaces(DISCRETE.observation, gym.MultiBinary(2))
-    assert SAC().problems(multi, SMALL) == ["sac cannot act in MultiBinary(2); it needs Discrete or Box actions"]
-    assert SAC(learning_starts_agent_steps=11, replay_agent_steps=10).problems(DISCRETE, SMALL) == [
+    assert sentences(SAC().problems(multi, SMALL)) == [
+        "sac cannot act in MultiBinary(2); it needs Discrete or Box actions"
+    ]
+    assert sentences(SAC(learning_starts_agent_steps=11, replay_agent_steps=10).problems(DISCRETE, SMALL)) == [
         "sac would start learning after 11 agent steps, but its replay holds 10; raise replay_agent_steps"
     ]
 

@@ -1,13 +1,17 @@
 """`marlflow train`: one job and several, from the command line to the files of a run."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from marlflow.base.errors import EnvironmentFailed, MarlflowError, StageFailed
 from marlflow.cli.failures import failure
 from marlflow.cli.main import main
+from marlflow.experiment import environment, schema
 from tests.cli.conftest import Marlflow
 
 SHORT = (
@@ -104,11 +108,36 @@ def test_resources_that_the_machine_does_not_have_are_said_with_all_else(marlflo
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_is_composed_once_and_its_environment_opened_once_for_all_checks(
+    marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counter[str]()
+
+    def counted(owner: object, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            counts[name] += 1
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(ConfigLoaderImpl, "load_configuration")
+    counted(environment, "open_window")
+    counted(schema, "read_values")
+    policy = ("env=simple_tag", "policy@policies.agent=dqn", "policies.agent.algorithm.learning_rate=1e-3")
+    said = marlflow("train", *SHORT, *policy, "hydra.run.dir=run")
+    assert (said.code, counts) == (0, dict.fromkeys(("load_configuration", "open_window", "read_values"), 1))
+    counts.clear()
+    said = marlflow("resume", "run", "stop.env_steps=800")
+    assert (said.code, counts) == (0, dict.fromkeys(("load_configuration", "open_window", "read_values"), 1))
+
+
 def test_an_interrupted_command_ends_with_130(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object, **files: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marlflow.experiment.train.train", interrupted)
+    monkeypatch.setattr("marlflow.experiment.train.train_checked", interrupted)
     said = marlflow("train", *SHORT)
     assert (said.code, said.err) == (130, "interrupted\n")
 

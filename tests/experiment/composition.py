@@ -3,7 +3,7 @@
 from marlflow.experiment.compose import composing
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.overrides import Prepared, prepare
-from marlflow.experiment.ready import Ready, ready
+from marlflow.experiment.ready import CheckedExperiment, ready
 from marlflow.experiment.schema import from_config
 
 
@@ -17,9 +17,9 @@ def experiment_of(*overrides: str) -> Experiment:
     return from_config(job.config, job.problems)
 
 
-def ready_of(*overrides: str) -> Ready:
+def ready_of(*overrides: str) -> CheckedExperiment:
     return ready(experiment_of(*overrides))
 
 
-def algorithms(made: Ready) -> dict[str, str]:
+def algorithms(made: CheckedExperiment) -> dict[str, str]:
     return {name: policy.algorithm.name for name, policy in made.spec.policies.items()}

@@ -22,6 +22,7 @@ from marlflow.experiment.limits import limit_problems
 from marlflow.experiment.schema import read_values
 from marlflow.experiment.settings import setting_problems
 from tests.architecture.sources import REPOSITORY
+from tests.sentences import sentences
 
 CONF = REPOSITORY / "conf"
 
@@ -98,7 +99,7 @@ def run_values() -> dict[str, Any]:
 def _of_run(values: dict[str, Any]) -> list[str]:
     problems: list[str] = []
     experiment = read_values(values, problems)
-    return problems + ([] if experiment is None else limit_problems(experiment))
+    return problems + ([] if experiment is None else sentences(limit_problems(experiment)))
 
 
 def _of_part(path: str) -> Callable[[dict[str, Any]], list[str]]:
@@ -108,7 +109,7 @@ def _of_part(path: str) -> Callable[[dict[str, Any]], list[str]]:
         made = LEFT
         if make is not LEFT:
             made = construct(make, {key: one for key, one in values.items() if key != TARGET}, path, problems)
-        return problems if made is LEFT else [*problems, *setting_problems(made, path)]
+        return problems if made is LEFT else [*problems, *sentences(setting_problems(made, path))]
 
     return check
 

@@ -10,6 +10,7 @@ from marlflow.env import cartpole_family, cartpole_team
 from marlflow.experiment.experiment import Env, Experiment, Policy, Rollouts, RunPlacement
 from marlflow.experiment.ready import problems_of
 from marlflow.runtime.spec import Inference
+from tests.sentences import sentences
 
 
 def problems(algorithm: MAML | PPO, fragment_env_steps: int, inference: Inference | None = None) -> list[str]:
@@ -18,7 +19,7 @@ def problems(algorithm: MAML | PPO, fragment_env_steps: int, inference: Inferenc
         policies={"cart": Policy(algorithm)},
         rollouts=Rollouts(num_workers=2, fragment_env_steps=fragment_env_steps),
     )
-    return problems_of(dataclasses.replace(experiment, placement=RunPlacement(inference=inference)))[1]
+    return sentences(problems_of(dataclasses.replace(experiment, placement=RunPlacement(inference=inference)))[1])
 
 
 def test_every_phase_needs_an_env_step() -> None:
@@ -31,7 +32,7 @@ def test_every_phase_needs_an_env_step() -> None:
 
 def test_an_environment_without_tasks_has_nothing_to_adapt_to() -> None:
     experiment = Experiment(Env(cartpole_team.parallel_env), policies={"cart": Policy(MAML())})
-    (found,) = problems_of(experiment)[1]
+    (found,) = sentences(problems_of(experiment)[1])
     assert found.startswith("policy 'cart' (maml) adapts to tasks, and the environment has none; take a family of them")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import BudgetExceeded, CheckpointFailed
+from marlflow.base.fault_kind import FaultKind
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.experiment.experiment import Checkpoints, Env, Experiment, Faults, Log
 from marlflow.experiment.faults import FaultBudget
@@ -33,14 +34,14 @@ def test_more_than_are_allowed_end_the_run_and_say_what_happened_how_often(kind:
     budget = FaultBudget(Faults(**{kind: 2}), told.append)
     for number in range(1, 4):
         assert budget.failure is None
-        budget.spend(Fault(kind, f"part {number}", "it died", "", 7))  # type: ignore[arg-type]  # a Literal by value
+        budget.spend(Fault(FaultKind(kind), f"part {number}", "it died", "", 7))
     assert isinstance(budget.failure, BudgetExceeded)
     first, last = str(budget.failure).splitlines()
     assert first == "part 3: it died"
     assert last.endswith(f"that was {kind} 3, and faults.{kind} allows 2")
     assert [text.partition("; ")[2] for text in told] == [f"{kind} {n}, and faults.{kind} allows 2" for n in (1, 2, 3)]
     first_failure = budget.failure
-    budget.spend(Fault(kind, "part 4", "it died", "", 0))  # type: ignore[arg-type]  # a Literal by value
+    budget.spend(Fault(FaultKind(kind), "part 4", "it died", "", 0))
     assert budget.failure is first_failure
     assert budget.spent[kind] == 4
     assert sum(budget.spent.values()) == 4
@@ -48,10 +49,10 @@ def test_more_than_are_allowed_end_the_run_and_say_what_happened_how_often(kind:
 
 def test_one_alone_may_be_too_many_and_several_at_once() -> None:
     budget = FaultBudget(Faults(updates_skipped=0), lambda text: None)
-    budget.spend(Fault("updates_skipped", "learner prey", "its gradient was not finite", "", 0), 5)
+    budget.spend(Fault(FaultKind.UPDATES_SKIPPED, "learner prey", "its gradient was not finite", "", 0), 5)
     assert str(budget.failure).endswith("that was updates_skipped 5, and faults.updates_skipped allows 0")
     budget = FaultBudget(Faults(workers_lost=0), lambda text: None)
-    budget.spend(Fault("workers_lost", "rollout worker 1", "it died", "", 0))
+    budget.spend(Fault(FaultKind.WORKERS_LOST, "rollout worker 1", "it died", "", 0))
     assert str(budget.failure).endswith("that was workers_lost 1, and faults.workers_lost allows 0")
 
 

@@ -43,6 +43,7 @@ from tests.experiment.breaking_environments import (
 from tests.experiment.kept_runs import assert_equal, kept
 from tests.experiment.watching import Seen, reports
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
+from tests.sentences import sentences
 
 SEED = 11
 TIMEOUT_S = 1.0  # a step takes a ten-thousandth of it, also where it has to wait for its turn on a busy machine
@@ -339,5 +340,5 @@ def test_each_fault_is_told_and_counted_those_of_evaluations_too(
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(changes: Any, problem: str) -> None:
-    [said] = problems_of(small_run(**changes))[1]
+    [said] = sentences(problems_of(small_run(**changes))[1])
     assert said.startswith(problem)

@@ -18,6 +18,7 @@ from marlflow.experiment.ready import problems_of, ready
 from marlflow.experiment.train import train
 from marlflow.rollout.worker import RolloutWorker
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run
+from tests.sentences import sentences
 
 
 class Central(DQN):
@@ -41,7 +42,7 @@ class SeenFromAbove(CartPoleTeam):
 
 def test_an_algorithm_that_needs_the_state_needs_an_environment_that_has_one() -> None:
     experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN))
-    assert problems_of(experiment)[1] == [
+    assert sentences(problems_of(experiment)[1]) == [
         "policy 'hunters' (central) needs the environment's state, and parallel_env has no state() with a Box for its "
         "state_space; give it one, or use an algorithm that needs none"
     ]

@@ -9,6 +9,7 @@ import pytest
 from marlflow.experiment.experiment import RuntimeChoice
 from marlflow.experiment.ready import problems_of
 from tests.runtime.small_runs import small_run
+from tests.sentences import sentences
 
 MIB = 2**20
 
@@ -28,8 +29,10 @@ MIB = 2**20
     ],
 )
 def test_memory_that_no_object_store_can_have_is_refused(runtime: RuntimeChoice, problem: str) -> None:
-    assert problems_of(replace(small_run(), runtime=runtime))[1] == [problem]
+    assert sentences(problems_of(replace(small_run(), runtime=runtime))[1]) == [problem]
 
 
 def test_an_object_store_may_be_as_small_as_ray_lets_it_be() -> None:
-    assert problems_of(replace(small_run(), runtime=RuntimeChoice("ray", object_store_bytes=75 * MIB)))[1] == []
+    assert (
+        sentences(problems_of(replace(small_run(), runtime=RuntimeChoice("ray", object_store_bytes=75 * MIB)))[1]) == []
+    )

@@ -16,7 +16,7 @@ from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.experiment.experiment import Checkpoints, Record
 from marlflow.experiment.keeping import check_identity, newest
 from marlflow.experiment.notes import notes_of
-from marlflow.experiment.ready import Ready, ready
+from marlflow.experiment.ready import CheckedExperiment, ready
 from marlflow.experiment.train import resume, train
 from tests.runtime.kept_folders import rewrite
 from tests.runtime.small_runs import small_run
@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made() -> Ready:
+def made() -> CheckedExperiment:
     return ready(EXPERIMENT)
 
 
@@ -50,7 +50,9 @@ def changed(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
         yield from ((path, [*value[:at], other, *value[at + 1 :]]) for path, other in changed(one, f"{where}/{at}"))
 
 
-def test_a_manifest_with_any_value_of_another_shape_is_passed_over_or_refused(run: Path, made: Ready) -> None:
+def test_a_manifest_with_any_value_of_another_shape_is_passed_over_or_refused(
+    run: Path, made: CheckedExperiment
+) -> None:
     path = newest(run).path / "checkpoint.json"
     whole = path.read_bytes()
     content = {name: value for name, value in json.loads(whole).items() if name != "sha256"}

@@ -28,6 +28,7 @@ from marlflow.rollout.mapping import Rule, policy_of
 from marlflow.rollout.matchups import TRIAL, EpisodeId, RandomSeats, deal_one
 from tests.experiment.watching import Seen
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
+from tests.sentences import sentences
 
 SEATS = RandomSeats(["hunters", "prey"])
 
@@ -135,7 +136,7 @@ class Locked:
     ],
 )
 def test_a_matchmaker_that_cannot_seat_everybody_is_refused(mapping: Any, problem: str) -> None:
-    [said] = problems_of(small_run(mapping=mapping))[1]
+    [said] = sentences(problems_of(small_run(mapping=mapping))[1])
     assert said.split("; it seated")[0] == problem
 
 
@@ -143,7 +144,7 @@ def test_what_it_raises_on_trial_comes_with_its_own_lines() -> None:
     def breaks(episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         raise KeyError("rating")
 
-    [problem] = problems_of(small_run(mapping=breaks))[1]
+    [problem] = sentences(problems_of(small_run(mapping=breaks))[1])
     said, first, second, *_ = problem.splitlines()
     assert said.endswith("breaks, trial, episode 0: it raised KeyError: 'rating'")
     assert first.strip() == "Traceback (most recent call last):"
@@ -151,9 +152,9 @@ def test_what_it_raises_on_trial_comes_with_its_own_lines() -> None:
 
 
 def test_agents_that_one_policy_is_seated_as_need_the_same_spaces() -> None:
-    [problem] = problems_of(
-        small_run(mapping=SEATS, env=Env(Odd, copies=4), policies=policies(hunters=PPO(), prey=PPO()))
-    )[1][:1]
+    [problem] = sentences(
+        problems_of(small_run(mapping=SEATS, env=Env(Odd, copies=4), policies=policies(hunters=PPO(), prey=PPO())))[1]
+    )[:1]
     assert problem == (
         "policy 'hunters' plays 'cart_0' and 'cart_3', which do Discrete(2) and Box(1,); "
         "agents of one policy need the same spaces, so give them policies of their own"
@@ -161,7 +162,7 @@ def test_agents_that_one_policy_is_seated_as_need_the_same_spaces() -> None:
 
 
 def test_agents_that_nobody_declared_cannot_be_seated() -> None:
-    assert problems_of(small_run(mapping=SEATS, env=Env(Undeclared, copies=4)))[1] == [
+    assert sentences(problems_of(small_run(mapping=SEATS, env=Env(Undeclared, copies=4)))[1]) == [
         "mapping: RandomSeats cannot seat the agents of an environment that does not declare them; "
         "give it possible_agents, or map by rules"
     ]
@@ -223,7 +224,7 @@ def test_a_target_is_a_class_to_make_or_a_function_to_ask(mapping: Any) -> None:
 def test_a_mapping_that_cannot_be_made_is_all_that_is_said_of_it(mapping: Any, problem: str) -> None:
     problems: list[str] = []
     experiment = read(mapping, problems)
-    assert [*problems, *problems_of(experiment)[1]] == [problem]
+    assert [*problems, *sentences(problems_of(experiment)[1])] == [problem]
 
 
 # -- what is played -------------------------------------------------------------------------------------------------
@@ -326,6 +327,6 @@ def test_a_rule_for_somebody_who_may_come_needs_a_policy_whose_spaces_are_known(
     experiment = small_run(
         mapping=rules, policies=policies(late=SMALL_PPO, cart=SMALL_PPO), env=Env(Undeclared, copies=4)
     )
-    assert problems_of(experiment)[1] == [
+    assert sentences(problems_of(experiment)[1]) == [
         "mapping rule 1 (match 'cart_3', policy 'late') matches no agent; the agents are cart_0, cart_1, cart_2"
     ]

@@ -16,6 +16,7 @@ from marlflow.experiment.memory import available_memory, memory_problems, parame
 from marlflow.experiment.ready import problems_of, ready
 from marlflow.policy.torso import MLP
 from tests.runtime.small_runs import small_run
+from tests.sentences import sentences
 
 GIB = 2**30
 
@@ -38,7 +39,7 @@ GIB = 2**30
     ],
 )
 def test_what_cannot_fit_is_refused_before_it_is_built(changes: dict[str, Any], named: str) -> None:
-    (problem,) = problems_of(small_run(**changes))[1]
+    (problem,) = sentences(problems_of(small_run(**changes))[1])
     assert problem.startswith("the run needs at least ")
     assert named in problem
     assert " and this machine has " in problem

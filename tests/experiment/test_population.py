@@ -25,6 +25,7 @@ from tests.experiment.kept_runs import assert_equal, kept, without_times
 from tests.experiment.past_selves import PastSelves, against_past_selves
 from tests.experiment.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
+from tests.sentences import sentences
 
 HALF, WHOLE = 440, 880
 MAIN = Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
@@ -209,7 +210,7 @@ def test_a_change_that_cannot_be_made_ends_the_run(change: Any, problem: str, tm
 
 def test_with_workers_that_do_not_wait_for_each_other_it_is_refused_as_any_matchmaker() -> None:
     rollouts = Rollouts(num_workers=2, fragment_env_steps=20, pace="asynchronous")
-    [problem] = problems_of(against_past_selves(MAIN, WHOLE, rollouts=rollouts))[1]
+    [problem] = sentences(problems_of(against_past_selves(MAIN, WHOLE, rollouts=rollouts))[1])
     assert problem == "rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep"
 
 

@@ -32,6 +32,7 @@ from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import Inference, Placement, Reservation
 from tests.experiment.composition import algorithms
+from tests.sentences import sentences
 
 
 class TwoTeams(CartPoleTeam):
@@ -51,7 +52,7 @@ FARM = Experiment(Env(TwoTeams))
 
 
 def _problems(**changes: Any) -> list[str]:
-    return problems_of(dataclasses.replace(FARM, **changes))[1]
+    return sentences(problems_of(dataclasses.replace(FARM, **changes))[1])
 
 
 def test_without_a_mapping_each_group_is_played_by_the_policy_of_its_name_or_by_the_default() -> None:
@@ -118,7 +119,7 @@ def test_ready_raises_what_problems_of_says() -> None:
     broken = dataclasses.replace(FARM, env=Env(TwoTeams, copies=0))
     with pytest.raises(ConfigInvalid) as caught:
         ready(broken)
-    assert list(caught.value.problems) == problems_of(broken)[1] != []
+    assert list(caught.value.problems) == sentences(problems_of(broken)[1]) != []
 
 
 # -- placement --------------------------------------------------------------------------------------------------------
@@ -197,15 +198,15 @@ def test_problems_of_placement_are_found_at_once() -> None:
 
 def test_what_the_run_takes_is_held_against_what_there_is() -> None:
     shared = dataclasses.replace(FARM, placement=RunPlacement(shared_gpus=1.0, inference=Inference(num_gpus=1)))
-    assert problems_of(shared, Machines([{"CPU": 4.0, "GPU": 2.0}], here=True))[1] == []
-    (problem,) = problems_of(shared, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1]
+    assert sentences(problems_of(shared, Machines([{"CPU": 4.0, "GPU": 2.0}], here=True))[1]) == []
+    (problem,) = sentences(problems_of(shared, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1])
     shares = ", ".join(f"0.3333 for learner {name}" for name in ("fox", "hen", "farmer"))
     assert problem.startswith(f"the run asks for 1.9999 GPU ({shares}, 1 for inference), but there is 1; ")
     # Also of an environment that cannot be opened, as far as is known then.
     broken = dataclasses.replace(shared, env=Env("nowhere.env"), policies={"fox": Policy(), "hen": Policy(Random())})
     assert (
         "(1 for learner fox, 1 for inference)"
-        in problems_of(broken, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1][-1]
+        in sentences(problems_of(broken, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1])[-1]
     )
 
 

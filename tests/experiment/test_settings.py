@@ -42,6 +42,7 @@ from marlflow.policy.torso import CNN, MLP
 from marlflow.runtime.spec import Inference, Placement, Reservation
 from tests.experiment.every_setting import tried
 from tests.runtime.small_runs import small_run
+from tests.sentences import sentences
 
 # By value, the last names of the keys that may have it. Whatever is not here is refused, and a key that is here and
 # does not take the value after all fails too.
@@ -149,8 +150,8 @@ def test_settings_from_python_are_checked_like_those_of_a_configuration(algorith
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert list(setting_problems(PPO(epochs=np.int64(3), learning_rate=np.float32(1e-3)))) == []  # type: ignore[arg-type]
-    (problem,) = setting_problems(PPO(epochs=np.int64(0)), "algorithm")  # type: ignore[arg-type]
+    assert list(sentences(setting_problems(PPO(epochs=np.int64(3), learning_rate=np.float32(1e-3))))) == []  # type: ignore[arg-type]
+    (problem,) = sentences(setting_problems(PPO(epochs=np.int64(0)), "algorithm"))  # type: ignore[arg-type]
     assert problem == "algorithm.epochs must be at least 1, not 0"
 
 
@@ -159,7 +160,7 @@ def test_a_schedule_of_a_users_own_is_looked_at_where_it_begins_and_ends() -> No
         def at(self, agent_steps: int) -> float:
             return float(agent_steps > 0) * 2.0
 
-    (problem,) = setting_problems(PPO(discount=Rising()), "algorithm")
+    (problem,) = sentences(setting_problems(PPO(discount=Rising()), "algorithm"))
     assert problem == f"algorithm.discount.at({2**62}) must be at most 1, not 2"
 
 
@@ -174,8 +175,8 @@ class Own(PPO):
 
 
 def test_settings_of_a_users_own_are_held_against_what_their_class_says() -> None:
-    assert list(setting_problems(Own())) == []
-    assert list(setting_problems(Own(tries=0, spare=-1, bound=math.nan), "algorithm")) == [
+    assert list(sentences(setting_problems(Own()))) == []
+    assert list(sentences(setting_problems(Own(tries=0, spare=-1, bound=math.nan), "algorithm"))) == [
         "algorithm.tries must be at least 1, not 0",
         "algorithm.spare must be at least 0, not -1",
         "algorithm.bound must be a number or inf, not nan",
@@ -185,9 +186,9 @@ def test_settings_of_a_users_own_are_held_against_what_their_class_says() -> Non
 @pytest.mark.parametrize("name", ["", ".", "..", "...", "../x", "/abs", "a/b", "x" * 101, "tab\t", " a", "nul\0"])
 def test_a_run_or_a_policy_whose_name_cannot_be_a_folders_is_refused(name: str) -> None:
     experiment = small_run()
-    (problem,) = limit_problems(dataclasses.replace(experiment, name=name))
+    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, name=name)))
     assert problem.startswith("name must be a name for a folder")
-    (problem,) = limit_problems(dataclasses.replace(experiment, policies={name: Policy()}))
+    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, policies={name: Policy()})))
     assert problem.startswith("a name in policies must be a name for a folder")
 
 
@@ -197,7 +198,7 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
     ) -> None: ...
 
     def of(**arguments: Any) -> list[str]:
-        return limit_problems(dataclasses.replace(small_run(), env=Env(factory, arguments, copies=4)))
+        return sentences(limit_problems(dataclasses.replace(small_run(), env=Env(factory, arguments, copies=4))))
 
     assert of(max_cycles=3, name="b", render=True, speed=2, far=math.inf) == []
     assert of(max_cycles="abc", name=3, render="no", speed=math.nan) == [
@@ -208,14 +209,14 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
     ]
     # Its parallel_env takes whatever there is, and hands it on to the raw_env beside it.
     passing_on = Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": "abc"}, copies=4)
-    assert limit_problems(dataclasses.replace(small_run(), env=passing_on)) == [
+    assert sentences(limit_problems(dataclasses.replace(small_run(), env=passing_on))) == [
         "env.max_cycles must be a number, such as 25, not 'abc'"
     ]
 
 
 def test_more_learners_than_rows_for_them_are_refused() -> None:
     thousand = dataclasses.replace(small_run(), placement=RunPlacement(Placement(num_learners=1_000)))
-    problems = limit_problems(thousand)
+    problems = sentences(limit_problems(thousand))
     assert problems[0].startswith(
         "1,000 learners (num_learners) would share policies.hunters.algorithm.minibatch_agent_steps=64, and each needs"
     )
@@ -236,5 +237,5 @@ def test_an_optimizer_of_torch_has_ranges_too() -> None:
     import torch
 
     optimizer = TorchOptimizer(torch.optim.SGD, {"momentum": math.nan})
-    (problem,) = setting_problems(PPO(optimiser=optimizer), "algorithm")
+    (problem,) = sentences(setting_problems(PPO(optimiser=optimizer), "algorithm"))
     assert problem.startswith("algorithm.optimiser.momentum must be a number")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.experiment.episode_figures import EvaluationContext
@@ -90,7 +91,7 @@ def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
 def test_faults_and_times_are_summed_over_all_workers() -> None:
     tally = Tally(["prey"], ["fox"])
     for worker, kind in enumerate(["env_errors", "env_hangs", "env_errors"]):
-        fault = Fault(kind, "there", "it broke", "", rows_lost=worker + 1)
+        fault = Fault(FaultKind(kind), "there", "it broke", "", rows_lost=worker + 1)
         tally.collected([Receipt(worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,))])
     record = tally.record(1.0, 1.0, {}, {})
     assert record["faults"] == {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.rollout.closing import close_within
 from marlflow.rollout.fragment import Fault
 from tests.rollout.test_broken_environments import Counter, worker
@@ -54,7 +55,7 @@ def test_whatever_close_does_it_is_a_fault_or_nothing(
     close: Callable[[], None], timeout_s: float, reason: str | None, called: Callable[[Callable[[], Any]], Any]
 ) -> None:
     fault = called(lambda: close_within(close, "copy 3", timeout_s))
-    assert fault == (None if reason is None else Fault("closes_failed", "copy 3", reason, "", 0))
+    assert fault == (None if reason is None else Fault(FaultKind.CLOSES_FAILED, "copy 3", reason, "", 0))
 
 
 def test_the_alarm_of_whoever_watches_goes_on_afterwards() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.plans import Desk, build_plan
@@ -54,8 +55,8 @@ class DrivenRun:
     def fault(self, fault: Fault) -> None:
         """Of the runtime's: a process died."""
         self.faults.append(fault)
-        if fault.kind == "replays_lost":
-            self.executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
+        if fault.kind is FaultKind.REPLAYS_LOST:
+            self.executor.starts_again(policy_of_replay(fault.replay))
 
     def dropped(self, stage: str) -> int:
         """Items that were lost at a stage, in what was played last."""

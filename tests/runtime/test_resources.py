@@ -10,6 +10,7 @@ from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts, Ru
 from marlflow.runtime.resources import Asked, asked_by, bundles, explicit, problems, without_cuda
 from marlflow.runtime.spec import Inference, Placement, Reservation
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
+from tests.sentences import sentences
 
 
 def test_every_process_of_a_run_is_asked_for() -> None:
@@ -43,44 +44,44 @@ def test_what_is_missing_is_named_with_who_asked_for_it() -> None:
         Asked("learner prey", Reservation(num_cpus=3, num_gpus=1, resources={"fpga": 2})),
         Asked("learner hunters", Reservation()),
     ]
-    assert problems(asked, {"CPU": 4.0, "GPU": 0.0, "fpga": 1.0}) == [
+    assert sentences(problems(asked, {"CPU": 4.0, "GPU": 0.0, "fpga": 1.0})) == [
         "the run asks for 4.5 CPU (1.5 for rollout worker 0, 3 for learner prey), but there are 4; "
         "lower the reservations, or leave num_cpus unset for an equal share",
         "the run asks for 1 GPU (1 for learner prey), but there are 0; "
         "lower the reservations, or use CPUs (placement=cpu)",
         "the run asks for 2 fpga (2 for learner prey), but there is 1; lower the reservations",
     ]
-    assert problems(asked, {"CPU": 5.0, "GPU": 1.0, "fpga": 2.0}) == []
+    assert sentences(problems(asked, {"CPU": 5.0, "GPU": 1.0, "fpga": 2.0})) == []
 
 
 def test_what_others_hold_is_told_apart_from_what_is_not_there() -> None:
     asked = [Asked("rollout worker 0", Reservation(num_cpus=1)), Asked("learner prey", Reservation(num_cpus=2))]
-    assert problems(asked, {"CPU": 1.0}, whole={"CPU": 4.0}) == [
+    assert sentences(problems(asked, {"CPU": 1.0}, whole={"CPU": 4.0})) == [
         "the run asks for 3 CPU (1 for rollout worker 0, 2 for learner prey), but of 4 only 1 is free, and other runs "
         "hold the rest; wait until they have ended, or lower the reservations"
     ]
-    (never,) = problems(asked, {"CPU": 1.0}, whole={"CPU": 2.0})
+    (never,) = sentences(problems(asked, {"CPU": 1.0}, whole={"CPU": 2.0}))
     assert "but there is 1; lower the reservations, or leave num_cpus unset" in never
 
 
 def test_a_share_of_nothing_is_a_problem() -> None:
     asked = [Asked("rollout worker 0", Reservation(num_cpus=2)), Asked("learner prey", Reservation())]
-    assert problems(asked, {"CPU": 2.5}) == []
-    assert problems(asked, {"CPU": 2.0}) == [
+    assert sentences(problems(asked, {"CPU": 2.5})) == []
+    assert sentences(problems(asked, {"CPU": 2.0})) == [
         "of 2 CPU 0 are left to share among learner prey; lower the reservations, or wait until other runs have ended"
     ]
-    assert len(problems(asked, {"CPU": 1.0})) == 1
+    assert len(sentences(problems(asked, {"CPU": 1.0}))) == 1
 
 
 def test_fractions_that_add_up_are_no_problem() -> None:
     tenths = [Asked(f"worker {number}", Reservation(num_cpus=0.1)) for number in range(10)]
-    assert problems(tenths, {"CPU": 1.0}) == []
-    assert len(problems([*tenths, Asked("one more", Reservation(num_cpus=0.1))], {"CPU": 1.0})) == 1
+    assert sentences(problems(tenths, {"CPU": 1.0})) == []
+    assert len(sentences(problems([*tenths, Asked("one more", Reservation(num_cpus=0.1))], {"CPU": 1.0}))) == 1
 
 
 def test_a_machine_that_is_not_there_is_a_problem() -> None:
     asked = [Asked("learner prey", Reservation(node="10.0.0.9"))]
-    (problem,) = problems(asked, {"CPU": 4.0, "node:10.0.0.1": 1.0})
+    (problem,) = sentences(problems(asked, {"CPU": 4.0, "node:10.0.0.1": 1.0}))
     assert "node:10.0.0.9" in problem
     assert "learner prey" in problem
 
@@ -107,7 +108,7 @@ placements = st.lists(
 def test_what_is_left_is_shared_equally_and_never_more_than_there_is(placements: list[Reservation], cpus: int) -> None:
     asked = [Asked(str(number), placement) for number, placement in enumerate(placements)]
     available = {"CPU": float(cpus)}
-    if problems(asked, available):
+    if sentences(problems(asked, available)):
         return
     found = bundles(asked, available).taken
     for placement, bundle in zip(placements, found, strict=True):
@@ -161,13 +162,13 @@ def test_what_no_single_machine_has_is_a_problem() -> None:
         Asked("replay prey", Reservation(num_cpus=3), beside="learner prey"),
         Asked("learner hunters", Reservation(num_cpus=3, num_gpus=0.5)),
     ]
-    assert problems(together, {"CPU": 12.0, "GPU": 1.0}) == []
-    assert problems(together, {"CPU": 12.0, "GPU": 1.0}, machines) == [
+    assert sentences(problems(together, {"CPU": 12.0, "GPU": 1.0})) == []
+    assert sentences(problems(together, {"CPU": 12.0, "GPU": 1.0}, machines)) == [
         "learner prey with replay prey asks for 9 CPU on one machine, and the largest of the 2 can give 8 CPU; "
         "lower the reservation"
     ]
     both = [Asked("learner hunters", Reservation(num_cpus=6, num_gpus=1))]
-    (problem,) = problems(both, {"CPU": 12.0, "GPU": 1.0}, machines)
+    (problem,) = sentences(problems(both, {"CPU": 12.0, "GPU": 1.0}, machines))
     assert "asks for 6 CPU, 1 GPU on one machine" in problem
 
 

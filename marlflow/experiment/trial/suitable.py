@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from gymnasium import spaces as gym
@@ -57,7 +57,8 @@ def _problems(algorithm: Algorithm, spaces: Spaces, has_tasks: bool) -> str:
     if algorithm.capabilities.tasks and not has_tasks:
         return 'adapts to tasks, and the environment has none (metadata["tasks"])'
     model = GRU() if algorithm.capabilities.memory == "needed" else MLP()
-    return "; ".join(problem.removeprefix(f"{algorithm.name} ") for problem in algorithm.problems(spaces, model))
+    found = algorithm.problems(spaces, model)
+    return "; ".join(one if isinstance(one, str) else str(replace(one, subject="")) for one in found)
 
 
 def _unbuildable(spaces: Spaces) -> str:

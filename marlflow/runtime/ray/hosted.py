@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from marlflow.base.errors import ActorLost
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Inserted, Weights
 from marlflow.flow import StageCall
 from marlflow.rollout.fragment import Fault
@@ -207,11 +208,11 @@ class Hosted:
         reason = cause(error)
         if self.learner is not None:
             self._on_fault(
-                Fault("learners_lost", self.learner.key, reason, "", 0 if self.learner.remembers else rows_lost)
+                Fault(FaultKind.LEARNERS_LOST, self.learner.key, reason, "", 0 if self.learner.remembers else rows_lost)
             )
         if self.replay is not None:
             lost = self.replay.stored + rows_lost
-            self._on_fault(Fault("replays_lost", self.replay.key, reason, "", lost))
+            self._on_fault(Fault(FaultKind.REPLAYS_LOST, self.replay.key, reason, "", lost, self.replay.name))
 
     def _begin_again(self, items: int) -> list[Any]:
         """Starts its successor; what has to be waited for, in the order of `_is_back`."""

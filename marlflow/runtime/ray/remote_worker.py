@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.deadline import Deadline
@@ -80,7 +81,7 @@ class RemoteWorker:
         reason = cause(error)
         if reason.endswith(WITHOUT_A_WORD) and self._spec.step_timeout_s is not None:
             reason += "; or its environment computed in C for longer than twice env.step_timeout_s, which ends it"
-        self._on_fault(Fault("workers_lost", self.what, reason, "", 0))
+        self._on_fault(Fault(FaultKind.WORKERS_LOST, self.what, reason, "", 0))
         self._replace()
 
     def _replace(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import ray
 
 from marlflow.base.errors import ActorLost
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.flow import Outcome, StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
@@ -156,7 +157,7 @@ class Replicas:
 
     async def revive(self, error: BaseException, rows: int) -> None:
         """An update of so many rows was lost; returns when all have met again, under a new version."""
-        self._on_fault(Fault("learners_lost", self.key, cause(error), "", rows))
+        self._on_fault(Fault(FaultKind.LEARNERS_LOST, self.key, cause(error), "", rows))
         await self._met_again(self.learner.highest)
 
     async def _met_again(self, above: int | None) -> None:

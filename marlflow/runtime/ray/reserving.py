@@ -13,6 +13,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.problems import Problems
 from marlflow.runtime.resources import Asked, Layout, asked_by, bundles, problems, total, without_cuda
 from marlflow.runtime.spec import RunSpec
 
@@ -33,11 +34,11 @@ def reserve(spec: RunSpec) -> Reserved:
     """Reserves what the processes of a run ask for; raises ConfigInvalid if the cluster cannot give it."""
     asked = asked_by(spec)
     whole: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    found = problems(asked, total(whole), whole)
+    found: Problems = [*problems(asked, total(whole), whole)]
     if len(whole) == 1:  # then this is the machine
         found += without_cuda(spec)
     machines = [] if found else _settled(asked)
-    if found := found or problems(asked, total(machines), machines, total(whole)):
+    if found := found or [*problems(asked, total(machines), machines, total(whole))]:
         raise ConfigInvalid(found)
     layout = bundles(asked, total(machines), machines)
     group = placement_group(layout.bundles, strategy="SPREAD" if spec.spread else "PACK")

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from marlflow.base.errors import ActorLost
+from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.closing import CLOSE_TIMEOUT_S
@@ -185,13 +186,13 @@ class RayWorkers:
         asked = {worker.actor.close.remote(): worker.what for worker in self.all if worker.coming is None}
         done, hanging = ray.wait(list(asked), num_returns=len(asked), timeout=_CLOSE_TIMEOUT_S) if asked else ([], [])
         late = f"its environments were not closed within {_CLOSE_TIMEOUT_S:g} s"
-        faults = [Fault("closes_failed", asked[ref], late, "", 0) for ref in hanging]
+        faults = [Fault(FaultKind.CLOSES_FAILED, asked[ref], late, "", 0) for ref in hanging]
         for ref in done:
             try:
                 answer = ray.get(ref)
             except ray.exceptions.RayActorError as error:
                 died = f"it died while its environments were closed: {cause(error)}"
-                faults.append(Fault("closes_failed", asked[ref], died, "", 0))
+                faults.append(Fault(FaultKind.CLOSES_FAILED, asked[ref], died, "", 0))
                 continue
             if isinstance(answer, Raised):
                 raise as_exception(answer)

@@ -15,7 +15,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from marlflow.experiment.experiment import Checkpoints, Policy, PolicyPlacement, Rollouts, Stop
-from marlflow.experiment.run import Run
+from marlflow.experiment.stop_conditions import StopConditions
 from marlflow.experiment.tally import Tally
 from marlflow.experiment.train import train
 from marlflow.rollout.fragment import Receipt
@@ -68,8 +68,8 @@ def main(run_dir: Path) -> None:
     stop = Stop(env_steps=None, time_s=120.0)
     rollouts = Rollouts(num_workers=2, fragment_env_steps=40, placement=Reservation(num_cpus=1))
     experiment = small_run("ray", policies=POLICIES, rollouts=rollouts, stop=stop, checkpoint=Checkpoints(None))
-    stop_reason = Run._stop_reason
-    Run._stop_reason = lambda run: "whole again" if watched.is_whole_again else stop_reason(run)  # type: ignore[method-assign]
+    stop_reason = StopConditions.reason
+    StopConditions.reason = lambda stops: "whole again" if watched.is_whole_again else stop_reason(stops)  # type: ignore[method-assign]
     try:
         result = train(experiment, run_dir)
         faults = result.metrics["faults"]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from marlflow.base.fault_kind import FaultKind
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.experiment.experiment import Env
 from marlflow.rollout.fragment import Fault
@@ -33,4 +34,4 @@ def test_a_process_that_ended_without_a_word_may_have_been_ended_for_its_environ
     monkeypatch.setattr(RemoteWorker, "_replace", lambda self: None)
     spec = small_spec(env=Env(CartPoleTeam, copies=4, step_timeout_s=step_timeout_s))
     RemoteWorker(spec, 1, nobody, faults.append, nobody).lost(RuntimeError(SAID_BY_RAY))
-    assert faults == [Fault("workers_lost", "rollout worker 1", reason, "", 0)]
+    assert faults == [Fault(FaultKind.WORKERS_LOST, "rollout worker 1", reason, "", 0)]

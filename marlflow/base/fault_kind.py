@@ -1,0 +1,28 @@
+"""What may go wrong without ending a run: kinds of faults, by the names that `faults.*` and reports have for them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FaultKind(StrEnum):
+    """A kind of fault; its value is the key of its budget in `faults` and of its count in reports."""
+
+    ENV_ERRORS = "env_errors"
+    """An environment raised, or broke PettingZoo's contract."""
+    ENV_HANGS = "env_hangs"
+    """A step or reset took longer than `env.step_timeout_s`."""
+    WORKERS_LOST = "workers_lost"
+    LEARNERS_LOST = "learners_lost"
+    REPLAYS_LOST = "replays_lost"
+    UPDATES_SKIPPED = "updates_skipped"
+    """A gradient was not finite."""
+    CHECKPOINTS_FAILED = "checkpoints_failed"
+    REPORTS_FAILED = "reports_failed"
+    RECORDS_FAILED = "records_failed"
+    CLOSES_FAILED = "closes_failed"
+
+    @property
+    def of_environment(self) -> bool:
+        """Whether an environment broke an episode, so that a worker counts it as well."""
+        return self in (FaultKind.ENV_ERRORS, FaultKind.ENV_HANGS)
