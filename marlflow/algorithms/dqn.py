@@ -1,8 +1,8 @@
-"""Deep Q-learning with replay (Mnih et al., 2015, doi:10.1038/nature14236).
+"""Deep Q-Network, DQN (Mnih et al., 2015, doi:10.1038/nature14236).
 
-Stores every row, and in an exact ratio to what it stored draws transitions and learns from them. Double
-(van Hasselt et al., 2016, arXiv:1509.06461), dueling (Wang et al., 2016, arXiv:1511.06581), n-step (Sutton, 1988),
-prioritised (Schaul et al., 2016, arXiv:1511.05952) and distributional (C51, arXiv:1707.06887) by choice.
+Stores every row in a replay buffer, and trains on samples in an exact ratio to the rows stored. Optional: double (van
+Hasselt et al., 2016, arXiv:1509.06461), dueling (Wang et al., 2016, arXiv:1511.06581), n-step (Sutton, 1988),
+prioritized (Schaul et al., 2016, arXiv:1511.05952), and distributional (C51, arXiv:1707.06887).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprior
 
 @dataclass(frozen=True)
 class DQN(LearningAlgorithm):
-    """DQN's settings. Sizes are in agent steps of the policy; one update is one optimiser step.
+    """DQN's settings. Sizes are in agent steps of the policy; an update is one optimizer step.
 
-    With more than one of `atoms`, values are distributions over so many, from `value_min` to `value_max`.
+    More than one of `atoms` makes action values distributions over that many values from `value_min` to `value_max`.
     """
 
     name: ClassVar[str] = "dqn"
@@ -67,15 +67,14 @@ class DQN(LearningAlgorithm):
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
-        # What the learner does stands together: it is then one call, and targets and versions come after the same
-        # updates, wherever the replay lives.
+        # Adjacent learner stages are fused into one call, so that target updates and published versions come after the
+        # same optimizer steps, whichever process the replay is in.
         train = (
             source(Draw(self.batch_agent_steps), at=replay)
             .then(Learn(), at=learner)
@@ -87,7 +86,6 @@ class DQN(LearningAlgorithm):
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        """As of all; and learning has to start before the replay is full."""
         found = super().problems(spaces, model)
         if self.learning_starts_agent_steps > self.replay_agent_steps:
             found.append(
@@ -101,22 +99,20 @@ class DQN(LearningAlgorithm):
         return found
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:
-        """Action values, or their distributions; its actor is epsilon-greedy."""
         if self.atoms == 1:
             return QNetwork(spaces, model, dueling=self.dueling, seed=seed)
         return DistributionalQNetwork(spaces, model, self.dueling, self.atoms, self.value_min, self.value_max, seed)
 
     def losses(self, spaces: Spaces) -> LossFunction:
-        """The temporal-difference error of action values or of their distributions."""
         return DQNLoss(self.double, at_start(self.huber_delta)) if self.atoms == 1 else C51Loss(self.double)
 
     def replay(self, name: str, seed: int) -> ReplayBuffer:
-        """Remembers the newest rows; one shard its share of them."""
         uniform = not self.prioritized
         sampling = Uniform() if uniform else Prioritized(self.priority_alpha, at_start(self.priority_beta))
+        # Rounded up, so that shards together hold at least `replay_agent_steps`.
         capacity = -(-self.replay_agent_steps // self.replay_shards)
         return ReplayBuffer(capacity, self.n_step, self.discount, seed, sampling, name)
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Every field that is a schedule; epsilon in any case, which an actor of its own does not know."""
+        # Always sent, because the actor has no epsilon of its own.
         return {"epsilon": at_start(self.epsilon), **super().schedules(agent_steps)}

@@ -1,4 +1,4 @@
-"""What actor-critic algorithms share that learn from a replay: uniform actions at first, and what they refuse."""
+"""Base of off-policy actor-critic algorithms: warm-up with uniform actions, and common validation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from marlflow.replay.sampling import Uniform
 
 
 class FromReplay(LearningAlgorithm):
-    """A LearningAlgorithm with a target network and a replay of uniform draws; it acts uniformly until it learns.
+    """Base of off-policy actor-critics: target network, uniform replay, random actions until learning starts.
 
-    A frozen dataclass derives from it and has these fields; it gives `network()`, `losses()` and `plan()`.
+    A frozen dataclass derives from it, defines these fields and adds `network()`, `losses()` and `plan()`.
     """
 
     has_target: ClassVar[bool] = True
@@ -31,8 +31,8 @@ class FromReplay(LearningAlgorithm):
     discount: float
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        """As of all; a Box needs bounds, and learning has to start before the replay is full."""
         found = super().problems(spaces, model)
+        # Actions are squashed into the Box, so it must be bounded.
         if isinstance(spaces.action, gym.Box) and (problem := box_problem(spaces.action)):
             found.append(f"{self.name} cannot act in {describe_space(spaces.action)}: {problem}")
         if self.learning_starts_agent_steps > self.replay_agent_steps:
@@ -44,18 +44,16 @@ class FromReplay(LearningAlgorithm):
 
     @property
     def window_steps(self) -> int:
-        """How many decisions of real reward there are before the bootstrap."""
+        """Steps of real rewards before the bootstrap (n-step)."""
         return 1
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
-        """The network's actor; uniform actions until learning starts."""
         return UniformFirst(self.network(spaces, model, seed).actor, spaces.action)
 
     def replay(self, name: str, seed: int) -> ReplayBuffer:
-        """Remembers the newest rows."""
         return ReplayBuffer(self.replay_agent_steps, self.window_steps, self.discount, seed, Uniform(), name)
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Every field that is a schedule, and whether to act uniformly."""
+        # Sent as a schedule, so that workers switch when the first round after the warm-up starts.
         acts_uniformly = float(agent_steps < self.learning_starts_agent_steps)
         return {"acts_uniformly": acts_uniformly, **super().schedules(agent_steps)}
