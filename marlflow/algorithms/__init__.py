@@ -1,1 +1,1 @@
-"""Algorithms, one file each: config, loss and plan."""
+"""Algorithms, one module each: settings, losses and plan."""

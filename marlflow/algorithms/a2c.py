@@ -1,7 +1,7 @@
-"""Advantage actor-critic, A2C (Mnih et al., 2016, arXiv:1602.01783, in lockstep).
+"""Advantage actor-critic, A2C (Mnih et al., 2016, arXiv:1602.01783, synchronous).
 
-Gathers fresh rows, estimates their advantages with the critic, takes one step along the policy's gradient, publishes,
-and forgets them. With `microbatches`, one step is taken along the mean of the gradients of several batches.
+Collects on-policy rows, estimates advantages, takes one policy-gradient step, publishes, and discards the rows. With
+`microbatches`, one step averages the gradients of several batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradient
 
 @dataclass(frozen=True)
 class ActorCriticSettings(LearningAlgorithm):
-    """What A2C and its asynchronous relatives have in common: an actor and a critic, and one loss for both."""
+    """Base of A2C and its asynchronous variants: an actor and a critic trained with one loss."""
 
     learning_rate: Setting = 7e-4
     discount: Setting = 0.99
@@ -43,11 +43,9 @@ class ActorCriticSettings(LearningAlgorithm):
     normalise_returns: bool = False
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
-        """An actor, whose distribution is categorical or Gaussian, and a critic."""
         return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns)
 
     def losses(self, spaces: Spaces) -> LossFunction:
-        """A2C's loss, of actor and critic together."""
         return A2CLoss(at_start(self.value_coefficient), at_start(self.entropy_coefficient))
 
 
@@ -65,11 +63,10 @@ class A2C(ActorCriticSettings):
 
     @property
     def sees_all_rows(self) -> bool:
-        """Unless it takes gradients of several batches together."""
+        # Averaged gradients come without the rows that they were computed from.
         return self.microbatches == 1
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        """From experience to weights."""
         batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
         fresh = batches.then(DropStale(self.max_staleness), at=learner)
         estimated = fresh.then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
@@ -82,21 +79,20 @@ class A2C(ActorCriticSettings):
 
 
 class A2CLoss:
-    """The policy's gradient, the value loss and the entropy bonus (Mnih et al., 2016, section 4)."""
+    """Policy gradient, value loss and entropy bonus (Mnih et al., 2016, section 4)."""
 
     def __init__(self, value_coefficient: float, entropy_coefficient: float) -> None:
         self.coefficients = {"value_coefficient": value_coefficient, "entropy_coefficient": entropy_coefficient}
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes both coefficients."""
         self.coefficients |= {name: values[name] for name in self.coefficients if name in values}
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of an EstimatedBatch, differentiable."""
         outputs, value = module(minibatch["obs"])
         mask = minibatch.get("action_mask")
         logp, entropy_by_row = module.actor.log_prob_and_entropy(outputs, minibatch["action"], mask)
         policy = policy_gradient_loss(logp, minibatch["advantage"]).mean()
+        # Converts squared errors to the critic's own scale, if it normalizes returns.
         values = module.value_error(value_loss(value, minibatch["value_target"])).mean()
         entropy = entropy_by_row.mean()
         bonus = self.coefficients["entropy_coefficient"] * entropy

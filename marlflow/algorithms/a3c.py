@@ -1,7 +1,7 @@
 """Asynchronous advantage actor-critic, A3C (Mnih et al., 2016, arXiv:1602.01783, algorithm S3).
 
-Each worker finds the gradient of its own fragment, by the weights that it acts with; the learner applies each as it
-arrives, and the worker goes on with what came of it.
+Each worker computes gradients of its own fragments with the weights that it acts with. The learner applies each
+gradient on arrival, and that worker continues with the resulting weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from marlflow.stages import Advantages, ApplyGradients, ComputeGradients, Publis
 
 @dataclass(frozen=True)
 class A3C(ActorCriticSettings):
-    """A3C's settings. A batch is what one worker makes at a time, `rollouts.fragment_env_steps`."""
+    """A3C's settings. A batch is one worker's fragment, `rollouts.fragment_env_steps`."""
 
     name: ClassVar[str] = "a3c"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
@@ -34,11 +34,10 @@ class A3C(ActorCriticSettings):
 
     @property
     def sees_all_rows(self) -> bool:
-        """None: gradients are found on the workers."""
+        # Gradients are computed on the workers.
         return False
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        """From experience to weights."""
         reports = (
             experience.then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
             .then(ComputeGradients(), at=learner)

@@ -1,4 +1,4 @@
-"""What an algorithm is: a config that knows what it can be used for, what it learns with, and its plan."""
+"""The Algorithm protocol, its capabilities, and the base class of learning algorithms."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an algorithm can be used for, and what it needs.
+    """The uses and needs of an algorithm.
 
-    `actions` are the names of gymnasium's spaces that it acts in. `experience` says whose rows it learns from: its own
-    of just now, its own of any age, anybody's from a record, or none. `trains_on` is the type of item that its loss is
-    for; NoneType: it does not learn. `replay`: it has one. `state`: its rows have the column `state`, the environment's
-    global state. `tasks`: it needs an environment that is a family of tasks. `memory` says whether it takes recurrent
-    models: then it takes no others. `learns_on`: in a process of the learner's own, or in each of the rollout workers,
-    which have a replica each (see learn.replicas).
+    actions: gymnasium space names that it can act in. experience: on-policy rows, off-policy rows of any age, recorded
+    (offline) rows, or none. trains_on: the item type of its loss; NoneType if it does not learn. replay: has a replay
+    buffer. state: needs the column `state` (the environment's global state). tasks: needs an environment with tasks.
+    memory: whether recurrent models are refused or needed. learns_on: in a learner process, or in a replica on every
+    rollout worker (see learn.replicas).
     """
 
     actions: tuple[str, ...]
@@ -54,77 +53,74 @@ class Capabilities:
 
     @property
     def learns(self) -> bool:
-        """False for policies that only act: no learner, no plan, no rows."""
+        """False for policies that only act: no learner, plan or rows."""
         return self.trains_on is not NoneType
 
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """The settings of an algorithm, and how its parts are made from them.
+    """An algorithm: settings, and factories of its parts.
 
-    A class of a user's own is as good as one of marlflow's: the configuration's `_target_` names it. One that learns
-    best derives from LearningAlgorithm, which has all of this but `plan`, and makes the learner and the actor from a
-    network and losses.
+    The configuration names it by `_target_`, a user's class as well as marlflow's. Derive learning algorithms from
+    LearningAlgorithm, which lacks only a network, losses and a plan.
     """
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     stages: ClassVar[Mapping[str, Where]]
-    """Where stages of its plan run, by name, that are to run elsewhere than the plan has them, if nobody says more."""
+    """Default placement overrides, stage name to place; the user's `placement.stages` wins."""
 
     only_for_actors: ClassVar[frozenset[str]]
-    """The settings that may be scheduled, and that neither learner nor replay knows."""
+    """Settings that may be scheduled and that only the actor uses, not the learner or replay."""
 
     @property
     def replay_shards(self) -> int:
-        """How many replays share what it remembers."""
+        """Number of replay buffers that it uses."""
         ...
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> Sequence[Problem | str]:
-        """Why it cannot be used in these spaces, with this model, or with these settings; empty if it can.
+        """Return why it cannot be used with these spaces, model or settings; empty if it can.
 
-        A Problem whose subject is the algorithm's name is said of the policy instead; a sentence comes after its name.
+        A Problem whose subject is the algorithm's name is reported of the policy; a sentence comes after its name.
         """
         ...
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """What acts on the workers."""
+        """Make the actor, which runs on the rollout workers."""
         ...
 
     def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """What learns; called where the learner lives."""
+        """Make the learner; called in the learner's process."""
         ...
 
     def replay(self, name: str, seed: int) -> StoredReplay[Any]:
-        """What remembers, or one shard of it; called where the replay lives."""
+        """Make the replay buffer or one shard; called in the replay's process."""
         ...
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """The dataflow from experience to weights; there are as many `replays` as `replay_shards`."""
+        """Make the dataflow from experience to weights, with `replay_shards` replays."""
         ...
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """The settings that change, by name, after `agent_steps` of the policy's own were sampled.
+        """Return the current values of scheduled settings after `agent_steps` of this policy.
 
-        Actor, learner and replays are told before each round; each takes those that it knows.
+        The actor, learner and replays get them before each round, and use the names that they know.
         """
         ...
 
 
 class LearningAlgorithm:
-    """Base of algorithms that learn: a frozen dataclass derives from it and gives `network`, `losses` and `plan`.
+    """Base of learning algorithms: a frozen dataclass derives from it and adds `network`, `losses` and `plan`.
 
-    The learner is made of these with the fields `learning_rate`, `max_grad_norm` and `optimiser`, of which only the
-    first is required. An algorithm with a replay also gives `replay`.
-
-    Which numbers its fields may have, experiment.ranges says by their names. A field of whole numbers whose name is not
-    there has to be at least 1, those `from_0` at least 0.
+    With a replay buffer it also adds `replay`. The learner is built from these and from the fields `learning_rate`
+    (required), `max_grad_norm` and `optimiser`. Valid ranges of fields are in experiment.ranges, by name; any other
+    whole number must be at least 1, or at least 0 if named in `from_0`.
     """
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     has_target: ClassVar[bool] = False
-    """Whether the learner keeps a frozen copy of the network for the losses, which SyncTarget renews."""
+    """Whether the learner keeps a target network, updated by SyncTarget."""
 
     learning_rate: Setting
     max_grad_norm: Setting = float("inf")
@@ -136,33 +132,30 @@ class LearningAlgorithm:
 
     @property
     def replay_shards(self) -> int:
-        """One replay, if it has any."""
         return int(self.capabilities.replay)
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        """Actions that it cannot choose, settings that do not go together, a model that it cannot use."""
         found = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         found += self._minibatch_problems()
         return [*found, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
-        """A new torch module with an `actor`, whose parameters are published, and a `critic` if stages ask for values.
+        """Make a torch module with an `actor`, whose parameters are published, and optionally a `critic`.
 
-        `critic` gives the values [N] of observations [N, ...], after memories [N, ...] if the model is recurrent.
+        Stages that estimate values need `critic`: it maps observations [N, ...], and memories [N, ...] if the model is
+        recurrent, to values [N].
         """
         raise NotImplementedError(f"{type(self).__name__} has no network(spaces, model, seed)")
 
     def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
-        """A new loss of all parameters of the network, or several losses, each of a group of parameters."""
+        """Make the loss of all parameters, or a loss per parameter group."""
         raise NotImplementedError(f"{type(self).__name__} has no losses(spaces)")
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """The actor of a new network."""
         actor: Actor = self.network(spaces, model, seed).actor
         return actor
 
     def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """A new learner of the network by the losses."""
         return TorchLearner(
             name,
             self.network(spaces, model, seed),
@@ -178,16 +171,14 @@ class LearningAlgorithm:
         )
 
     def replay(self, name: str, seed: int) -> StoredReplay[Any]:
-        """There is none."""
         raise TypeError(f"{self.name} has no replay")
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Every field that is a schedule, by its name."""
         return scheduled(self, agent_steps)
 
     @property
     def sees_all_rows(self) -> bool:
-        """Whether its learner is shown every row that it learns from, which running moments need."""
+        """Whether the learner itself receives every row it learns from, as running statistics require."""
         return True
 
     def _normalising_problems(self, model: TorsoConfig) -> Iterator[Problem]:
@@ -198,8 +189,9 @@ class LearningAlgorithm:
                 yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
     def _setting_problems(self) -> Iterator[Problem]:
-        for field in fields(self):  # type: ignore[arg-type]  # whoever derives from this is a dataclass
+        for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value = getattr(self, field.name)
+            # Annotations are strings here; a field that may be scheduled is annotated as a setting.
             if isinstance(value, Schedule) and not re.search(r"\b(Setting|Schedule)\b", str(field.type)):
                 says = f"cannot change {field.name} while it learns"
                 yield Problem(says, self.name, remedy="give it a number")
@@ -212,24 +204,25 @@ class LearningAlgorithm:
 
 
 def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[Problem]:
-    """Why an algorithm cannot act in a space."""
+    """Yield why an algorithm cannot act in the action space."""
     action, *others = spaces.action, *capabilities.actions
     wanted = " or ".join([*filter(None, [", ".join(others[:-1])]), others[-1]])
     remedy = f"it needs {wanted} actions"
     if type(action).__name__ not in capabilities.actions:
         yield cannot_act(name, spaces, remedy=remedy)
+    # Networks output floats; a Box of integers would need rounding. Policies that only act may still use one.
     elif isinstance(action, gym.Box) and action.dtype.kind != "f" and capabilities.learns:
         yield cannot_act(name, spaces, remedy=f"{remedy}, and a Box of floats, not of {action.dtype}")
 
 
 def cannot_act(name: str, spaces: Spaces, reason: str = "", remedy: str = "") -> Problem:
-    """The problem of an algorithm that cannot act in these spaces."""
+    """Return the problem of an algorithm that cannot act in these spaces."""
     says = f"cannot act in {describe_space(spaces.action)}"
     return Problem(says, name, reason, remedy, kind=ProblemKind.CANNOT_ACT)
 
 
 def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -> Iterator[Problem]:
-    """Why an algorithm cannot learn with a model: it stores no memory, or has nothing to do without."""
+    """Yield why an algorithm cannot learn with a model: memory refused, or memory needed."""
     remembers, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
     if remembers and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
@@ -241,6 +234,6 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
 
 
 def describe_space(space: Any) -> str:
-    """A space in a word or two, as errors show it: `Discrete(5)`, `Box(2,)`."""
+    """Return a short description of a space for errors: `Discrete(5)`, `Box(2,)`."""
     shape = getattr(space, "shape", None)
     return f"Box{shape}" if type(space).__name__ == "Box" else str(space)

@@ -1,8 +1,8 @@
-"""Distributed prioritised experience replay, Ape-X (Horgan et al., 2018, arXiv:1803.00933): DQN's network and loss.
+"""Ape-X: distributed prioritized experience replay with DQN (Horgan et al., 2018, arXiv:1803.00933).
 
-Copies of the environment explore differently, workers give their rows priorities of their own, shards of the replay
-take batches of rows in turn, and one learner is given draws of whichever shard has one ready. Nothing waits for the
-learner: a limit, not a ratio, ties draws to rows stored.
+Environment copies explore with different epsilons, workers compute initial priorities, replay shards receive batches
+round-robin, and one learner trains on draws of whichever shard is ready. A limit, not a ratio, ties draws to stored
+rows, so nothing waits for the learner.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from marlflow.stages import (
 
 @dataclass(frozen=True)
 class ApeX(DQN):
-    """Ape-X's settings: those of DQN, some with other defaults, and its own.
+    """Ape-X's settings: DQN's with other defaults, and its own.
 
-    `replay_shards` replays share `replay_agent_steps` and `learning_starts_agent_steps`. `train_every_agent_steps` is
-    the least that is stored for each update: a learner that is slower falls behind, and holds up nobody. Copy i of N
-    explores with epsilon ** (1 + i * epsilon_ladder / (N - 1)).
+    `replay_shards` replays share `replay_agent_steps` and `learning_starts_agent_steps`. At least
+    `train_every_agent_steps` are stored per update; a slower learner blocks nothing. Copy i of N explores with
+    `epsilon ** (1 + i * epsilon_ladder / (N - 1))`.
     """
 
     name: ClassVar[str] = "apex"
@@ -55,11 +55,7 @@ class ApeX(DQN):
     draws_ahead: int = 8
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights. A shard is drawn from when it has its part of what learning starts after.
-
-        The rows that a shard was given earn its draws, so that it is never drawn from too early, and the learner never
-        runs for ever on rows that stay the same; draws that wait for the learner are bounded by `draws_ahead`.
-        """
+        # Each shard waits for its share of `learning_starts_agent_steps`.
         starts, shards = -(-self.learning_starts_agent_steps // len(replays)), range(len(replays))
         dealt = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
@@ -69,6 +65,7 @@ class ApeX(DQN):
         )
         drawn = {
             f"shard_{shard}": merge(
+                # Stored rows earn draws: none before learning starts, and not endlessly on unchanged rows.
                 AtMost(store=AgentSteps(self.train_every_agent_steps, starts), draw=1),
                 name=f"Shard {shard}",
                 store=dealt[shard].then(Insert(), at=replay, name=f"Insert {shard}"),
@@ -78,6 +75,7 @@ class ApeX(DQN):
         }
         learned = (
             merge(Freely(), name="Shards", **drawn)
+            # Bounds the draws that wait for the learner (back pressure).
             .queue(self.draws_ahead, name="Draws")
             .then(Learn(), at=learner)
             .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
@@ -91,7 +89,7 @@ class ApeX(DQN):
         return Plan("apex", output=merge(Freely(), name="Returned", **returned))
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QActor:
-        """Epsilon-greedy over the action values, each copy of the environment with an epsilon of its own."""
         actor = self.network(spaces, model, seed).actor
+        # Each environment copy has its own epsilon.
         actor.ladder = self.epsilon_ladder
         return actor

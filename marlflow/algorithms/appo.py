@@ -1,8 +1,8 @@
-"""Asynchronous Proximal Policy Optimization, APPO: PPO's clipped loss on V-trace's advantages.
+"""Asynchronous Proximal Policy Optimization, APPO: PPO's clipped loss on V-trace advantages.
 
-As IMPALA (Espeholt et al., 2018, arXiv:1802.01561), but each batch is learned from several times. The ratio that is
-clipped (Schulman et al., 2017, arXiv:1707.06347) is to the policy at the start of the batch, and V-trace's advantages
-weigh what that one would do over what the workers did (Hilton et al., 2022, arXiv:2110.00641, section 3).
+As IMPALA (Espeholt et al., 2018, arXiv:1802.01561), but trains on each batch several times. The clipped ratio (Schulman
+et al., 2017, arXiv:1707.06347) is to the policy at the start of the batch; V-trace corrects from the behavior policy to
+that one (Hilton et al., 2022, arXiv:2110.00641, section 3).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from marlflow.stages import Concat, Learn, Normalize, Publish, VTrace
 
 @dataclass(frozen=True)
 class APPO(ActorCriticSettings):
-    """APPO's settings. Sizes are in agent steps of the policy; one update is one optimiser step."""
+    """APPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
 
     name: ClassVar[str] = "appo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)
@@ -45,9 +45,9 @@ class APPO(ActorCriticSettings):
     c_max: Setting = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        """From experience to weights."""
         trace = map(at_start, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
         reports = (
+            # Drops the oldest fragments if the learner is too slow, so that workers never wait.
             experience.queue(self.waiting_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
             .then(VTrace(*trace), at=learner)
@@ -58,14 +58,13 @@ class APPO(ActorCriticSettings):
         return Plan("appo", output=reports)
 
     def losses(self, spaces: Spaces) -> LossFunction:
-        """PPO's loss, its ratio to the policy at the start of the batch."""
         clip, value, entropy = map(at_start, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
         return APPOLoss(Coefficients(clip, value, entropy))
 
 
 class APPOLoss(PPOLoss):
-    """PPO's loss, where the policy at the start of the batch stands for the one that acted."""
+    """PPO's loss with the ratio to the policy at the start of the batch instead of the behavior policy."""
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of VTrace's; its `behaviour_logp` is what acted, its `logp` what began to learn."""
+        # `logp` is from VTrace, at the start of the batch; `behaviour_logp` is from sampling.
         return super().__call__(module, target_module, {**minibatch, "behaviour_logp": minibatch["logp"]})

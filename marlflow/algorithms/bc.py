@@ -1,6 +1,6 @@
-"""Behavioural cloning (Pomerleau, 1989): what a recorded expert did is made likely.
+"""Behavioral cloning, BC (Pomerleau, 1989).
 
-Gathers recorded rows, takes a few steps up their likelihood, publishes, and forgets them.
+Collects recorded rows, increases their actions' likelihood, publishes, and discards the rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from marlflow.stages import Concat, Learn, Publish
 
 @dataclass(frozen=True)
 class BC(LearningAlgorithm):
-    """BC's settings. Sizes are in agent steps that were recorded; one update is one optimiser step."""
+    """BC's settings. Sizes are in recorded agent steps; an update is one optimizer step."""
 
     name: ClassVar[str] = "bc"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", Batch)
@@ -43,7 +43,6 @@ class BC(LearningAlgorithm):
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
@@ -52,22 +51,20 @@ class BC(LearningAlgorithm):
         return Plan("bc", output=reports)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Cloner:
-        """An actor alone, whose distribution is categorical or Gaussian."""
         return Cloner(stochastic_actor(spaces, model, torch.Generator().manual_seed(seed)))
 
     def losses(self, spaces: Spaces) -> BCLoss:
-        """The negative log-likelihood of the recorded actions."""
         return BCLoss()
 
 
 class BCLoss:
-    """The mean negative log-likelihood of the recorded actions."""
+    """The mean negative log-likelihood of recorded actions."""
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of this loss is scheduled."""
+        # Nothing of this loss is scheduled.
+        return
 
     def __call__(self, module: Cloner, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of a Batch."""
         actor = module.actor
         logp, entropy = actor.log_prob_and_entropy(
             actor(minibatch["obs"]), minibatch["action"], minibatch.get("action_mask")
@@ -77,7 +74,7 @@ class BCLoss:
 
 
 class Cloner(nn.Module):
-    """`actor` is all that there is."""
+    """A network with an `actor` only."""
 
     def __init__(self, actor: StochasticActor) -> None:
         super().__init__()

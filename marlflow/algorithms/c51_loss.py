@@ -13,7 +13,7 @@ from marlflow.policy.distributional import DistributionalQNetwork
 
 
 class C51Loss:
-    """The divergence of (double) Q-learning's distributions from their targets, weighted by the replay.
+    """The KL divergence between (double) Q-learning's target and predicted distributions, importance-weighted.
 
     Priorities are the divergences (Hessel et al., 2018, arXiv:1710.02298).
     """
@@ -22,16 +22,17 @@ class C51Loss:
         self.double = double
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of it is scheduled."""
+        # Nothing of this loss is scheduled.
+        return
 
     def __call__(
         self, module: DistributionalQNetwork, target_module: DistributionalQNetwork, minibatch: Mapping[str, Tensor]
     ) -> LossTerms:
-        """The loss of a minibatch of Transitions."""
         logits_tm1 = module.logits(minibatch["obs"])
         divergence = self._divergence(logits_tm1, module, target_module, minibatch)
         total = (divergence * minibatch["weight"]).mean()
         with torch.no_grad():
+            # Rounding can make a divergence slightly negative.
             priorities = divergence.clamp(min=0.0)
             q_mean = module.head.expected(logits_tm1).mean()
             terms = {"kl": total.detach(), "kl_mean": priorities.mean(), "q_mean": q_mean}
@@ -40,7 +41,7 @@ class C51Loss:
     def priorities(
         self, module: DistributionalQNetwork, target_module: DistributionalQNetwork, minibatch: Mapping[str, Tensor]
     ) -> Tensor:
-        """Each row's divergence, [N], without learning from it."""
+        """Return each row's divergence, [N], without learning."""
         logits_tm1 = module.logits(minibatch["obs"])
         return self._divergence(logits_tm1, module, target_module, minibatch).clamp(min=0.0)
 
@@ -54,6 +55,7 @@ class C51Loss:
         next_obs = minibatch["next_obs"]
         with torch.no_grad():
             logits_t = target_module.logits(next_obs)
+            # Next actions are greedy in the expected values, of the online network if double.
             q_t_selector = module(next_obs) if self.double else target_module.head.expected(logits_t)
             target_tm1 = categorical_q_learning_target(
                 minibatch["reward"],

@@ -1,7 +1,7 @@
-"""Deep Deterministic Policy Gradient (Lillicrap et al., 2016, arXiv:1509.02971).
+"""Deep Deterministic Policy Gradient, DDPG (Lillicrap et al., 2016, arXiv:1509.02971).
 
-Stores every row, and in an exact ratio to what it stored draws transitions and learns from them: a critic, and an actor
-that climbs it. Exploration is by independent Gaussian noise, which does as well as the authors' (arXiv:1802.09477).
+Stores every row in a replay buffer and trains in an exact ratio to the rows stored: a critic, and an actor that
+maximizes it. Exploration noise is independent Gaussian, as good as the paper's (arXiv:1802.09477).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 @dataclass(frozen=True)
 class DDPG(OffPolicyActorCritic):
-    """DDPG's settings. Sizes are in agent steps of the policy; one update is one optimiser step of each part."""
+    """DDPG's settings. Sizes are in agent steps of the policy; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "ddpg"
     capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)
@@ -55,7 +55,6 @@ class DDPG(OffPolicyActorCritic):
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
@@ -72,11 +71,9 @@ class DDPG(OffPolicyActorCritic):
         return Plan("ddpg", output=train, also={"store": store}, pace=ratio)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
-        """A deterministic actor with noise, and one critic."""
         return DeterministicNetwork(spaces, model, 1, at_start(self.exploration_noise), seed)
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
-        """The critic's loss, and the actor's with its own learning rate."""
         critics_loss = DeterministicCriticsLoss(math.prod(spaces.action_shape), smoothing=None)
         actor_rate = at_start(self.actor_learning_rate)
         return (

@@ -1,8 +1,7 @@
-"""Decentralised distributed PPO (Wijmans et al., 2020, arXiv:1911.00357).
+"""Decentralized distributed PPO, DD-PPO (Wijmans et al., 2020, arXiv:1911.00357).
 
-PPO without a learner of its own: each rollout worker has a replica, which estimates and normalises the advantages of
-the rows that were made there, and learns from them; gradients are added up over all workers at each step, so that all
-replicas stay the same. No row leaves its worker, and no weights have to be sent to it.
+PPO without a central learner: each rollout worker has a replica that trains on its own rows. Gradients are all-reduced
+at each step, so replicas stay identical; neither rows nor weights are sent between processes.
 """
 
 from __future__ import annotations
@@ -23,18 +22,17 @@ from marlflow.stages import Advantages, DropStale, Learn, Normalize, Publish, Sh
 
 @dataclass(frozen=True)
 class DDPPO(PPO):
-    """DD-PPO's settings, which are PPO's. A batch and a minibatch are the rows of all workers together."""
+    """DD-PPO's settings, the same as PPO's. Batches and minibatches count the rows of all workers."""
 
     name: ClassVar[str] = "ddppo"
     capabilities: ClassVar[Capabilities] = replace(PPO.capabilities, learns_on="workers")
 
     @property
     def sees_all_rows(self) -> bool:
-        """Each replica sees those of its own worker."""
+        # Each replica sees only its own worker's rows.
         return False
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        """From experience to weights."""
         reports = (
             experience.gather(Shards(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)

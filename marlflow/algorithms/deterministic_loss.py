@@ -1,4 +1,4 @@
-"""What TD3 and DDPG learn: a policy without chance, its critics, and a loss of each."""
+"""Network and losses of TD3 and DDPG: a deterministic policy and its critics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class DeterministicNetwork(nn.Module):
-    """An actor, and `critics` critics; raises ConfigInvalid for actions that are no Box."""
+    """An actor and `critics` critics; raises ConfigInvalid unless actions are a Box."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, critics: int, exploration_noise: float, seed: int) -> None:
         super().__init__()
@@ -33,20 +33,20 @@ class DeterministicNetwork(nn.Module):
 
 
 class Smoothing(NamedTuple):
-    """Noise on the target policy's actions, which are in [-1, 1]: its standard deviation, and how far it may go."""
+    """Target policy smoothing: noise on actions in [-1, 1], its standard deviation and clip range."""
 
     noise: float
     clip: float
 
 
 class DeterministicCriticsLoss:
-    """The critics' errors towards the least target critic's value of the target policy's action, smoothed or not."""
+    """Squared errors to the lowest target critic at the target policy's action, optionally smoothed."""
 
     def __init__(self, action_size: int, smoothing: Smoothing | None) -> None:
         self.smoothing, self.noise_per_row = smoothing, 0 if smoothing is None else action_size
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes `target_noise` and `target_noise_clip`, if actions are smoothed."""
+        """Set `target_noise` and `target_noise_clip`, if actions are smoothed."""
         if self.smoothing is not None:
             noise, clip = self.smoothing
             self.smoothing = Smoothing(values.get("target_noise", noise), values.get("target_noise_clip", clip))
@@ -54,28 +54,28 @@ class DeterministicCriticsLoss:
     def __call__(
         self, module: DeterministicNetwork, target_module: DeterministicNetwork, minibatch: Mapping[str, Tensor]
     ) -> LossTerms:
-        """The loss of a minibatch of Transitions."""
         with torch.no_grad():
             action = target_module.actor(minibatch["next_obs"])
             if self.smoothing is not None:
                 action = smoothed_action(action, minibatch["noise"], *self.smoothing)
             q_t = target_module.critics(minibatch["next_obs"], action)
             target = clipped_double_q_target(minibatch["reward"], minibatch["discount"], q_t)
+        # Stored actions are in the environment's bounds; critics take [-1, 1].
         q_tm1 = module.critics(minibatch["obs"], module.actor.box.within(minibatch["action"]))
         total = (critics_loss(q_tm1, target) * minibatch["weight"]).mean()
         return LossTerms(total, {"critics": total.detach(), "q_mean": q_tm1.detach().mean()})
 
 
 class DeterministicActorLoss:
-    """What the first critic thinks that the policy's own actions lack."""
+    """Negative value of the policy's actions by the first critic."""
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of this loss is scheduled."""
+        # Nothing of this loss is scheduled.
+        return
 
     def __call__(
         self, module: DeterministicNetwork, target_module: DeterministicNetwork, minibatch: Mapping[str, Tensor]
     ) -> LossTerms:
-        """The loss of a minibatch of Transitions."""
         obs = minibatch["obs"]
         total = deterministic_policy_loss(module.critics.first(obs, module.actor(obs))).mean()
         return LossTerms(total, {"actor": total.detach()})

@@ -1,8 +1,8 @@
-"""Deep Q-learning with replay (Mnih et al., 2015, doi:10.1038/nature14236).
+"""Deep Q-Network, DQN (Mnih et al., 2015, doi:10.1038/nature14236).
 
-Stores every row, and in an exact ratio to what it stored draws transitions and learns from them. Double
-(van Hasselt et al., 2016, arXiv:1509.06461), dueling (Wang et al., 2016, arXiv:1511.06581), n-step (Sutton, 1988),
-prioritised (Schaul et al., 2016, arXiv:1511.05952) and distributional (C51, arXiv:1707.06887) by choice.
+Stores every row in a replay buffer, and trains on samples in an exact ratio to the rows stored. Optional: double (van
+Hasselt et al., 2016, arXiv:1509.06461), dueling (Wang et al., 2016, arXiv:1511.06581), n-step (Sutton, 1988),
+prioritized (Schaul et al., 2016, arXiv:1511.05952), and distributional (C51, arXiv:1707.06887).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprior
 
 @dataclass(frozen=True)
 class DQN(OffPolicyAlgorithm):
-    """DQN's settings. Sizes are in agent steps of the policy; one update is one optimiser step.
+    """DQN's settings. Sizes are in agent steps of the policy; an update is one optimizer step.
 
-    With more than one of `atoms`, values are distributions over so many, from `value_min` to `value_max`.
+    More than one of `atoms` makes action values distributions over that many values from `value_min` to `value_max`.
     """
 
     name: ClassVar[str] = "dqn"
@@ -67,15 +67,14 @@ class DQN(OffPolicyAlgorithm):
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
-        # What the learner does stands together: it is then one call, and targets and versions come after the same
-        # updates, wherever the replay lives.
+        # Adjacent learner stages are fused into one call, so that target updates and published versions come after the
+        # same optimizer steps, whichever process the replay is in.
         train = (
             source(Draw(self.batch_agent_steps), at=replay)
             .then(Learn(), at=learner)
@@ -87,7 +86,6 @@ class DQN(OffPolicyAlgorithm):
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        """As of all; and value distributions need bounds."""
         found = super().problems(spaces, model)
         if self.atoms > 1 and isinstance(self.huber_delta, Schedule):
             says = "with atoms has no Huber loss, so huber_delta cannot change"
@@ -98,15 +96,12 @@ class DQN(OffPolicyAlgorithm):
         return found
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:
-        """Action values, or their distributions; its actor is epsilon-greedy."""
         if self.atoms == 1:
             return QNetwork(spaces, model, dueling=self.dueling, seed=seed)
         return DistributionalQNetwork(spaces, model, self.dueling, self.atoms, self.value_min, self.value_max, seed)
 
     def losses(self, spaces: Spaces) -> LossFunction:
-        """The temporal-difference error of action values or of their distributions."""
         return DQNLoss(self.double, at_start(self.huber_delta)) if self.atoms == 1 else C51Loss(self.double)
 
     def sampling(self) -> Uniform | Prioritized:
-        """Uniform, or by priority."""
         return Prioritized(self.priority_alpha, at_start(self.priority_beta)) if self.prioritized else Uniform()

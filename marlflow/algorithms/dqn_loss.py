@@ -1,4 +1,4 @@
-"""The loss of (double) Q-learning, composed for any network, or in closed form for small ones on a CPU."""
+"""The (double) Q-learning loss, by autograd for any network or in closed form for small ones on a CPU."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from marlflow.policy.q import QNetwork, QPass
 
 
 class DQNLoss:
-    """The Huber loss of (double) Q-learning's errors, weighted by the replay; priorities are the errors' sizes."""
+    """The Huber loss of (double) Q-learning's TD errors, importance-weighted; priorities are absolute TD errors."""
 
     def __init__(self, double: bool = True, huber_delta: float = 1.0) -> None:
         self.double, self.huber_delta = double, huber_delta
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes `huber_delta`."""
         self.huber_delta = values.get("huber_delta", self.huber_delta)
 
     def __call__(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of Transitions: in closed form where that is known, else by autograd."""
+        # Equal in value and gradient; the closed form is quicker.
         found = self.in_closed_form if QPass.fits(module) else self.composed
         return found(module, target_module, minibatch)
 
     def composed(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss for any network, differentiable."""
+        """Return the loss of a minibatch of Transitions, differentiable, for any network."""
         q_tm1 = module(minibatch["obs"])
         error = self._error(q_tm1, module, target_module, minibatch)
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
@@ -39,7 +38,7 @@ class DQNLoss:
         return LossTerms(total, terms, priorities)
 
     def in_closed_form(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The same number and the same gradient for small networks on a CPU, at half the cost."""
+        """Return the same loss with gradients already set, for small networks on a CPU, at half the cost."""
         with torch.inference_mode():
             ahead, next_obs, mask = QPass(module, minibatch["obs"]), minibatch["next_obs"], minibatch.get("next_mask")
             q_t_value = target_module(next_obs)
@@ -54,11 +53,12 @@ class DQNLoss:
             terms, d_q, error = q_learning_gradient(
                 ahead.q.numpy(), q_t_selector.numpy(), q_t_value.numpy(), rows, self.huber_delta
             )
+            # Accumulates the parameters' gradients, so no backward pass is needed: the loss is None below.
             ahead.pull(torch.from_numpy(d_q))
         return LossTerms(None, terms, torch.from_numpy(abs(error)))
 
     def priorities(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
-        """The size of each row's error, [N], without learning from it."""
+        """Return each row's absolute TD error, [N], without learning."""
         return self._error(module(minibatch["obs"]), module, target_module, minibatch).abs()
 
     def _error(
@@ -72,4 +72,5 @@ class DQNLoss:
             q_t = target_module(next_obs)
             if not self.double:
                 return q_learning_target(minibatch["reward"], minibatch["discount"], q_t, mask)
+            # The online network selects the next action, the target network evaluates it.
             return double_q_learning_target(minibatch["reward"], minibatch["discount"], module(next_obs), q_t, mask)

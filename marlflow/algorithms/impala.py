@@ -1,7 +1,7 @@
 """IMPALA (Espeholt et al., 2018, arXiv:1802.01561).
 
-Workers act while the learner learns, and neither waits for the other: what the learner has no time for is dropped, the
-oldest first, and V-trace corrects what it has learned since the rest was made.
+Sampling and learning are fully asynchronous: excess fragments are dropped, oldest first, and V-trace corrects for the
+lag between the behavior policy and the learner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from marlflow.stages import Concat, Learn, Publish, VTrace
 
 @dataclass(frozen=True)
 class IMPALA(ActorCriticSettings):
-    """IMPALA's settings. Sizes are in agent steps of the policy; one batch is one optimiser step."""
+    """IMPALA's settings. Sizes are in agent steps of the policy; a batch is one optimizer step."""
 
     name: ClassVar[str] = "impala"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)
@@ -35,9 +35,9 @@ class IMPALA(ActorCriticSettings):
     c_max: Setting = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        """From experience to weights."""
         trace = map(at_start, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
         reports = (
+            # Drops the oldest fragments if the learner is too slow, so that workers never wait.
             experience.queue(self.waiting_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
             .then(VTrace(*trace), at=learner)

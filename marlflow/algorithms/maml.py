@@ -1,14 +1,13 @@
-"""Model-Agnostic Meta-Learning (Finn, Abbeel and Levine, 2017, arXiv:1703.03400), algorithm 3: for tasks of a family.
+"""Model-Agnostic Meta-Learning, MAML (Finn, Abbeel and Levine, 2017, arXiv:1703.03400), algorithm 3.
 
-Each copy of the environment has a task of its own. On the rollout workers it is sampled with the published parameters,
-which then take a policy gradient step for it, and sampled again with what came of that; from both the learner makes one
-update of the parameters that all begin with, through the steps. An environment is told its task by
-`reset(seed, options={"task": n})`; evaluation is without adaptation.
+Each environment copy has its own task, set by `reset(seed, options={"task": n})`. Rollout workers sample with the
+published parameters, adapt them by policy-gradient steps, and sample again; the learner differentiates through these
+steps to update the initial parameters. Evaluation does not adapt.
 
-The meta-gradient is that of equation 4, by automatic differentiation. Its derivative of the inner step is the low
-variance curvature of Rothfuss et al. (2019, arXiv:1810.06784), which is biased, though less than that of the
-likelihood; and as in the paper nothing is credited to the first samples for what the second came to (Al-Shedivat et
-al., 2018, arXiv:1710.03641, have that term). Rows are learned from for some epochs with PPO's clipping.
+The meta-gradient is equation 4, by autograd; the inner step's derivative is the low-variance curvature of Rothfuss et
+al. (2019, arXiv:1810.06784), less biased than that of the likelihood. As in the paper, the first samples get no credit
+for the second ones (Al-Shedivat et al., 2018, arXiv:1710.03641, have that term). Trains for several epochs with PPO's
+clipping.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from marlflow.stages import Adapt, ByTask, Concat, DropStale, MetaLearn, Publish
 
 @dataclass(frozen=True)
 class MAML(LearningAlgorithm):
-    """MAML's settings. A collect is one iteration of its copies' tasks, in 1 + `inner_steps` phases of equal length."""
+    """MAML's settings. A collect is one iteration over the copies' tasks, in 1 + `inner_steps` equal phases."""
 
     name: ClassVar[str] = "maml"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", TaskBatch, tasks=True)
@@ -63,11 +62,10 @@ class MAML(LearningAlgorithm):
 
     @property
     def sees_all_rows(self) -> bool:
-        """It learns through networks that are copies of its own."""
+        # The rows go through adapted copies of its network.
         return False
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
@@ -79,17 +77,15 @@ class MAML(LearningAlgorithm):
         return Plan("maml", output=reports, waits_for_rounds=True)
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> AdaptedActor:
-        """Samples from a categorical distribution, in each copy by parameters of its own."""
+        # Workers need no second derivatives: these are taken in the loss.
         return AdaptedActor(
             _network(spaces, model, seed), self.inner_steps, InnerStep(self.inner_learning_rate, "first")
         )
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> MetaActor:
-        """The actor that every task adapts from; critics are fitted to each task's rows."""
         return MetaActor(_network(spaces, model, seed))
 
     def losses(self, spaces: Spaces) -> MetaLoss:
-        """The loss of adapted policies, differentiated through their inner steps."""
         return MetaLoss(InnerStep(self.inner_learning_rate, self.order), at_start(self.clip_range))
 
 
@@ -100,7 +96,7 @@ def _network(spaces: Spaces, model: TorsoConfig, seed: int) -> CategoricalActor:
 
 
 class MetaActor(nn.Module):
-    """The `actor` that all tasks begin with."""
+    """The initial `actor` of all tasks; critics are fitted to each task's rows."""
 
     def __init__(self, actor: CategoricalActor) -> None:
         super().__init__()
@@ -108,20 +104,20 @@ class MetaActor(nn.Module):
 
 
 class MetaLoss:
-    """The clipped surrogate of what adapted policies did, differentiated through their inner steps."""
+    """The clipped surrogate loss of adapted policies, differentiated through their inner steps."""
 
     def __init__(self, inner_step: InnerStep, clip_range: float) -> None:
         self._inner_step, self._clip_range = inner_step, clip_range
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes `clip_range`."""
         self._clip_range = values.get("clip_range", self._clip_range)
 
     def __call__(self, module: MetaActor, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The mean over the tasks of a TaskBatch, each judged by its last phase."""
         network = FlatNetwork(module.actor)
         tasks, phases = minibatch["weight"].shape[:2]
+        # All phases but the last adapt; the last evaluates.
         *before, last = [{name: column[:, at] for name, column in minibatch.items()} for at in range(phases)]
+        # One row of parameters per task: tasks adapt independently.
         parameters = network.parameters().expand(tasks, -1)
         for phase in before:
             parameters = self._inner_step(network, parameters, phase)

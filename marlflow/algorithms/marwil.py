@@ -1,7 +1,7 @@
-"""Monotonic advantage re-weighted imitation learning (Wang et al., 2018, NeurIPS).
+"""Monotonic advantage re-weighted imitation learning, MARWIL (Wang et al., 2018, NeurIPS).
 
-Learns from anybody's recorded rows, good and bad: gathers them, estimates each action's advantage by the return that
-followed and the critic, makes likely what turned out better than expected, publishes, and forgets them.
+Learns from recorded rows of any quality: estimates advantages from returns and the critic, increases the likelihood of
+actions that did better than expected, publishes, and discards the rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _SMALLEST_SCALE = 1e-8
 
 @dataclass(frozen=True)
 class MARWIL(LearningAlgorithm):
-    """MARWIL's settings. Sizes are in agent steps that were recorded; one update is one optimiser step."""
+    """MARWIL's settings. Sizes are in recorded agent steps; an update is one optimizer step.
+
+    Value targets are returns (GAE with lambda 1), bootstrapped at a segment's end.
+    """
 
     name: ClassVar[str] = "marwil"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", EstimatedBatch)
@@ -53,7 +56,6 @@ class MARWIL(LearningAlgorithm):
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights. With lambda 1 the value target is the return, bootstrapped at a segment's end."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(Advantages(at_start(self.discount), gae_lambda=1.0), at=learner)
@@ -63,44 +65,41 @@ class MARWIL(LearningAlgorithm):
         return Plan("marwil", output=reports)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Imitator:
-        """An actor, a critic, and the scale of advantages."""
         return Imitator(spaces, model, self.scale_start, self.scale_rate, seed)
 
     def losses(self, spaces: Spaces) -> MARWILLoss:
-        """The weighted likelihood of the recorded actions, and the critic's error."""
         names = ("beta", "max_weight", "value_coefficient")
         return MARWILLoss({name: at_start(getattr(self, name)) for name in names})
 
 
 class Imitator(ActorCritic):
-    """An actor, a critic, and how large advantages are: `mean_square`, [], a moving average, kept with the rest.
+    """An actor-critic with a moving average of squared advantages, `mean_square`, [].
 
-    It moves by `scale_rate` with each batch, once that was learned from: so a group of learners has the same one.
+    It moves by `scale_rate` per batch, after training on the batch.
     """
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, scale_start: float, scale_rate: float, seed: int) -> None:
         super().__init__(spaces, model, model, seed)
+        # A parameter without gradient, so that it is saved and shared with the network's.
         self.mean_square = nn.Parameter(torch.tensor(scale_start**2), requires_grad=False)
         self._scale_rate = scale_rate
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Takes notice of a batch's `advantage`."""
+        """Update the moving average with a batch's `advantage`."""
         with torch.no_grad():
             self.mean_square.copy_(moving_average(self.mean_square, columns["advantage"].square(), self._scale_rate))
 
 
 class MARWILLoss:
-    """The exponentially weighted likelihood, and the critic's error by the returns."""
+    """The exponentially weighted log-likelihood, and the critic's squared error."""
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         self.settings = dict(settings)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes those of its settings that are there."""
         self.settings |= {name: value for name, value in values.items() if name in self.settings}
 
     def __call__(self, module: Imitator, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of an EstimatedBatch."""
         now = self.settings
         outputs, value = module(minibatch["obs"])
         mask, return_t = minibatch.get("action_mask"), minibatch["value_target"]

@@ -1,7 +1,7 @@
-"""Proximal Policy Optimization (Schulman et al., 2017, arXiv:1707.06347).
+"""Proximal Policy Optimization, PPO (Schulman et al., 2017, arXiv:1707.06347).
 
-Gathers a batch of fresh rows, estimates their advantages with the critic, learns from each row for some epochs with the
-clipped surrogate loss, publishes, and forgets them.
+Collects an on-policy batch, estimates advantages (GAE), trains for several epochs with the clipped surrogate loss,
+publishes, and discards the rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Pub
 
 @dataclass(frozen=True)
 class PPO(LearningAlgorithm):
-    """PPO's settings. Sizes are in agent steps of the policy; one update is one optimiser step."""
+    """PPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
 
     name: ClassVar[str] = "ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
@@ -49,7 +49,6 @@ class PPO(LearningAlgorithm):
     max_staleness: int = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
@@ -61,10 +60,9 @@ class PPO(LearningAlgorithm):
         return Plan("ppo", output=reports, waits_for_rounds=True)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
-        """An actor, whose distribution is categorical or Gaussian, and a critic."""
         return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns)
 
     def losses(self, spaces: Spaces) -> PPOLoss:
-        """The clipped surrogate loss, the value loss and the entropy bonus."""
+        # Initial values; set_schedule gives the loss later ones.
         clip, value, entropy = map(at_start, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
         return PPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))

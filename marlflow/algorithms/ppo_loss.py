@@ -1,4 +1,4 @@
-"""The loss of Proximal Policy Optimization, composed for any network, or in closed form for small ones on a CPU."""
+"""PPO's loss, by autograd for any network or in closed form for small ones on a CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """The weights of PPO's terms; `value_clip_range` None leaves values unclipped."""
+    """Clip range and term weights of PPO's loss; with `value_clip_range` None values are not clipped."""
 
     clip_range: float = 0.2
     value: float = 0.5
@@ -25,13 +25,12 @@ class Coefficients:
 
 
 class PPOLoss:
-    """The clipped surrogate, the value loss and the entropy bonus (equation 9)."""
+    """Clipped surrogate, value loss and entropy bonus (equation 9)."""
 
     def __init__(self, coefficients: Coefficients) -> None:
         self.coefficients = coefficients
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes `clip_range`, `value_coefficient` and `entropy_coefficient`."""
         now = self.coefficients
         self.coefficients = Coefficients(
             clip_range=values.get("clip_range", now.clip_range),
@@ -41,11 +40,11 @@ class PPOLoss:
         )
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of an EstimatedBatch: in closed form where that is known, else by autograd."""
+        # Equal in value and gradient; the closed form is quicker.
         return self.in_closed_form(module, minibatch) if DensePass.fits(module) else self.composed(module, minibatch)
 
     def composed(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss for any network and any actions, differentiable."""
+        """Return the loss of a minibatch of an EstimatedBatch, differentiable, for any network and actions."""
         outputs, value = module(minibatch["obs"])
         return self.of_rows(module.actor, module.value_error, outputs, value, minibatch, torch.mean)
 
@@ -58,9 +57,9 @@ class PPOLoss:
         rows: Mapping[str, Tensor],
         mean: Callable[[Tensor], Tensor],
     ) -> LossTerms:
-        """The loss of `rows`, columns [N, ...], from what the networks say of them; `mean` is over them.
+        """Return the loss of `rows`, columns [N, ...], from network outputs; `mean` averages over rows.
 
-        `value_error` gives squared errors in the critic's own units.
+        `value_error` converts squared errors to the critic's scale.
         """
         weights = self.coefficients
         behaviour_logp = rows["behaviour_logp"]
@@ -74,7 +73,7 @@ class PPOLoss:
         return LossTerms(total, terms)
 
     def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The same number and the same gradient for small networks on a CPU, at less than half the cost."""
+        """Return the same loss with gradients already set, for small networks on a CPU, at less than half the cost."""
         with torch.inference_mode():
             ahead = DensePass(module, minibatch["obs"])
             mask = minibatch.get("action_mask")
@@ -96,6 +95,7 @@ class PPOLoss:
                 entropy=now.entropy,
                 value_clip_range=now.value_clip_range,
             )
+            # Accumulates the parameters' gradients, so no backward pass is needed: the loss is None below.
             ahead.pull(torch.from_numpy(d_logits), torch.from_numpy(d_value))
         return LossTerms(None, terms)
 

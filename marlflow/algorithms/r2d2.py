@@ -1,7 +1,7 @@
-"""Recurrent replay distributed DQN (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX).
+"""Recurrent replay distributed DQN, R2D2 (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX).
 
-Deep Q-learning with a memory: the replay holds sequences of rows with what was remembered before them. The learner
-renews that on rows of burn-in, then learns from the rest with n-step double Q-learning on a squashed scale.
+Recurrent Q-learning: the replay buffer stores sequences with the memory before them. The learner refreshes that memory
+on burn-in rows, then trains on the others with n-step double Q-learning on a squashed scale.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprior
 
 @dataclass(frozen=True)
 class R2D2(LearningAlgorithm):
-    """R2D2's settings. Sizes are in agent steps of the policy; one update is one optimiser step."""
+    """R2D2's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
 
     name: ClassVar[str] = "r2d2"
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -61,10 +61,10 @@ class R2D2(LearningAlgorithm):
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
+            # Before NStep: windows must end with their sequence.
             .then(SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps), at=replay)
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
@@ -80,7 +80,7 @@ class R2D2(LearningAlgorithm):
         return Plan("r2d2", output=train, also={"store": store}, pace=ratio)
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        """As of all; if there are none of those, what does not go together."""
+        # Sizes that are invalid by themselves would make these comparisons confusing.
         if found := super().problems(spaces, model):
             return found
         rules = {
@@ -97,15 +97,12 @@ class R2D2(LearningAlgorithm):
         return [Problem(f"needs {rule}", self.name) for rule, holds in rules.items() if not holds]
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentQNetwork:
-        """Action values of sequences; its actor is epsilon-greedy."""
         return RecurrentQNetwork(spaces, model, self.dueling, seed)
 
     def losses(self, spaces: Spaces) -> R2D2Loss:
-        """The n-step double Q-learning error of the rows after the burn-in, on a squashed scale."""
         return R2D2Loss(self.burn_in_agent_steps, self.squash_epsilon, self.priority_max_share)
 
     def replay(self, name: str, seed: int) -> SequenceReplay:
-        """Remembers the newest sequences."""
         return SequenceReplay(
             self.replay_agent_steps,
             self.sequence_agent_steps,
@@ -118,5 +115,5 @@ class R2D2(LearningAlgorithm):
         )
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Every field that is a schedule; epsilon in any case, which an actor of its own does not know."""
+        # Always sent, because the actor has no epsilon of its own.
         return {"epsilon": at_start(self.epsilon), **super().schedules(agent_steps)}

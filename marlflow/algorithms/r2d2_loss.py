@@ -19,24 +19,26 @@ from marlflow.policy.recurrent_q import RecurrentQNetwork
 
 
 class R2D2Loss:
-    """Half the squared error of n-step double Q-learning on a squashed scale, weighted by the replay.
+    """Half the squared TD error of n-step double Q-learning on a squashed scale, importance-weighted.
 
-    Priorities are `max_share` times a sequence's largest error, and the mean of its errors for the rest.
+    A sequence's priority is `max_share` of its largest error plus the rest of its mean error.
     """
 
     def __init__(self, burn_in: int, squash_epsilon: float, max_share: float) -> None:
         self.burn_in, self.squash_epsilon, self.max_share = burn_in, squash_epsilon, max_share
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of this loss is scheduled."""
+        # Nothing of this loss is scheduled.
+        return
 
     def __call__(
         self, module: RecurrentQNetwork, target_module: RecurrentQNetwork, minibatch: Mapping[str, Tensor]
     ) -> LossTerms:
-        """The loss of a minibatch of SequenceTransitions."""
         trained, following = minibatch["trained"], minibatch["following"]
+        # One unroll gives the values to train and, detached, the values that select the next actions.
         q = self._values(module, minibatch)
         with torch.no_grad():
+            # The target network burns in its own memory from the stored one.
             q_target, mask = self._values(target_module, minibatch), minibatch.get("mask")
             target = squashed_double_q_target(
                 minibatch["reward"],
@@ -50,7 +52,8 @@ class R2D2Loss:
         total = mean_over_sequences(0.5 * error.square(), trained, minibatch["weight"])
         with torch.no_grad():
             size = error.abs()
-            share = trained / trained.sum(1, keepdim=True)  # of a row in its sequence
+            # Each row's share of its sequence, so that metrics weigh sequences equally.
+            share = trained / trained.sum(1, keepdim=True)
             terms = {
                 "td": total.detach(),
                 "td_error_mean": (size * share).sum(1).mean(),

@@ -1,9 +1,8 @@
-"""Proximal Policy Optimization with memory: PPO (Schulman et al., 2017, arXiv:1707.06347) over sequences of rows.
+"""Recurrent Proximal Policy Optimization: PPO (Schulman et al., 2017, arXiv:1707.06347) on sequences of rows.
 
-Gathers a batch of fresh rows, estimates their advantages with the critic, and learns from sequences of them: the
-network is unrolled from the memory that was stored when the first row of a sequence was decided, and gradients flow
-back to there (truncated backpropagation through time). Ni et al., "Recurrent model-free RL can be a strong baseline for
-many POMDPs", ICML 2022, arXiv:2110.05038, has what matters in practice.
+As PPO, but trains on sequences: the network is unrolled from the memory stored with a sequence's first row, and
+gradients flow back to there (truncated backpropagation through time). For what matters in practice see Ni et al.,
+"Recurrent model-free RL can be a strong baseline for many POMDPs", ICML 2022, arXiv:2110.05038.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from marlflow.stages import Advantages, Concat, CutSequences, DropStale, Learn, 
 
 @dataclass(frozen=True)
 class RecurrentPPO(LearningAlgorithm):
-    """Its settings. Sizes are in agent steps of the policy; one update is one optimiser step."""
+    """Recurrent PPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
 
     name: ClassVar[str] = "recurrent_ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", Sequences, memory="needed")
@@ -56,12 +55,12 @@ class RecurrentPPO(LearningAlgorithm):
     max_staleness: int = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
             .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
             .then(Normalize(), at=learner)
+            # After Advantages, which needs whole segments.
             .then(CutSequences(self.sequence_agent_steps), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)
@@ -69,7 +68,6 @@ class RecurrentPPO(LearningAlgorithm):
         return Plan("recurrent_ppo", output=reports, waits_for_rounds=True)
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        """As of all; and a sequence has to fit into a minibatch."""
         found = super().problems(spaces, model)
         if self.sequence_agent_steps > self.minibatch_agent_steps >= 1:
             lengths = f"{self.sequence_agent_steps} and {self.minibatch_agent_steps}"
@@ -78,33 +76,31 @@ class RecurrentPPO(LearningAlgorithm):
         return found
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:
-        """An actor and a critic that share one memory."""
         return RecurrentActorCritic(spaces, model, seed, self.normalise_returns)
 
     def losses(self, spaces: Spaces) -> RecurrentPPOLoss:
-        """PPO's loss, over the rows of sequences."""
         clip, value, entropy = map(at_start, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
         return RecurrentPPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))
 
 
 class RecurrentPPOLoss:
-    """PPO's loss of each row that is present; see `Sequences.weight` for the mean over them."""
+    """PPO's loss of each valid row; the mean over rows is described at `Sequences.weight`."""
 
     def __init__(self, coefficients: Coefficients) -> None:
         self.by_row = PPOLoss(coefficients)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes what PPO's takes."""
         self.by_row.set_schedule(values)
 
     def __call__(self, module: RecurrentActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of Sequences, differentiable."""
         present, sequences = minibatch["present"], len(minibatch["present"])
         outputs, value = module(minibatch["obs"], minibatch["memory"], present)
+        # Drop padding before the loss: its action masks may be empty.
         rows = {name: column[present] for name, column in minibatch.items() if name not in ("memory", "present", "obs")}
         weight = rows["weight"]
 
         def mean(by_row: Tensor) -> Tensor:
+            # Weights make the expectation the same however rows fall into minibatches.
             return torch.dot(by_row, weight) / sequences
 
         return self.by_row.of_rows(module.actor.head, module.value_error, outputs[present], value[present], rows, mean)

@@ -1,7 +1,7 @@
-"""Soft Actor-Critic (Haarnoja et al., 2018, arXiv:1812.05805), in a Box or with Discrete actions (arXiv:1910.07207).
+"""Soft Actor-Critic, SAC (Haarnoja et al., 2018, arXiv:1812.05805); with Discrete actions arXiv:1910.07207.
 
-Stores every row, and in an exact ratio to what it stored draws transitions and learns from them: two critics of reward
-and entropy, an actor that climbs the lesser of them, and the temperature that keeps the entropy near its target.
+Stores every row in a replay buffer and trains in an exact ratio to the rows stored: two critics, an actor that
+maximizes the lesser value plus entropy, and a temperature that keeps the entropy near its target.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 @dataclass(frozen=True)
 class SAC(OffPolicyActorCritic):
-    """SAC's settings. Sizes are in agent steps of the policy; one update is one optimiser step of each part."""
+    """SAC's settings. Sizes are in agent steps of the policy; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "sac"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)
@@ -56,7 +56,6 @@ class SAC(OffPolicyActorCritic):
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
@@ -73,13 +72,11 @@ class SAC(OffPolicyActorCritic):
         return Plan("sac", output=train, also={"store": store}, pace=ratio)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> BoxNetwork | DiscreteNetwork:
-        """An actor, a squashed Gaussian or a softmax over the legal actions; two critics; and a temperature."""
         if isinstance(spaces.action, gym.Box):
             return BoxNetwork(spaces, spaces.action, model, self.initial_temperature, seed)
         return DiscreteNetwork(spaces, model, self.initial_temperature, seed)
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
-        """The losses of critics, actor and temperature, in this order."""
         worth = Temperature(None if self.temperature is None else at_start(self.temperature))
         critics_loss: BoxCriticsLoss | DiscreteCriticsLoss
         actor_loss: BoxActorLoss | DiscreteActorLoss
@@ -90,10 +87,12 @@ class SAC(OffPolicyActorCritic):
         else:
             critics_loss = DiscreteCriticsLoss(worth)
             actor_loss = DiscreteActorLoss(worth, self.target_entropy, self.target_entropy_share)
+        # In this order: the temperature's loss reads the entropy that the actor's loss computed.
         groups = (
             LossGroup("critics", lambda module: module.critics.parameters(), critics_loss),
             LossGroup("actor", lambda module: module.actor.parameters(), actor_loss),
         )
+        # A fixed temperature is not trained.
         if worth.fixed is not None:
             return groups
         return *groups, LossGroup("temperature", lambda module: [module.log_temperature], TemperatureLoss(actor_loss))

@@ -1,4 +1,4 @@
-"""What Soft Actor-Critic learns in a Box: a network, and losses with a sampled action (arXiv:1812.05805)."""
+"""SAC for a Box: network, and losses with a sampled action (arXiv:1812.05805)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class BoxNetwork(nn.Module):
-    """An actor, two critics, and the logarithm of a temperature that begins as `temperature`."""
+    """A squashed Gaussian actor, two critics, and the log of the temperature, initially `temperature`."""
 
     def __init__(self, spaces: Spaces, box: gym.Box, model: TorsoConfig, temperature: float, seed: int) -> None:
         super().__init__()
@@ -32,17 +32,15 @@ class BoxNetwork(nn.Module):
 
 
 class BoxCriticsLoss:
-    """The critics' errors towards the soft value of a sampled next action, which takes the second half of `noise`."""
+    """Squared errors to the soft value of a sampled next action, drawn with the second half of `noise`."""
 
     def __init__(self, temperature: Temperature, action_size: int) -> None:
         self.temperature, self.noise_per_row = temperature, 2 * action_size
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes what the temperature takes."""
         self.temperature.set_schedule(values)
 
     def __call__(self, module: BoxNetwork, target_module: BoxNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of Transitions."""
         with torch.no_grad():
             next_obs, noise = minibatch["next_obs"], minibatch["noise"][:, self.noise_per_row // 2 :]
             action, logp = module.actor.sample(next_obs, noise)
@@ -54,20 +52,21 @@ class BoxCriticsLoss:
 
 
 class BoxActorLoss:
-    """What a sampled action lacks in value and in entropy; the action takes the first half of `noise` [N, 2 D]."""
+    """Negative soft value of a sampled action, drawn with the first half of `noise`, [N, 2 D]."""
 
     def __init__(self, temperature: Temperature, action_size: int, target_entropy: float) -> None:
         self.temperature, self.noise_per_row = temperature, 2 * action_size
         self.target_entropy, self.short_of_target = target_entropy, torch.zeros(0)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """What the temperature takes, the critics' loss has given it."""
+        # The temperature is shared with the critics' loss, which has already updated it.
+        return
 
     def __call__(self, module: BoxNetwork, target_module: BoxNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch of Transitions."""
         obs = minibatch["obs"]
         action, logp = module.actor.sample(obs, minibatch["noise"][:, : self.noise_per_row // 2])
         total = soft_policy_loss(module.critics(obs, action), logp, self.temperature.of(module)).mean()
         sampled = logp.detach()
+        # -logp estimates the entropy. TemperatureLoss reads this next.
         self.short_of_target = sampled + self.target_entropy
         return LossTerms(total, {"actor": total.detach(), "entropy": -sampled.mean()})

@@ -1,4 +1,4 @@
-"""What Soft Actor-Critic learns with Discrete actions: a network, and losses expected over them (arXiv:1910.07207)."""
+"""SAC for Discrete actions: network, and losses in expectation over actions (arXiv:1910.07207)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class DiscreteNetwork(nn.Module):
-    """An actor, two critics, and the logarithm of a temperature that begins as `temperature`."""
+    """A softmax actor, two critics, and the log of the temperature, initially `temperature`."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, temperature: float, seed: int) -> None:
         super().__init__()
@@ -30,24 +30,22 @@ class DiscreteNetwork(nn.Module):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
     def probabilities(self, obs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of all actions and their logarithms, [N, A] each; see `legal_probabilities`."""
+        """Return action probabilities and their logs, [N, A] each; see `legal_probabilities`."""
         return legal_probabilities(self.actor(obs).float(), mask)
 
 
 class DiscreteCriticsLoss:
-    """The critics' errors towards the soft value of the next observation, over its legal actions."""
+    """Squared errors to the soft value of the next observation, over its legal actions."""
 
     def __init__(self, temperature: Temperature) -> None:
         self.temperature = temperature
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes what the temperature takes."""
         self.temperature.set_schedule(values)
 
     def __call__(
         self, module: DiscreteNetwork, target_module: DiscreteNetwork, minibatch: Mapping[str, Tensor]
     ) -> LossTerms:
-        """The loss of a minibatch of Transitions."""
         with torch.no_grad():
             next_obs, temperature = minibatch["next_obs"], self.temperature.of(module)
             p, logp = module.probabilities(next_obs, minibatch.get("next_mask"))
@@ -60,9 +58,9 @@ class DiscreteCriticsLoss:
 
 
 class DiscreteActorLoss:
-    """What the policy lacks in value and in entropy, over the legal actions.
+    """Negative soft value of the policy, over the legal actions.
 
-    The entropy should be `target_entropy` nats; None: the share `target_share` of what it is at most, in each row.
+    The target entropy is `target_entropy` nats; if None, `target_share` of each row's maximum entropy.
     """
 
     def __init__(self, temperature: Temperature, target_entropy: float | None, target_share: float) -> None:
@@ -70,18 +68,19 @@ class DiscreteActorLoss:
         self.short_of_target = torch.zeros(0)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """What the temperature takes, the critics' loss has given it."""
+        # The temperature is shared with the critics' loss, which has already updated it.
+        return
 
     def __call__(
         self, module: DiscreteNetwork, target_module: DiscreteNetwork, minibatch: Mapping[str, Tensor]
     ) -> LossTerms:
-        """The loss of a minibatch of Transitions."""
         mask = minibatch.get("action_mask")
         p, logp = module.probabilities(minibatch["obs"], mask)
         with torch.no_grad():
             q = module.critics(minibatch["obs"])
         total = expected_soft_policy_loss(q, p, logp, self.temperature.of(module)).mean()
         entropy = -(p * logp).sum(-1).detach()
+        # TemperatureLoss reads this next.
         self.short_of_target = self._target(p, mask) - entropy
         return LossTerms(total, {"actor": total.detach(), "entropy": entropy.mean()})
 
@@ -90,4 +89,5 @@ class DiscreteActorLoss:
             return self.target_entropy
         if mask is None:
             return self.target_share * math.log(p.shape[-1])
+        # The maximum entropy is the log of the number of legal actions.
         return self.target_share * mask.sum(-1).clamp(min=1).log()

@@ -1,7 +1,7 @@
-"""The temperature of Soft Actor-Critic: what a nat of entropy is worth, fixed or learned.
+"""SAC's temperature (entropy coefficient), fixed or learned.
 
-Critics, actor and temperature learn in this order: critics and actor use the temperature of before, and the temperature
-learns from the entropy that the actor had before its step.
+Critics, actor and temperature are updated in this order. Critics and actor use the temperature from before; the
+temperature's loss uses the entropy from before the actor's step.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from marlflow.losses.sac import temperature_loss
 
 
 class Tempered(Protocol):
-    """A module that may learn its temperature."""
+    """A module with a temperature."""
 
     log_temperature: nn.Parameter
 
 
 class Temperature:
-    """A `fixed` number, which may be scheduled, or None: what the module has learned so far."""
+    """A `fixed` temperature, which may be scheduled, or None: the module's learned one."""
 
     def __init__(self, fixed: float | None) -> None:
         self.fixed = None if fixed is None else torch.tensor(fixed)
 
     def of(self, module: Tempered) -> Tensor:
-        """That of now, a scalar without gradient."""
+        """Return the current temperature, a scalar without gradient."""
         return module.log_temperature.detach().exp() if self.fixed is None else self.fixed
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes `temperature`, where it is fixed."""
+        """Set `temperature`, if it is fixed."""
         if self.fixed is not None and "temperature" in values:
             self.fixed = torch.tensor(values["temperature"])
 
 
 class EntropySeen(Protocol):
-    """The actor's loss, once it was asked: how far each row's entropy, as estimated, is below its target, [N]."""
+    """The actor's loss after a call: how far each row's estimated entropy is below its target, [N]."""
 
     short_of_target: Tensor
 
 
 class TemperatureLoss:
-    """Raises the temperature while the entropy that the actor's loss saw last is below its target."""
+    """Raises the temperature while the entropy from the actor's last loss is below its target."""
 
     def __init__(self, actor_loss: EntropySeen) -> None:
         self._actor_loss = actor_loss
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Nothing of this loss is scheduled."""
+        # Nothing of this loss is scheduled.
+        return
 
     def __call__(self, module: Tempered, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of the minibatch that the actor has just learned from."""
         total = temperature_loss(module.log_temperature, self._actor_loss.short_of_target, 0.0).mean()
         return LossTerms(total, {"temperature": module.log_temperature.detach().exp()})

@@ -1,4 +1,4 @@
-"""Policies that do not learn: uniformly random ones, and a user's own function."""
+"""Policies that do not learn: uniformly random, or a user's function."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from marlflow.replay.protocol import Replay
 
 
 class _ActsOnly:
-    """What policies without a learner have in common: they ask for nothing."""
-
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "MultiDiscrete", "MultiBinary", "Box"), "none")
     stages: ClassVar[Mapping[str, Where]] = {}
@@ -32,43 +30,37 @@ class _ActsOnly:
     replay_shards: ClassVar[int] = 0
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        """It acts in whatever the `action` column can hold."""
         return list(action_problems(self.name, self.capabilities, spaces))
 
     def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """There is none."""
         raise TypeError(f"policy {name!r} does not learn")
 
     def replay(self, name: str, seed: int) -> ReplayBuffer:
-        """There is none."""
         raise TypeError(f"policy {name!r} does not learn")
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """There is none."""
         raise TypeError("a policy that does not learn has no plan")
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Nothing changes."""
         return {}
 
 
 @dataclass(frozen=True)
 class Random(_ActsOnly):
-    """Uniform over the legal actions."""
+    """Acts uniformly at random over the legal actions."""
 
     name: ClassVar[str] = "random"
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """Draws from the space."""
         return RandomActor(spaces.action)
 
 
 @dataclass(frozen=True)
 class Scripted(_ActsOnly):
-    """A function of the user's: `choose(obs, action_mask, generator)` returns an action for each row.
+    """Acts by a user's function: `choose(obs, action_mask, generator)` returns an action per row.
 
-    `obs` is [N, ...], `action_mask` bool [N, A] or None, `generator` a RowRandom with one stream for each row.
-    What is not one Box comes as vectors: `base.observations.layout(space).read(obs)` has their parts.
+    obs: [N, ...]. action_mask: bool [N, A] or None. generator: a RowRandom with one stream per row. Spaces other than a
+    single Box come as flat vectors: `base.observations.layout(space).read(obs)` returns their parts.
     """
 
     name: ClassVar[str] = "scripted"
@@ -76,5 +68,4 @@ class Scripted(_ActsOnly):
     choose: Callable[..., Any]
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """Asks the function."""
         return CallableActor(self.choose)

@@ -1,6 +1,6 @@
-"""All algorithms that come with marlflow, with their usual settings: for advice, tables and tests.
+"""All learning algorithms of marlflow with default settings, for suggestions, tables and tests.
 
-Nothing looks here for an algorithm to use: that is named by its class.
+This is no registry: configurations name an algorithm by its class.
 """
 
 from __future__ import annotations
@@ -41,4 +41,4 @@ SHIPPED: tuple[Algorithm, ...] = (
     MARWIL(),
     MAML(),
 )
-"""Those that learn."""
+"""The algorithms that learn."""

@@ -1,7 +1,7 @@
-"""Twin Delayed DDPG (Fujimoto et al., 2018, arXiv:1802.09477).
+"""Twin Delayed DDPG, TD3 (Fujimoto et al., 2018, arXiv:1802.09477).
 
-Stores every row, and in an exact ratio to what it stored draws transitions and learns from them: two critics towards
-the lesser of them at a smoothed action, and half as often an actor that climbs the first of them, and the targets.
+Stores every row in a replay buffer and trains in an exact ratio to the rows stored: two critics towards the lesser
+target value at a smoothed action; less often, an actor that maximizes the first critic, and the targets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 @dataclass(frozen=True)
 class TD3(OffPolicyActorCritic):
-    """TD3's settings. Sizes are in agent steps of the policy; one update is one optimiser step of the critics."""
+    """TD3's settings. Sizes are in agent steps of the policy; an update is one optimizer step of the critics."""
 
     name: ClassVar[str] = "td3"
     capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)
@@ -57,7 +57,6 @@ class TD3(OffPolicyActorCritic):
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
@@ -67,6 +66,7 @@ class TD3(OffPolicyActorCritic):
         train = (
             source(Draw(self.batch_agent_steps), at=replay)
             .then(Learn(), at=learner)
+            # Targets are delayed as much as the actor (section 5.2).
             .then(SyncTarget(every=self.actor_every_updates, tau=at_start(self.tau)), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
         )
@@ -74,11 +74,9 @@ class TD3(OffPolicyActorCritic):
         return Plan("td3", output=train, also={"store": store}, pace=ratio)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
-        """A deterministic actor with noise, and two critics."""
         return DeterministicNetwork(spaces, model, 2, at_start(self.exploration_noise), seed)
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
-        """The loss of both critics, and on fewer minibatches the actor's."""
         smoothing = Smoothing(at_start(self.target_noise), at_start(self.target_noise_clip))
         critics_loss = DeterministicCriticsLoss(math.prod(spaces.action_shape), smoothing)
         actor_loss, every = DeterministicActorLoss(), self.actor_every_updates

@@ -1,4 +1,4 @@
-"""The dataflow core: plans as values, and the executor that runs them."""
+"""Dataflow graphs: plans as values, and the executor that runs them."""
 
 from marlflow.flow.executor import Executor
 from marlflow.flow.flow import Flow, merge, source

@@ -1,8 +1,7 @@
-"""Cells and edges: a plan as it runs.
+"""Cells and edges: a compiled plan at run time.
 
-A cell is one stage at work, or several neighbours of one place fused into one call. An edge holds the items on their
-way from one cell to the next, and knows its capacity. Cells know their edges and nothing else; the executor decides
-which moves.
+A cell is a stage, or several adjacent stages at one place fused into one call. An edge is the bounded buffer between
+two cells. The executor decides which cell fires.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from marlflow.flow.pace import UNLIMITED, Ledger
 
 
 class Edge:
-    """Items between two cells, oldest first. `stage` names it where it is a buffer that the plan states."""
+    """Items between two cells, oldest first. `stage` is set for queues and fork branches."""
 
     __slots__ = (
         "capacity",
@@ -39,19 +38,21 @@ class Edge:
         self.capacity, self.full, self.stage = capacity, full, stage
         self.items: deque[Any] = deque()
         self.gates: list[Gate] = []
-        self.closed = False  # the producer has ended: nothing more will come
-        self.discarding = False  # the consumer has ended: what comes is counted and dropped
+        # The producer has ended.
+        self.closed = False
+        # The consumer has ended: further items are counted and dropped.
+        self.discarding = False
         self.dropped = self.rows_dropped = 0
         self.passed = self.rows = 0
 
     def room(self) -> int:
-        """How many items it takes at a time without waiting."""
+        """Return how many items fit now without blocking."""
         if self.closed or self.full != "wait":
             return self.capacity
         return self.capacity - len(self.items)
 
     def put(self, item: Any) -> None:
-        """Takes an item; what does not fit is dropped, oldest first, and counted."""
+        """Add an item; if full, drop and count the oldest."""
         if self.closed:
             self._drop(item)
             return
@@ -66,7 +67,7 @@ class Edge:
         self.rows_dropped += rows_of(item)
 
     def discard(self) -> None:
-        """From now on nobody takes from here."""
+        """Drop all items and close, because the consumer has ended."""
         for item in self.items:
             self._drop(item)
         self.items.clear()
@@ -74,55 +75,55 @@ class Edge:
 
     @property
     def ended(self) -> bool:
-        """Nothing is here and nothing will come."""
+        """Whether the edge is empty and no item will follow."""
         return self.closed and not self.items
 
 
 @dataclass(slots=True, eq=False)
 class Gate:
-    """One side of a pace at work: the ledger that grants turns, and what is under way between gate and end."""
+    """Admits items to one side of a pace; tracks the cells and edges up to the side's end."""
 
     ledger: Ledger
     side: str
     peers: list[Gate]
-    """The gates of all sides of the pace, this one too."""
+    """The gates of all sides of the pace, including this one."""
     heads: list[Edge] = field(default_factory=list)
-    """Where items that came from elsewhere wait to be let into the side."""
+    """Edges whose items wait here to enter the side."""
     cells: list[Cell] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
 
     def under_way(self) -> int:
-        """How many items are between the gate and the side's end."""
+        """Return how many items are between the gate and the side's end."""
         return sum([len(edge.items) for edge in self.edges]) + sum([c.in_flight + len(c.pending) for c in self.cells])
 
     def available(self) -> int:
-        """How many more items may enter the side now."""
+        """Return how many more items may enter the side now."""
         permitted = self.ledger.permits(self.side)
         return max(0, permitted - self.under_way()) if permitted else 0
 
     def may_stop(self) -> bool:
-        """Whether a source on this side may end, now that the run is to stop, without harm to the ratio."""
+        """Return whether a source may stop without breaking the ratio."""
         idle = all(peer.under_way() == 0 and all(edge.ended for edge in peer.heads) for peer in self.peers)
         return self.ledger.may_stop(self.side, idle)
 
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A stage at work. `stages` has one entry, or those of a fused call, in order. A plan's ends have no kind."""
+    """A running stage, or a fused chain of `stages`. The ends of plans have kind None."""
 
     kind: Kind | None
     stages: list[StageId]
     calls: list[StageCall] = field(default_factory=list)
-    """Of each of `stages` that has an operator."""
+    """The calls of those `stages` that have an operator."""
     call: Callable[[Sequence[Any]], Any] | None = None
     inboxes: list[Edge] = field(default_factory=list)
     outs: dict[Hashable, Edge] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
-    """Of a source: the paces that hold it, the innermost first. Other cells are held at their inbox's gates."""
+    """Sources: the paces that hold it, innermost first. Other cells are held at their inboxes' gates."""
     sides: list[tuple[Ledger | None, str]] = field(default_factory=list)
-    """Of a merge or a plan's end: whom to tell, and under which name, of what came by each inbox."""
+    """Merges and ends of plans: the ledger and side name to count each inbox's items under."""
     handed_on: str | None = None
-    """Of a merge: the side whose items it hands on; None: all."""
+    """Merges: the one side whose items are emitted; None: all."""
     meters: list[Meter] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     in_flight: int = 0
@@ -130,38 +131,38 @@ class Cell:
     exhausted: bool = False
     ended: bool = False
     lost: int = 0
-    """Items that went down with the process that they were at."""
+    """Items lost with their process."""
     next_inbox: int = 0
 
     @property
     def is_plumbing(self) -> bool:
-        """Whether no stage of the plan's author stands here: a plan's end, or a carrier between two buffers."""
+        """Whether this is a plan's end or a carrier between two buffers, not a declared stage."""
         return self.kind is None or self.kind is Kind.QUEUE
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is in flight, and nothing made is still undelivered."""
+        """Whether nothing is in flight or undelivered."""
         return self.in_flight == 0 and not self.pending
 
     @property
     def is_abandoned(self) -> bool:
-        """Nobody will take what it makes: all its consumers have ended."""
+        """Whether all its consumers have ended."""
         return bool(self.outs) and all(edge.discarding for edge in self.outs.values())
 
     def held(self) -> int:
-        """How many items are here, or on their way to here."""
+        """Return how many items wait at, run in or leave this cell."""
         return sum(len(edge.items) for edge in self.inboxes) + self.in_flight + len(self.pending)
 
     def room(self) -> int:
-        """How many items its consumers have room for."""
+        """Return how many items all its consumers can accept."""
         return min([edge.room() for edge in self.outs.values()], default=UNLIMITED)
 
     def hands_on(self, index: int) -> bool:
-        """Whether what comes by an inbox goes to its consumers."""
+        """Return whether items of an inbox are emitted."""
         return self.handed_on in (None, self.sides[index][1])
 
     def leave(self) -> bool:
-        """Ended sides leave their pace, and what nobody will take any more is discarded; whether there was any."""
+        """Take ended sides out of their pace and discard unusable input; return whether any changed."""
         news = False
         for (ledger, side), edge in zip(self.sides, self.inboxes, strict=False):
             if edge.ended and ledger is not None and not ledger.is_over(side):
@@ -177,10 +178,11 @@ class Cell:
         return news
 
     def deliver(self) -> bool:
-        """Hands on what is pending as far as there is room, in order on each edge; whether anything moved."""
+        """Move pending items to consumers with room; return whether any moved."""
         waiting: deque[tuple[Edge, Any]] = deque()
         for edge, item in self.pending:
-            if edge.room() > 0:  # an edge that is full stays so meanwhile, so each keeps its order
+            # Nothing empties an edge during this loop, so a full edge stays full and order is kept.
+            if edge.room() > 0:
                 edge.put(item)
             else:
                 waiting.append((edge, item))
@@ -189,7 +191,7 @@ class Cell:
         return moved
 
     def takeable(self, index: int = 0) -> int:
-        """How many items may be taken from an inbox now, by what is there and what its gates grant."""
+        """Return how many items an inbox may release now, limited by its gates."""
         edge = self.inboxes[index]
         waiting = len(edge.items)
         if waiting and edge.gates:
@@ -197,12 +199,12 @@ class Cell:
         return waiting
 
     def take(self, count: int, index: int = 0) -> list[Any]:
-        """The next `count` items of an inbox."""
+        """Remove and return the next `count` items of an inbox."""
         items = self.inboxes[index].items
         return [items.popleft() for _ in range(count)]
 
     def waits_for(self) -> str | None:
-        """What keeps it from moving, in words; None where its own edges and gates do not."""
+        """Return what blocks this cell, in words; None if its edges and gates do not."""
         full = {str(edge.stage) if edge.stage else "the next stage" for edge in self.outs.values() if edge.room() < 1}
         has_input = any(edge.items for edge in self.inboxes)
         if self.pending:

@@ -1,4 +1,4 @@
-"""What is wrong with a plan, all of it at once, before anything runs. The paces are looked at in `check_pace`."""
+"""Checks of a plan before it runs, reporting all problems at once; `check_pace` checks its paces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, o
 
 
 def problems(plan: AnyPlan) -> list[str]:
-    """One sentence for each thing that is wrong with the plan; none if it can run."""
+    """Return one sentence per problem of the plan; empty if it can run."""
     plans, stages, owner = plans_of(plan), all_stages(plan), owners(plan)
     found = [f"plan {one.name!r}: {problem}" for one in plans for problem in one.unmet]
     found += [*_names(plans, stages, owner), *_calls(stages, owner), *_neighbours(stages, owner)]
@@ -132,6 +132,7 @@ def _rounds(plan: Together) -> Iterator[str]:
                 f"plan {one.name!r} takes no stale row (stage {strict[0].name!r} has max_staleness 0), but rounds do "
                 "not wait for it: say Plan(..., waits_for_rounds=True)"
             )
+        # Overlapping and asynchronous rounds sample with weights at least one version old.
         if plan.rounds.pace != "lockstep" and strict:
             why = "rounds overlap learning" if plan.rounds.pace == "overlap" else "rounds do not wait for learning"
             yield (
@@ -146,6 +147,7 @@ def _on_policy(plan: Plan, own: list[Flow[Any]]) -> Iterator[str]:
             f"plan {plan.name!r} is on-policy but never publishes: from its second update on its rows would all be "
             "too old; end it with .then(Publish(), at=learner)"
         )
+    # An unpaced source never idles, so a plan that has one never comes to rest.
     paced = {id(stage) for pace, ends in paces_of(plan) if isinstance(pace, InTurn) for stage in regions(ends)}
     for stage in own:
         if stage.kind is Kind.SOURCE and id(stage) not in paced:

@@ -1,4 +1,4 @@
-"""What is wrong with the paces of a plan: ratios that would block for every input, or could not be exact."""
+"""Checks of paces: ratios that would deadlock for every input, or could not be kept exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marlflow.flow.plan import Plan, head_stages, producers
 
 
 def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
-    """One sentence for each thing that is wrong with a pace."""
+    """Yield one sentence per problem of a pace."""
     for plan in plans:
         what = f"plan {plan.name!r}"
         if plan.also and plan.pace is None:
@@ -33,7 +33,7 @@ def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[
 
 
 def paces_of(plan: Plan) -> Iterator[tuple[Pace | None, Mapping[str, Flow[Any]]]]:
-    """Every pace of the plan and of what it is fed by, each with its sides."""
+    """Yield the pace of the plan and of each merge, with its sides."""
     yield plan.pace, plan.ends()
     for stage in plan.stages():
         if stage.kind is Kind.MERGE:
@@ -41,7 +41,7 @@ def paces_of(plan: Plan) -> Iterator[tuple[Pace | None, Mapping[str, Flow[Any]]]
 
 
 def regions(ends: Mapping[str, Flow[Any]]) -> list[Flow[Any]]:
-    """The stages between the sides' ends and where a pace holds them."""
+    """Return the stages between the sides' ends and where the pace holds them back."""
     return [stage for end in ends.values() for stage in _region(end)]
 
 
@@ -88,20 +88,21 @@ def _has_rows(hint: Any) -> bool:
 
 def _counts_rows(hint: Any) -> bool:
     kind = get_origin(hint) or hint
-    if kind is Any or not inspect.isclass(kind):  # a type that nobody knows may count
+    # Unknown types get the benefit of the doubt.
+    if kind is Any or not inspect.isclass(kind):
         return True
+    # Dataclass fields without default are annotations only, not class attributes.
     return hasattr(kind, "rows") or any("rows" in vars(one).get("__annotations__", {}) for one in kind.__mro__)
 
 
 def _region(end: Flow[Any]) -> list[Flow[Any]]:
-    """The stages between a side's end and where the pace holds it."""
     if end.kind in (Kind.BRANCH, Kind.QUEUE):
         return []
     return [end, *(stage for before in end.inputs for stage in _region(before))]
 
 
 def _fork_ratio(what: str, pace: InTurn, ends: dict[str, Flow[Any]]) -> Iterator[str]:
-    """Branches of one waiting fork bring the same number of items: any other ratio between them blocks in the end."""
+    # Branches of one blocking fork receive equally many items: with unequal shares one branch fills up and deadlocks.
     shares = {name: share for name, share in pace.shares if isinstance(share, int)}
     forks: dict[int, dict[str, int]] = {}
     for side, share in shares.items():

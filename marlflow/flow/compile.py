@@ -1,4 +1,4 @@
-"""From a plan to cells and edges: fuses neighbours of one place, and hangs each pace's gates where its sides begin."""
+"""Compilation of a plan into cells and edges: fuses adjacent stages, and puts gates where a pace's sides begin."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from marlflow.flow.pace import Ledger, Pace
 from marlflow.flow.plan import AnyPlan, Plan, all_stages, consumers, owners, plans_of
 
 TURNS_PER_CALL = 64
-"""How many turns of a source at a place are one call at most, where the plan ends behind it."""
+"""The most turns per call of a source whose plan ends directly after it."""
 
 
 @dataclass(slots=True)
 class Network:
-    """A compiled plan: its cells, sources first; who owns what; and the ledgers by the name of their pace."""
+    """A compiled plan: cells, sources first, and ledgers by the name of their pace."""
 
     cells: list[Cell] = field(default_factory=list)
     by_plan: dict[str, list[Cell]] = field(default_factory=dict)
     feeds: dict[str, Edge] = field(default_factory=dict)
-    """The queue by which each plan takes its part of the shared stream."""
+    """The queue that connects each plan to the shared stream."""
     edges: list[Edge] = field(default_factory=list)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
 
     def ledgers_of(self, plan: str) -> list[Ledger]:
-        """Those of a plan's own pace and of its merges."""
+        """Return the ledgers of a plan's pace and of its merges."""
         return [ledger for name, ledger in self.ledgers.items() if name == plan or name.startswith(f"{plan}/")]
 
 
 def compile_plan(plan: AnyPlan) -> Network:
-    """The plan's cells, wired."""
+    """Compile a plan into connected cells."""
     return _Compiler(plan).network
 
 
@@ -43,19 +43,21 @@ class _Compiler:
         self._consumers = consumers(all_stages(plan))
         self._paths = stage_paths(plan)
         self._cells: dict[int, Cell] = {}
-        self._fed_by: dict[int, tuple[Flow[Any], ...]] = {}  # by the cell's identity: a flow for each inbox
-        self._gates: dict[int, list[Gate]] = {}  # by the ledger's identity
+        # One flow per inbox, by the cell's identity.
+        self._fed_by: dict[int, tuple[Flow[Any], ...]] = {}
+        # By the ledger's identity.
+        self._gates: dict[int, list[Gate]] = {}
         for one in plans_of(plan):
             self._close(one)
 
     def _close(self, plan: Plan) -> None:
-        """Builds everything upstream of a plan's ends, and the cells that take what leaves it."""
         ledger = self._ledger(plan.pace, plan.name)
         for side, end in plan.ends().items():
             edge = self._edge(end)
             cell = self._cells.get(id(end))
             if cell is not None and cell.kind is Kind.SOURCE and cell.call is not None:
-                edge.capacity = TURNS_PER_CALL  # a plan's end takes them all at once
+                # A plan's end takes all items at once, so a source may make many per call.
+                edge.capacity = TURNS_PER_CALL
             self._add(Cell(None, [StageId(plan.name, f"({side})")], inboxes=[edge], sides=[(ledger, side)]))
             self._gate(end, edge, ledger, side)
 
@@ -78,7 +80,6 @@ class _Compiler:
     # -- edges --------------------------------------------------------------------------------------------------
 
     def _edge(self, flow: Flow[Any]) -> Edge:
-        """A new edge that carries the items of `flow` to whoever asks."""
         if flow.kind is Kind.QUEUE:
             return self._queue(flow)
         if _is_fork_branch(flow):
@@ -86,7 +87,7 @@ class _Compiler:
         if flow.kind is Kind.BRANCH:
             return self._wire(flow, Edge())
         cell = self._cell(flow)
-        # A call takes all that waits for it, so there has to be room for all that comes back.
+        # A call takes all waiting items at once, so the output needs room for all results.
         return self._wire(flow, Edge(cell.inboxes[0].capacity if cell.call is not None and cell.inboxes else 1))
 
     def _wire(self, flow: Flow[Any], edge: Edge) -> Edge:
@@ -99,7 +100,7 @@ class _Compiler:
         before, stage = flow.inputs[0], self._id(flow)
         edge = Edge(flow.capacity or 1, flow.full, stage)
         if before.kind is Kind.QUEUE or _is_fork_branch(before):
-            # Two buffers in a row: something has to carry items from one to the other.
+            # Two buffers in a row need a cell between them that moves items.
             self._add(
                 Cell(Kind.QUEUE, [StageId(stage.plan, "(carry)")], inboxes=[self._edge(before)], outs={None: edge})
             )
@@ -113,7 +114,6 @@ class _Compiler:
     # -- cells --------------------------------------------------------------------------------------------------
 
     def _cell(self, flow: Flow[Any]) -> Cell:
-        """The cell of a stage, built once with all that feeds it."""
         if (known := self._cells.get(id(flow))) is not None:
             return known
         chain = self._chain(flow)
@@ -133,11 +133,12 @@ class _Compiler:
         return self._add(cell)
 
     def _chain(self, flow: Flow[Any]) -> list[Flow[Any]]:
-        """The stage and the neighbours before it that share its place, first to last."""
+        # Prepend the stages that run at the same place.
         chain = [flow]
         place = flow.place
         while place is not None and chain[0].kind is Kind.THEN:
             before = chain[0].inputs[0]
+            # A stage with several consumers ends the chain: its items are needed outside the call.
             fusible = before.kind in (Kind.THEN, Kind.SOURCE) and before.place is place
             if not fusible or len(self._consumers[id(before)]) > 1:
                 break
@@ -147,9 +148,9 @@ class _Compiler:
     # -- gates --------------------------------------------------------------------------------------------------
 
     def _gate(self, end: Flow[Any], edge: Edge, ledger: Ledger | None, side: str) -> None:
-        """Holds a side back where it begins: at sources, and just behind a fork, a split or a queue."""
         if ledger is None:
             return
+        # A side is held back at its sources and directly after forks, splits and queues.
         peers = self._gates.setdefault(id(ledger), [])
         gate = Gate(ledger, side, peers)
         peers.append(gate)
@@ -174,7 +175,7 @@ def _is_fork_branch(flow: Flow[Any]) -> bool:
 
 
 def stage_paths(plan: AnyPlan) -> dict[str, str]:
-    """For each plan, its stages in order on one line, as error messages show them."""
+    """Return each plan's stage names in order on one line, for error messages."""
     paths: dict[str, list[str]] = {}
     owner = owners(plan)
     for stage in all_stages(plan):

@@ -1,4 +1,4 @@
-"""A plan as a tree of text and as a Mermaid flowchart."""
+"""Plans rendered as a text tree and as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROW_WIDTH = 88
 
 
 def label(stage: Flow[Any]) -> str:
-    """A stage in a few words: its name, what it was given, how much it holds."""
+    """Return a stage's label: its name, settings and capacity."""
     full = "" if stage.full == "wait" else f", {stage.full}"
     if stage.kind is Kind.QUEUE:
         return f"{stage.name}({stage.capacity}{full})"
@@ -41,7 +41,7 @@ def label(stage: Flow[Any]) -> str:
 
 
 def tree(plan: AnyPlan) -> str:
-    """The plan as indented text: a line for each row of stages, under it what the row is fed by."""
+    """Render the plan as indented text: a row of stages, then the rows that feed it."""
     return "\n".join(_together(plan) if isinstance(plan, Together) else _plan(plan, frozenset()))
 
 
@@ -83,7 +83,6 @@ def _sides(ends: Mapping[str, Flow[Any]], shared: frozenset[int], drawn: set[int
 
 
 def _rows(end: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator[str]:
-    """The row of stages that leads to `end`, and below it the rows that feed its first stage."""
     row = _row(end, shared)
     yield from _wrapped(_in_places(row))
     yield from _below(row[0], shared, drawn)
@@ -94,6 +93,7 @@ def _below(head: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator
         yield from _sides(dict(zip(head.sides, head.inputs, strict=True)), shared, drawn)
     elif head.kind is Kind.BRANCH and id(head.inputs[0]) not in shared:
         divider = head.inputs[0]
+        # A fork or split is drawn once; its other branches refer to it.
         if id(divider) in drawn:
             yield f"└── of {divider.name}, above"
             return
@@ -103,24 +103,22 @@ def _below(head: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator
 
 
 def _hung(lines: Sequence[str], last: bool) -> Iterator[str]:
-    """Lines as one child of the line above."""
     yield ("└── " if last else "├── ") + lines[0]
     yield from (("    " if last else "│   ") + line for line in lines[1:])
 
 
 def _row(end: Flow[Any], shared: frozenset[int]) -> list[Flow[Any]]:
-    """The stages in a row that lead to `end`, back to a source, a merge or a branch."""
     row = [end]
     while len(row[0].inputs) == 1 and row[0].kind not in (Kind.MERGE, Kind.BRANCH):
         before = row[0].inputs[0]
-        if before.kind is Kind.BRANCH and id(before) in shared:  # the plan begins here
+        # The plan's own part starts after the shared split.
+        if before.kind is Kind.BRANCH and id(before) in shared:
             break
         row.insert(0, before)
     return row
 
 
 def _wrapped(labels: Iterable[str]) -> Iterator[str]:
-    """Labels joined by arrows, on as many lines as they need."""
     first, *others = labels
     line = first
     for one in others:
@@ -133,7 +131,6 @@ def _wrapped(labels: Iterable[str]) -> Iterator[str]:
 
 
 def _in_places(row: Sequence[Flow[Any]]) -> Iterator[str]:
-    """Labels in order; neighbours of one place stand together in brackets, with the place."""
     for place, stages in groupby(row, key=lambda stage: stage.place):
         shown = " → ".join(label(stage) for stage in stages)
         yield shown if place is None else f"[{shown}] at {place.name}"
@@ -143,7 +140,7 @@ def _in_places(row: Sequence[Flow[Any]]) -> Iterator[str]:
 
 
 def mermaid(plan: AnyPlan) -> str:
-    """The plan as a Mermaid flowchart, one box for each plan."""
+    """Render the plan as a Mermaid flowchart, one box per plan."""
     stages, owner = all_stages(plan), owners(plan)
     drawn = [stage for stage in stages if stage.kind is not Kind.BRANCH]
     ids = {id(stage): f"s{number}" for number, stage in enumerate(drawn)}
@@ -181,6 +178,6 @@ def _with_place(stage: Flow[Any]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text inside double quotes, where Mermaid takes `#` and `;` for entities and the browser takes `<` for a tag."""
+    # Mermaid reads `#` and `;` as entities, and the browser reads `<` as a tag.
     signs = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "\n": "<br/>"}
     return "".join(signs.get(sign, sign) for sign in text)

@@ -1,7 +1,7 @@
-"""The executor: one flat loop in one thread that moves items through a plan, waits on what is in flight, never polls.
+"""The executor: an asyncio loop that moves items through a plan without polling.
 
-Cells are looked at from the ends towards the sources, so that what is made is used before more is made, and always in
-the same order, so that with operators that return at once two runs do the same in the same order.
+Each sweep visits the cells in a fixed order, from the ends to the sources: items are consumed before more are made, and
+with synchronous operators runs are deterministic.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from marlflow.flow.rest import Rest
 from marlflow.flow.state import Keep, load_network_state, network_state
 
 SETTLE_S = 60.0
-"""How long what is in flight may take to land when a stage has failed, before the failure is raised all the same."""
+"""After a stage fails: the most seconds to wait for calls in flight before the error is raised."""
 
-_SWEEPS_AT_ONCE = 100  # with nothing in flight there is nothing to wait for, but others may share the event loop
+# With nothing in flight the loop never awaits, so it yields now and then to other users of the event loop.
+_SWEEPS_AT_ONCE = 100
 
 
 class Executor:
-    """Runs a plan: `await executor.run()`, or `executor.run_sync()` from anywhere.
+    """Runs a plan: `await executor.run()`, or `executor.run_sync()` from synchronous code.
 
-    `on_output(plan's name, item)` is called with each item that leaves a plan by its output. Raises PlanInvalid before
-    anything starts, StageFailed when an operator raises, Stalled when nothing can move; what a hook or `on_output`
-    raises comes out as it is. `between_rounds` may bring the plan to rest before a round of the shared stream (see
-    Rest).
+    `on_output(plan name, item)` receives each output of a plan. Raises PlanInvalid at construction, StageFailed when an
+    operator raises, Stalled on deadlock; exceptions of hooks and `on_output` propagate unchanged. `between_rounds` can
+    pause the plan before a round of the shared stream (see Rest).
     """
 
     def __init__(
@@ -56,24 +56,25 @@ class Executor:
         self._stopping: set[str] = set()
         self._closed: set[str] = set()
         self._has_begun = False
-        self._ending = False  # until a source ends or is told to, no cell can, and none has to be asked
+        # Until a source ends or is asked to, no cell can end, so sweeps need not check.
+        self._ending = False
         self._shared = self._network.by_plan.get(plan.name, []) if isinstance(plan, Together) else []
         self._rounds = plan.rounds.pace if isinstance(plan, Together) else "lockstep"
         waiting = [one.name for one in plan.plans if one.waits_for_rounds] if isinstance(plan, Together) else []
         self._waited_for = {name: self._network.by_plan[name] for name in waiting}
-        # A round is begun when nothing else can move, so that what was made is used first; unless there are sources
-        # that nothing holds: they can always move.
+        # The shared source fires only when nothing else can move, so that items are consumed before a new round starts.
+        # Not with other unpaced sources: those can always move, so the round would never start.
         others = [cell for cell in self._network.cells if cell.kind is Kind.SOURCE and cell not in self._shared]
         all_held = all(cell.gates for cell in others)
         self._last_in_line = [cell for cell in self._shared if cell.kind is Kind.SOURCE] if all_held else []
-        # From the ends to the sources; those for whom the next round waits before the others.
+        # From the ends to the sources; plans that the next round waits for come first.
         self._order = list(reversed(self._network.cells))
         self._order.sort(key=lambda cell: cell.stages[0].plan not in waiting)
 
     # -- running ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Runs until every source has ended and everything they made has been used."""
+        """Run until every source has ended and all items are processed."""
         now_s = time.perf_counter()
         for cell in self._network.cells:
             cell.clock.since_s = now_s
@@ -106,7 +107,7 @@ class Executor:
                 raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in self._stuck()])
 
     def run_sync(self) -> None:
-        """The same, from code that is not asynchronous, in a notebook's running loop too."""
+        """Run from synchronous code, in a thread if an event loop is running (as in a notebook)."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -123,9 +124,11 @@ class Executor:
                 raise
             failure = failures[0]
         if isinstance(failure, MarlflowError):
-            if isinstance(failure.__cause__, BdbQuit):  # in an operator: that is the user, who wants to stop
+            # The user quit the debugger inside an operator.
+            if isinstance(failure.__cause__, BdbQuit):
                 raise KeyboardInterrupt(DEBUGGER_QUIT)
-            raise failure.with_traceback(None)  # the loop's frames say nothing; the cause has the operator's own
+            # The loop's frames are noise; the cause carries the operator's traceback.
+            raise failure.with_traceback(None)
         if failure is not None:
             raise failure
 
@@ -137,15 +140,15 @@ class Executor:
         return None
 
     def stop(self) -> None:
-        """Every source ends when its pace is next at rest; what is under way is finished."""
+        """End every source when its pace is next at rest; items in progress are finished."""
         self._stopping.update(self._plans)
         self._ending = True
 
     def end_plan(self, name: str) -> None:
-        """The plan takes nothing more from the shared stream (counted as dropped); what it has taken is finished.
+        """Drop (and count) the plan's queued items from the shared stream; finish its other items.
 
-        Its own sources end as in `stop`. The other plans go on; when there are none, the shared source ends too.
-        Raises PlanInvalid if there is no such plan.
+        Its own sources end as in `stop`. After the last plan the shared source ends too. Raises PlanInvalid if there is
+        no such plan.
         """
         if name not in self._plans:
             raise PlanInvalid([f"no plan is named {name!r}; there are {', '.join(map(repr, self._plans))}"])
@@ -154,7 +157,7 @@ class Executor:
         self.close_plan(name)
 
     def close_plan(self, name: str) -> None:
-        """Nothing more is coming for the plan; what waits for it is still used. Otherwise as `end_plan`."""
+        """End the plan's input as `end_plan` does, but process queued items."""
         if name in self._network.feeds:
             self._network.feeds[name].closed = True
             self._closed.add(name)
@@ -164,12 +167,12 @@ class Executor:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def meters(self) -> dict[str, dict[str, Any]]:
-        """Every stage's figures by `plan/stage`, up to now. Buffers have items and drops, and no times."""
+        """Return each stage's metrics so far, by `plan/stage`. Buffers have no times."""
         self._look()
         return stage_figures(self._network, self._metered_before)
 
     def held(self) -> dict[str, int]:
-        """Items on the way, by the stage they wait for: for bounds and conservation. A plan's ends are `(side)`."""
+        """Return the number of items at each stage, for tests of bounds and conservation."""
         found: dict[str, int] = {}
         for cell in self._network.cells:
             stage = str(cell.stages[0])
@@ -177,29 +180,28 @@ class Executor:
         return found
 
     def state(self, keep: Keep) -> dict[str, Any]:
-        """Paces, items on their way (what `keep` makes of each) and meters, as plain data; for when all is at rest."""
+        """Return paces, waiting items (converted by `keep`) and metrics as plain data; call at rest."""
         return {**network_state(self._network, keep), "meters": self.meters()}
 
     def load_state(self, state: Mapping[str, Any], give_back: Keep) -> None:
-        """Goes on where `state` was taken; call it before `run`. Raises CheckpointUnusable for another plan's."""
+        """Restore `state` before `run`; raises CheckpointUnusable if it belongs to a different plan."""
         load_network_state(self._network, state, give_back)
         self._metered_before = {stage: dict(figures) for stage, figures in state["meters"].items()}
-        self._ending = True  # sides that had left are over from the start
+        self._ending = True
 
     def starts_again(self, plan: str) -> None:
-        """What a plan has stored is gone: `starts` of its paces applies anew, turns that were earned stay earned."""
+        """Apply `starts` of a plan's paces again after its store was lost; earned turns remain available."""
         for ledger in self._network.ledgers_of(plan):
             ledger.starts_again()
 
     def rejoin(self, plan: str) -> None:
-        """A plan that had ended when its state was taken takes part again; to be called after `load_state`."""
+        """Let a plan that had ended take part again; call after `load_state`."""
         for ledger in self._network.ledgers_of(plan):
             ledger.rejoin()
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _sweep(self) -> bool:
-        """Looks at every cell once; whether anything moved."""
         moved, firing = False, self._firing
         for cell in self._order:
             if cell.ended:
@@ -240,7 +242,7 @@ class Executor:
     def _fire_source(self, cell: Cell) -> bool:
         if cell.exhausted:
             return False
-        # Turns that a pace grants are as good as taken; a source that nothing holds is asked again after each.
+        # A paced source gets all granted turns in one call; an unpaced one runs item by item, as it may end any time.
         count = min([cell.room(), *[gate.available() for gate in cell.gates]]) if cell.gates else min(1, cell.room())
         if count < 1 or not self._may_begin_round(cell):
             return False
@@ -252,7 +254,7 @@ class Executor:
         return True
 
     def _take_sides(self, cell: Cell) -> bool:
-        """A merge takes one item, from its sides in rotation; a plan's end takes all that its turns allow."""
+        # A merge takes one item, round-robin over its sides; a plan's end takes all that its turns allow.
         sides = len(cell.inboxes)
         for offset in range(sides):
             index = (cell.next_inbox + offset) % sides
@@ -268,14 +270,14 @@ class Executor:
     # -- rounds -------------------------------------------------------------------------------------------------
 
     def _may_begin_round(self, source: Cell) -> bool:
-        """Whether a source may make its next item: that of the shared stream waits for plans that wait for rounds."""
+        # The shared source waits for all plans that wait for rounds.
         if source not in self._shared:
             return True
         delivered = all(cell.held() == 0 for cell in self._shared if cell is not source)
         return delivered and all(map(self._has_rested, self._waited_for))
 
     def _has_rested(self, name: str) -> bool:
-        """Whether the plan is done with all rounds so far; where rounds overlap, with all but the last piece."""
+        # At rest: no items left. With overlapping rounds, one call may still be in flight.
         cells = self._waited_for[name]
         if self._rounds != "overlap":
             return all(cell.held() == 0 for cell in cells)
@@ -283,28 +285,28 @@ class Executor:
         return waiting == 0 and sum(cell.in_flight for cell in cells) <= 1
 
     def _may_begin_now(self, source: Cell) -> bool:
-        """Whether no rest is wanted that a source could come to now. Of nested paces, the outermost has to rest."""
         if source in self._shared:
             if not self._rest.permits_round():
-                # What a source has begun ahead of its turns has to come home first.
+                # Items that the source has started ahead of time must be collected before the plan can rest.
                 operator = source.calls[0].operator
                 return isinstance(operator, BeginsAhead) and operator.under_way > 0
             self._rest.has_begun()
             return True
+        # With nested paces, the outermost must be at rest.
         return not (self._rest.is_wanted and (not source.gates or source.gates[-1].may_stop()))
 
     # -- ending -------------------------------------------------------------------------------------------------
 
     def _is_over(self, source: Cell) -> bool:
-        """Whether a source is to end though it could go on. Of nested paces, the outermost has to be at rest."""
         if any(gate.ledger.is_over(gate.side) for gate in source.gates):
             return True
         if source.stages[0].plan not in self._stopping:
             return False
+        # With nested paces, the outermost must be at rest.
         return not source.gates or source.gates[-1].may_stop()
 
     def _has_ended(self, cell: Cell) -> bool:
-        """Ends the cell if nothing will come out of it any more; whether that was now."""
+        """End the cell if it can emit nothing more; return whether it did."""
         if cell.in_flight or cell.pending:
             return False
         if cell.kind is Kind.SOURCE:
@@ -326,14 +328,15 @@ class Executor:
     # -- waiting ------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        if not self._has_begun:  # no clock has been set yet
+        # The clocks start in `run`.
+        if not self._has_begun:
             return
         now_s = time.perf_counter()
         for cell in self._network.cells:
             cell.clock.turn(condition(cell), now_s)
 
     def _stuck(self) -> list[Cell]:
-        """The cells that have not ended, without the ends of plans that only wait for input."""
+        # The ends of plans that merely lack input are a consequence, not a cause.
         return [cell for cell in self._network.cells if not cell.ended and (cell.kind is not None or cell.held())]
 
     def _waits_for(self, cell: Cell) -> str:
@@ -343,5 +346,4 @@ class Executor:
         return " and ".join(f"plan {name!r} to come to rest" for name in tired) or "the round before to be taken up"
 
 
-def _ignore(plan: str, item: Any) -> None:
-    """Nobody asked for what leaves the plans."""
+def _ignore(plan: str, item: Any) -> None: ...

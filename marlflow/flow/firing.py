@@ -1,7 +1,4 @@
-"""What happens when a cell fires: items are handed to operators, results land, and each is metered and shown to hooks.
-
-Which cell fires, and when, is the executor's affair.
-"""
+"""Firing a cell: calling operators, delivering and metering results, calling hooks."""
 
 from __future__ import annotations
 
@@ -22,18 +19,19 @@ _ENDS_OF_FLOW = (EndOfFlow, StopIteration, StopAsyncIteration)
 
 
 class Firing:
-    """Carries out the firings of all cells of one executor, and knows what is in flight and what failed first."""
+    """Fires an executor's cells; tracks calls in flight and the first failure."""
 
     def __init__(self, on_output: Callable[[str, Any], None], hooks: Sequence[Hook]) -> None:
         self._on_output = on_output
         self._hooks = tuple(hooks)
         self.in_flight = 0
-        self.exhausted = False  # whether any source has come to its end
+        # Whether any source has ended by itself.
+        self.exhausted = False
         self.failure: BaseException | None = None
         self.landed = asyncio.Event()
 
     def call(self, cell: Cell, items: list[Any]) -> None:
-        """Hands items to a `then` or a source (to which each item is a turn, None); awaits the result if it must."""
+        """Call a `then` or source with items (None per turn of a source), awaiting it if necessary."""
         began_s = self._begin(cell, len(items))
         try:
             result = _run(cell, items)
@@ -49,7 +47,7 @@ class Firing:
         self._finish(cell, len(items), result, began_s)
 
     def divide(self, cell: Cell, item: Any) -> None:
-        """Hands one item to a gather or a split, and what it gives to the consumers as far as they have room."""
+        """Pass one item to a gather or split; deliver the results as far as there is room."""
         began_s = self._begin(cell, 1)
         operator = cell.calls[0].operator
         try:
@@ -67,7 +65,7 @@ class Firing:
         self._record(cell, len(gives), [StageTimes(began_s, time.time(), rows)])
 
     def hand_over(self, cell: Cell) -> bool:
-        """Has a gather give what it still holds, if it can, since nothing more will come; whether there was any."""
+        """Flush a gather's remainder at the end of its input; return whether there was any."""
         operator = cell.calls[0].operator
         rest = operator.rest() if isinstance(operator, GivesRest) else ()
         cell.pending.extend((cell.outs[None], part) for part in rest)
@@ -77,7 +75,7 @@ class Firing:
         return bool(rest)
 
     def copy(self, cell: Cell, items: list[Any]) -> None:
-        """Gives each item to every consumer: a fork, or a carrier between two buffers."""
+        """Copy each item to every consumer: a fork, or a carrier between two buffers."""
         if not cell.is_plumbing:
             self._begin(cell, len(items))
         for item in items:
@@ -87,7 +85,7 @@ class Firing:
             self._pass(cell, items)
 
     def take_side(self, cell: Cell, index: int) -> None:
-        """A merge or a plan's end takes one item from a side."""
+        """Take one item from a side, for a merge or a plan's end."""
         items = cell.take(1, index)
         ledger, side = cell.sides[index]
         if ledger is not None:
@@ -102,7 +100,7 @@ class Firing:
             self._on_output(cell.stages[0].plan, items[0])
 
     async def settle(self, limit_s: float) -> None:
-        """Lets what is in flight land, so that nothing is left behind when a failure is raised; not for ever."""
+        """Wait up to `limit_s` seconds for calls in flight, so that none outlives a failure."""
         deadline = time.monotonic() + limit_s
         while self.in_flight and (left_s := deadline - time.monotonic()) > 0:
             self.landed.clear()
@@ -124,7 +122,7 @@ class Firing:
         else:
             try:
                 self._finish(cell, turns, done.result(), began_s)
-            except Exception as error:  # noqa: BLE001  a hook's: nobody stands above a callback, so the loop raises it
+            except Exception as error:  # noqa: BLE001  a hook's; the loop raises it, since a callback has no caller
                 self.failure = self.failure or error
 
     def _finish(self, cell: Cell, turns: int, result: Any, began_s: float) -> None:
@@ -132,7 +130,7 @@ class Firing:
         if cell.call is None:
             try:
                 rows = rows_of(result)
-            except Exception as error:  # noqa: BLE001  the item's own `rows` raised
+            except Exception as error:  # noqa: BLE001  the item's `rows` raised
                 self._raised(cell, error)
                 return
             out.put(result)
@@ -141,6 +139,7 @@ class Firing:
         outcome: Outcome = result
         outputs = len(outcome.outputs)
         cell.lost += outcome.lost
+        # Only a source may return fewer outputs than turns: it has ended.
         missing = turns - outputs - outcome.lost
         if cell.kind is Kind.SOURCE and missing > 0:
             cell.exhausted = self.exhausted = True
@@ -152,6 +151,7 @@ class Firing:
         self._record(cell, outputs, outcome.times)
 
     def _raised(self, cell: Cell, error: BaseException) -> None:
+        # A fused call says which of its operators raised; the end of a flow counts only from its source.
         position, cause = 0, error
         if isinstance(error, OperatorRaised):
             position, cause = error.position, error.__cause__ or error
@@ -188,7 +188,7 @@ class Firing:
 
 
 def condition(cell: Cell) -> Condition:
-    """What the cell is doing now."""
+    """Return the cell's current condition."""
     if cell.ended:
         return Condition.ENDED
     if cell.in_flight:
@@ -199,7 +199,7 @@ def condition(cell: Cell) -> Condition:
 
 
 def named(stage: StageId, cause: BaseException) -> StageFailed:
-    """The error that says which stage of which plan raised `cause`, whose traceback begins in the user's code."""
+    """Return a StageFailed that names stage and plan; the traceback starts in the user's code."""
     reason = str(cause) if isinstance(cause, MarlflowError | OperatorRaised) else f"{type(cause).__name__}: {cause}"
     if isinstance(cause, RuntimeError) and isinstance(cause.__cause__, StopIteration | StopAsyncIteration):
         reason += "; a source that is awaited ends its flow by raising EndOfFlow"

@@ -1,6 +1,6 @@
-"""Flows: typed streams of items, described and not run.
+"""Flows: typed streams of items, described without running anything.
 
-A flow is a value. `then`, `gather`, `split`, `fork`, `queue` and `merge` make new flows out of it and run nothing:
+A flow is a value. `then`, `gather`, `split`, `fork`, `queue` and `merge` return new flows:
 
     >>> numbers = source(iter([1, 2, 3]).__next__, name="numbers")
     >>> doubled = numbers.then(lambda n: n * 2, name="double")
@@ -26,7 +26,7 @@ Full = Literal["wait", "drop_oldest"]
 
 
 class Kind(Enum):
-    """What a stage does with its items."""
+    """How a stage maps input items to output items."""
 
     SOURCE = "source"
     THEN = "then"
@@ -40,13 +40,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Flow(Generic[T]):
-    """The stream that leaves a stage. Two flows are equal only if they are the same stage."""
+    """A stage of the dataflow graph and its output stream. Flows compare by identity."""
 
     kind: Kind
     name: str
     inputs: tuple[Flow[Any], ...] = ()
     call: StageCall | None = None
-    """Its operator, with what it runs at; None of a fork, a branch, a queue and a merge."""
+    """The operator and what it runs at; None for forks, branches, queues and merges."""
     capacity: int | None = None
     full: Full = "wait"
     branch: Hashable = None
@@ -54,29 +54,29 @@ class Flow(Generic[T]):
     pace: Pace | None = None
     sides: tuple[str, ...] = ()
     handed_on: str | None = None
-    """Of a merge: the side whose items it hands on; None: all."""
+    """Merges only: the one side whose items are emitted; None: all."""
     shown: str = ""
     gives: Any = None
-    """The type of its items, where a stage moved ahead of it has made them more than its operator says."""
+    """Overrides the type of items, when a relocated stage has already converted them upstream."""
 
     @property
     def operator(self) -> Any:
-        """The operator; None of a fork, a branch, a queue and a merge."""
+        """The operator, if there is one."""
         return None if self.call is None else self.call.operator
 
     @property
     def at(self) -> Any:
-        """What the stage runs at: a learner, a replay; None: it runs on the driver."""
+        """The learner or replay that the stage runs at; None: the driver."""
         return None if self.call is None else self.call.at
 
     @property
     def place(self) -> Place | None:
-        """Where the stage runs; None is the driver."""
+        """Where the stage runs; None: on the driver."""
         return self.at.place if isinstance(self.at, Located) else None
 
     @property
     def traits(self) -> Traits:
-        """The traits of its operator, with the types of its items; the defaults if it has none."""
+        """The operator's traits, including item types; the defaults if there is no operator."""
         return NO_TRAITS if self.call is None else self.call.traits
 
     @overload
@@ -107,16 +107,16 @@ class Flow(Generic[T]):
         name: str | None = None,
         traits: Traits | None = None,
     ) -> Flow[Any]:
-        """One item out for each item in.
+        """Apply `operator` to each item: one output per input.
 
-        The stage runs where `at` is, and an operator of two parameters is handed that after the item. `traits` are for
-        a function, which cannot declare its own.
+        The stage runs where `at` lives, and an operator with two parameters receives `at`. A plain function cannot
+        declare its own `traits`.
         """
         call = stage_call(operator, at, traits)
         return Flow(Kind.THEN, name or name_of(operator), (self,), call, shown=describe(operator))
 
     def gather(self, operator: GatherOperator[T, U], *, name: str | None = None) -> Flow[U]:
-        """Items out as the operator completes them: n to 0 or more. It runs on the driver."""
+        """Combine items: each output appears when the operator completes it. Runs on the driver."""
         call = StageCall(operator, None, traits_of(operator, None, "add", None), passes_at=False)
         return Flow(Kind.GATHER, name or name_of(operator), (self,), call, shown=describe(operator))
 
@@ -127,7 +127,7 @@ class Flow(Generic[T]):
         *,
         name: str | None = None,
     ) -> Mapping[Hashable, Flow[U]]:
-        """Each item routed to the branches that the operator names; a flow for each of `branches`. On the driver."""
+        """Route items to the branches that the operator names; one flow per branch. Runs on the driver."""
         call = StageCall(operator, None, traits_of(operator, None, "route", None), passes_at=False)
         name = name or name_of(operator)
         stage: Flow[Any] = Flow(Kind.SPLIT, name, (self,), call, branches=tuple(branches), shown=describe(operator))
@@ -136,9 +136,9 @@ class Flow(Generic[T]):
     def fork(
         self, copies: int, capacity: int | None = None, full: Full = "wait", name: str = "fork"
     ) -> tuple[Flow[T], ...]:
-        """Every item leaves by each of `copies` branches.
+        """Send every item to each of `copies` branches.
 
-        A branch holds up to `capacity` items; a full one makes the others wait, or drops its own oldest.
+        Each branch buffers `capacity` items. A full branch blocks the fork (back pressure) or drops its oldest item.
         """
         stage: Flow[T] = Flow(Kind.FORK, name, (self,), branches=tuple(range(copies)), capacity=capacity, full=full)
         return tuple(
@@ -146,19 +146,19 @@ class Flow(Generic[T]):
         )
 
     def queue(self, capacity: int | None = None, full: Full = "wait", name: str = "queue") -> Flow[T]:
-        """Holds up to `capacity` items, so that what is before and what is behind need not keep step."""
+        """Buffer up to `capacity` items, so that producer and consumer can run at different speeds."""
         return Flow(Kind.QUEUE, name, (self,), capacity=capacity, full=full)
 
     def only(self, side: str) -> Flow[T]:
-        """The same merge, which hands on the items of one side: the others end there, and count for the pace alone."""
+        """Return this merge emitting only the items of one side; the others still count towards the pace."""
         return replace(self, handed_on=side)
 
     def named(self, name: str) -> Flow[T]:
-        """The same stage under another name."""
+        """Return the same stage under another name."""
         return replace(self, name=name)
 
     def upstream(self) -> Iterator[Flow[Any]]:
-        """Every stage the items of this flow come through, sources first, each once."""
+        """Yield this stage and all that feed it, once each, in topological order."""
         seen: set[int] = set()
 
         def visit(flow: Flow[Any]) -> Iterator[Flow[Any]]:
@@ -191,14 +191,14 @@ def source(
 def source(
     operator: Callable[..., Any], *, at: Any = None, name: str | None = None, traits: Traits | None = None
 ) -> Flow[Any]:
-    """A flow out of nothing: the operator makes each item, and ends the flow by raising StopIteration or EndOfFlow.
+    """Make a flow without input, whose operator makes each item and raises StopIteration or EndOfFlow at its end.
 
-    The stage runs where `at` is, and an operator of one parameter is handed that.
+    The stage runs where `at` lives, and an operator with one parameter receives `at`.
     """
     call = stage_call(operator, at, traits, is_source=True)
     return Flow(Kind.SOURCE, name or name_of(operator), call=call, shown=describe(operator))
 
 
 def merge(pace: Pace | None = None, name: str = "merge", **sides: Flow[Any]) -> Flow[Any]:
-    """One flow out of several, interleaved as the pace says."""
+    """Interleave several flows into one, as the pace prescribes."""
     return Flow(Kind.MERGE, name, tuple(sides.values()), pace=pace, sides=tuple(sides))

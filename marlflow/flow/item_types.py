@@ -1,4 +1,4 @@
-"""The types of items, as operators are annotated: what they are, and whether one can be handed on as another."""
+"""Item types read from operators' annotations, and whether one type is compatible with another."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin
 
 
 class Bridged(Protocol):
-    """A type that says which stage makes it out of which other, by name: `check()` proposes it."""
+    """A type that names the stages that make it from other types; `check()` suggests them."""
 
     made_from: ClassVar[Mapping[str, str]]
 
 
 def annotated_input(operator: Any, method: str = "__call__") -> Any:
-    """The type of item the operator takes; Any where it does not say."""
+    """Return the operator's input item type, or Any if not annotated."""
     function, bound = _function(operator, method)
     if function is None:
         return Any
@@ -26,13 +26,13 @@ def annotated_input(operator: Any, method: str = "__call__") -> Any:
 
 
 def annotated_output(operator: Any, method: str = "__call__") -> Any:
-    """The type of item the operator gives, out of its awaitable or list; Any where it does not say."""
+    """Return the operator's output item type, inside an awaitable or list; Any if not annotated."""
     result = _returned(operator, method)
     return _without_awaitable(_inside(result) if method == "add" else result)
 
 
 def annotated_route(operator: Any) -> Any:
-    """The type of item a split routes, out of its pairs of branch and item; Any where it does not say."""
+    """Return the item type of a split's (branch, item) pairs, or Any if not annotated."""
     pair = get_args(_inside(_returned(operator, "__call__")))
     return pair[1] if len(pair) == 2 else Any
 
@@ -43,7 +43,6 @@ def _returned(operator: Any, method: str) -> Any:
 
 
 def _function(operator: Any, method: str) -> tuple[Any, int]:
-    """The Python function that will run, and how many of its first parameters are already bound."""
     if inspect.isfunction(operator):
         return operator, 0
     if inspect.ismethod(operator):
@@ -55,7 +54,8 @@ def _function(operator: Any, method: str) -> tuple[Any, int]:
 def _hints(function: Any) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except (NameError, TypeError):  # names that exist only for type checkers: the stage is taken as untyped
+    # Names imported only under TYPE_CHECKING cannot be resolved: treat the stage as untyped.
+    except (NameError, TypeError):
         return {}
 
 
@@ -78,7 +78,7 @@ def _inside(hint: Any) -> Any:
 
 
 def fits(got: Any, expected: Any) -> bool:
-    """Whether items of type `got` can be handed to a stage that expects `expected`; unknown types fit anything."""
+    """Return whether items of type `got` are accepted where `expected` is required; unknown types fit anything."""
     if got is Any or expected is Any or isinstance(got, TypeVar) or isinstance(expected, TypeVar):
         return True
     wanted = options(expected)
@@ -86,7 +86,7 @@ def fits(got: Any, expected: Any) -> bool:
 
 
 def options(hint: Any) -> tuple[Any, ...]:
-    """The types a union is of; any other type alone."""
+    """Return the members of a union, or the single type."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
@@ -98,7 +98,7 @@ def _is_a(got: Any, want: Any) -> bool:
 
 
 def bridge(got: Any, expected: Any) -> str | None:
-    """The stage that makes `expected` out of `got`, as the expected type declares it."""
+    """Return the stage that makes `expected` from `got`, as `expected` declares it."""
     for option in options(expected):
         made_from = getattr(option, "made_from", {})
         for source in options(got):
@@ -108,5 +108,5 @@ def bridge(got: Any, expected: Any) -> str | None:
 
 
 def type_name(hint: Any) -> str:
-    """The type as an error message shows it."""
+    """Return the type as error messages show it."""
     return " or ".join(getattr(option, "__name__", str(option)) for option in options(hint))

@@ -1,4 +1,4 @@
-"""What the meters of a plan at work say, stage by stage."""
+"""Per-stage metrics of a running plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marlflow.flow.meters import Meter
 
 
 def stage_figures(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Every stage's figures by `plan/stage`, on top of those that it had `before`. Buffers have no times."""
+    """Return each stage's metrics by `plan/stage`, added to `before` (of a resumed run). Buffers have no times."""
     found: dict[str, dict[str, Any]] = {}
     for cell in network.cells:
         if not cell.is_plumbing:
@@ -27,11 +27,11 @@ def stage_figures(network: Network, before: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _metered(cell: Cell, position: int) -> Meter:
-    """A stage's meter with its times. Of several in one call, the first waits for room, and the others for input."""
     meter, clock = cell.meters[position], cell.clock
     busy_s, starved_s, blocked_s, _ = clock.spent_s
     if cell.call is not None:
         busy_s = meter.busy_s
+        # While other stages of a fused call run, the first counts as blocked and the others as starved.
         elsewhere_s = max(0.0, clock.called_s - busy_s)
         starved_s += elsewhere_s if position > 0 else 0.0
         blocked_s += elsewhere_s if position == 0 else 0.0

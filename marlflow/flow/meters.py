@@ -1,4 +1,4 @@
-"""What the executor measures of every stage, and the hooks through which anything else may watch."""
+"""Per-stage metrics of the executor, and hooks for other observers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marlflow.flow.operators import StageTimes
 
 
 class Condition(IntEnum):
-    """What a stage is doing now: it works, waits for input, waits for room or for its turn, or has ended."""
+    """A stage's activity: running, waiting for input, waiting for room or its turn, or ended."""
 
     BUSY = 0
     STARVED = 1
@@ -20,7 +20,7 @@ class Condition(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageId:
-    """A stage and the plan it belongs to; `path` shows it among its neighbours."""
+    """A stage and its plan; `path` lists the plan's stages."""
 
     plan: str
     stage: str
@@ -32,9 +32,9 @@ class StageId:
 
 @dataclass(slots=True)
 class Meter:
-    """One stage's figures: items and rows that came out of it, and seconds by condition.
+    """Metrics of one stage: items and rows emitted, items dropped, and seconds per condition.
 
-    `dropped` counts items; `rows_dropped` the rows of those that a buffer dropped.
+    `rows_dropped` counts rows dropped by a full buffer.
     """
 
     items: int = 0
@@ -46,26 +46,26 @@ class Meter:
     blocked_s: float = 0.0
 
     def snapshot(self) -> dict[str, Any]:
-        """The figures as plain data."""
+        """Return the metrics as plain data."""
         return asdict(self)
 
 
 class Hook(Protocol):
-    """Watches stages. Operators of one call are told one after the other; forks and merges take no time.
+    """Observes stages. Operators of a fused call are reported one after another.
 
-    A `before` without an `after` is a source that ended, or a stage that failed.
+    A `before` without `after`: the source ended or the stage failed.
     """
 
     def before(self, stage: StageId, items: int) -> None:
-        """`items` items are about to be handed to the stage."""
+        """Handle a stage's call with `items` items, before it runs."""
 
     def after(self, stage: StageId, items: int, times: StageTimes) -> None:
-        """The stage has run; `items` items came out of it."""
+        """Handle a stage's call that emitted `items` items."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """Charges the time between two looks at a cell to its condition; `called_s` is the time of landed calls."""
+    """Adds up a cell's seconds per condition; `called_s` is the duration of completed calls."""
 
     condition: Condition = Condition.STARVED
     since_s: float = 0.0
@@ -74,11 +74,11 @@ class Clock:
     called_s: float = 0.0
 
     def turn(self, condition: Condition, now_s: float) -> None:
-        """The condition is `condition` from now on."""
+        """Charge the time since the last change, and switch to `condition`."""
         self.spent_s[self.condition] += now_s - self.since_s
         self.condition, self.since_s = condition, now_s
 
 
 def rows_of(item: Any) -> int:
-    """The agent steps an item stands for; 0 for items that stand for none."""
+    """Return the item's `rows` (agent steps), or 0."""
     return int(getattr(item, "rows", 0))

@@ -1,4 +1,4 @@
-"""What a plan has to be given before a stage of it has anything to do, as far as its operators and paces say."""
+"""Lower bound on the agent steps before a plan's first update."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from marlflow.flow.plan import Plan
 
 
 def agent_steps_of_first_update(plan: Plan) -> int:
-    """The fewest agent steps that have to come before a stage of `plan` updates a learner.
+    """Return a lower bound on the agent steps sampled before `plan` first updates a learner; 0 if unknown.
 
-    It is a lower bound: operators may keep rows for reasons that they do not declare. 0 if nothing is known.
+    Operators may hold back more rows than they declare.
 
     >>> from marlflow.flow import Traits, source
     >>> class Pairs:
@@ -27,19 +27,16 @@ def agent_steps_of_first_update(plan: Plan) -> int:
 
 
 class _Needs:
-    """The agent steps before each stage of a plan."""
-
     def __init__(self, plan: Plan) -> None:
         self._ratios = list(_ratios(plan))
 
     def before(self, stage: Flow[object]) -> int:
-        """The fewest agent steps that have to come before an item leaves `stage`."""
+        """Return the fewest agent steps needed before an item leaves `stage`."""
         of_inputs = [self.before(one) for one in _inputs(stage)]
         gathered = stage.traits.agent_steps if stage.kind is Kind.GATHER else 0
         return max(min(of_inputs, default=0), gathered, *self._earned(stage), 0)
 
     def _earned(self, stage: Flow[object]) -> Iterator[int]:
-        """What the paces of the sides that `stage` is in ask for before the first turn."""
         for leader, share, followers in self._ratios:
             leading = set(map(id, leader.upstream()))
             if id(stage) not in leading and any(id(stage) in map(id, side.upstream()) for side in followers):
@@ -47,14 +44,13 @@ class _Needs:
 
 
 def _inputs(stage: Flow[object]) -> list[Flow[object]]:
-    """The flows whose items come out of `stage`: of a merge, perhaps only one."""
     if stage.handed_on is None:
         return list(stage.inputs)
     return [one for side, one in zip(stage.sides, stage.inputs, strict=True) if side == stage.handed_on]
 
 
 def _ratios(plan: Plan) -> Iterator[tuple[Flow[object], AgentSteps, list[Flow[object]]]]:
-    """The paces of the plan that count agent steps: the side that is counted, how, and the sides that it leads."""
+    """Yield each pace in agent steps: leading side, share, following sides."""
     paced: list[tuple[Pace | None, Mapping[str, Flow[object]]]] = [(plan.pace, plan.ends())]
     merges = (stage for stage in plan.stages() if stage.kind is Kind.MERGE)
     paced += [(stage.pace, dict(zip(stage.sides, stage.inputs, strict=True))) for stage in merges]

@@ -1,10 +1,8 @@
-"""Operators, the places where they run, and the call of a stage, which binds the two.
+"""Operators, the places where they run, and stage calls, which bind the two.
 
-An operator is a plain callable. One of `then` takes an item, or an item and what its stage runs at; one of `source`
-takes nothing, or what its stage runs at; one of `split` takes an item and returns (branch, item) pairs. One of `gather`
-is an object with `add(item)`, which returns the items that are now complete. Each returns its value or something
-awaitable. Which of the two it takes is decided by its required parameters, once, when the stage is made. All else that
-a plan has to know of it are its Traits.
+An operator is a callable. Its required parameters decide whether it also receives what its stage runs at (`at`): for
+`then` it takes (item) or (item, at); for `source` nothing or (at). For `split` it takes an item and returns (branch,
+item) pairs; for `gather` it is an object whose `add(item)` returns the completed items. Results may be awaitable.
 
 A source ends its flow by raising StopIteration or, where Python forbids that (in a coroutine), EndOfFlow:
 
@@ -27,44 +25,44 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 
 class EndOfFlow(Exception):
-    """A source raises it when nothing more will come; the one way for a source that is awaited."""
+    """Raised by a source that has no more items; an awaitable source cannot raise StopIteration instead."""
 
 
 class GatherOperator(Protocol[In_contra, Out_co]):
-    """Keeps items until they make up others: n to 0 or more."""
+    """Buffers items and combines them: n inputs to 0 or more outputs."""
 
     def add(self, item: In_contra) -> Sequence[Out_co]:
-        """Takes one item; returns those that are now complete."""
+        """Add one item; return the items that are now complete."""
 
 
 @runtime_checkable
 class HoldsItems(Protocol):
-    """A gather whose items between calls are kept with the plan's state, and put back."""
+    """A gather whose buffered items are saved and restored with the plan's state."""
 
     held: list[Any]
 
 
 @runtime_checkable
 class GivesRest(Protocol):
-    """A gather that can give what it still holds, when it is known that nothing more will come."""
+    """A gather that can emit an incomplete remainder when its input has ended."""
 
     def rest(self) -> Sequence[Any]:
-        """All that it holds, as items."""
+        """Remove and return everything it holds, as items."""
 
 
 @runtime_checkable
 class BeginsAhead(Protocol):
-    """A source some of whose items have begun before they are asked for."""
+    """A source that starts items before they are requested."""
 
     @property
     def under_way(self) -> int:
-        """How many have begun: they have to be asked for before the plan can be at rest."""
+        """Number of items started but not yet requested; they delay the plan's rest."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """When one operator ran over the items of a call: seconds since the epoch, and the rows that came out."""
+    """When an operator ran over a call's items, in seconds since the epoch, and the rows it emitted."""
 
     began_s: float
     ended_s: float
@@ -73,9 +71,9 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a place returns of one call: an output for each item, and the times of each operator, in order.
+    """The result of one call at a place: one output per item, and the times of each operator, in order.
 
-    `lost` items went down with the process that they were at: they are counted as dropped, and use no turn of a pace.
+    `lost` counts items lost with their process: they are metered as dropped and use no turn of a pace.
     """
 
     outputs: Sequence[Any]
@@ -84,60 +82,59 @@ class Outcome:
 
 
 class Place(Protocol):
-    """Where operators run when that is not the driver: a learner's process, a replay's, the rollout workers'.
+    """A process other than the driver where operators run: a learner's, a replay's, or the rollout workers'.
 
-    Neighboring stages of one place become one call: `prepare` is given the calls of all of them once, before the first
-    item; what it returns runs them, in order, on each item of a list (`None` for each turn of a source). Fewer outputs
-    than turns, and none lost, say that the source has ended. An operator's own exception comes as OperatorRaised.
+    Adjacent stages at one place are fused: `prepare` receives their calls once, before the first item, and returns a
+    function that runs them in order on a list of items (None per turn of a source). A source that returns too few
+    outputs, with none lost, has ended. An operator's exception is raised as OperatorRaised.
     """
 
     @property
     def name(self) -> str:
-        """What plans and errors call it."""
+        """The name in plans and errors."""
         ...
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome | Awaitable[Outcome]]:
-        """Makes the calls known to the place; runs nothing."""
+        """Register the calls without running them; return the function that runs them."""
 
 
 @runtime_checkable
 class Located(Protocol):
-    """What a stage can run at: a learner, a replay, or anything else that has a place."""
+    """Anything a stage can run at: a learner, a replay, or any object with a place."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name in errors."""
         ...
 
     @property
     def place(self) -> Place | None:
-        """Where it is; None: in the driver's own process."""
+        """Where it lives; None: in the driver process."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StageCall:
-    """A stage's operator with what it runs at: a callable of one item, of which a source takes no notice.
+    """An operator with what its stage runs at; callable with one item, which a source ignores.
 
-    Where a place is in another process, the call is sent there, and `at` arrives as what it stands for.
+    If the place is in another process, the call is sent there, and `at` arrives as the local object.
     """
 
     operator: Any
     at: Any
     traits: Traits
     passes_at: bool
-    """Whether the operator is handed `at`, after the item if it takes one."""
+    """Whether the operator receives `at`, after the item if it takes one."""
     is_source: bool = False
 
     def __call__(self, item: Any) -> Any:
-        """What the operator gives."""
         if self.is_source:
             return self.operator(self.at) if self.passes_at else self.operator()
         return self.operator(item, self.at) if self.passes_at else self.operator(item)
 
 
 class OperatorRaised(Exception):
-    """An operator raised at its place: `position` is its index in the call, the cause is the operator's own."""
+    """Wraps an operator's exception: `position` is its index in the call, `__cause__` the original exception."""
 
     def __init__(self, position: int, reason: str) -> None:
         self.position, self.reason = position, reason
@@ -148,14 +145,14 @@ class OperatorRaised(Exception):
 
 
 def stage_call(operator: Any, at: Any = None, traits: Traits | None = None, is_source: bool = False) -> StageCall:
-    """The call of a `then` or of a source; `call_problem` says whether it can be made."""
+    """Make the call of a `then` or source stage; `call_problem` checks it."""
     passes_at = len(_Parameters.of(operator).required) == (1 if is_source else 2)
     located = at if isinstance(at, Located) else None
     return StageCall(operator, at, traits_of(operator, located, "__call__", traits), passes_at, is_source)
 
 
 def call_problem(call: StageCall) -> str | None:
-    """Why the operator of a `then` or of a source cannot be called as its stage would; None if it can."""
+    """Return why a `then` or source cannot call its operator, or None."""
     if not callable(call.operator):
         return f"has the operator {call.operator!r}, which is not callable; give it a function"
     if call.at is not None and not isinstance(call.at, Located):
@@ -178,17 +175,15 @@ def call_problem(call: StageCall) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """The names of those that have to be given, by position and by name alone; how many can be given by position."""
-
     required: Sequence[str] = ()
     by_name: Sequence[str] = ()
     most: float = 1
 
     @classmethod
     def of(cls, operator: Any) -> _Parameters:
-        """Builtins that have no signature are taken to have one parameter."""
         try:
             parameters = inspect.signature(operator).parameters.values()
+        # Some builtins have no signature; they are assumed to take one parameter.
         except (TypeError, ValueError):
             return cls()
         by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
@@ -199,12 +194,12 @@ class _Parameters:
 
 
 def name_of(operator: Any) -> str:
-    """The name of the operator's function or class."""
+    """Return the name of the operator's function or class."""
     return str(getattr(operator, "__name__", None) or type(operator).__name__)
 
 
 def describe(operator: Any) -> str:
-    """The operator with its settings, as the plan is printed: whole numbers, texts and truths only."""
+    """Return the operator with its int, float, str and bool settings, as plans print it."""
     is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
     shown = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
     settings = [f"{name}={value!r}" for name, value in shown.items() if isinstance(value, int | float | str | bool)]

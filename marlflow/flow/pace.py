@@ -1,8 +1,7 @@
-"""How flows share time: freely, in an exact ratio, or within a limit.
+"""Paces synchronize flows: freely, in an exact ratio, or within a limit.
 
-A pace is data. While a plan runs, each pace has a *ledger* in the executor: it says how many turns a side may take now
-and is told of each turn that came to its end. A turn is counted where it leaves the side, not where it enters, so an
-item that was dropped or filtered out on the way has used none.
+At run time the executor keeps a *ledger* per pace, which grants turns to each side. A turn is counted where an item
+leaves the side, so an item dropped or filtered out on the way uses none.
 """
 
 from __future__ import annotations
@@ -16,60 +15,57 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class AgentSteps:
-    """A side measured in the agent steps that come out of it: each `per` of them after `starts` earn one turn."""
+    """Counts a side in agent steps: after the first `starts`, every `per` rows earn the other sides one turn."""
 
     per: int
     starts: int = 0
 
 
 class Ledger(Protocol):
-    """A pace at work. Sides are known by name."""
+    """A pace's run-time state. Sides are identified by name."""
 
     def permits(self, side: str) -> int:
-        """How many items may be under way on the side, or waiting at its end, now."""
+        """Return how many items may be in progress on the side or wait at its end."""
 
     def took(self, side: str, rows: int) -> None:
-        """One item of `rows` agent steps left the side."""
+        """Count one item of `rows` agent steps that left the side."""
 
     def leave(self, side: str) -> None:
-        """The side has ended and takes no further part; once it has left, leaving again changes nothing."""
+        """Remove an ended side; repeated calls have no effect."""
 
     def is_over(self, side: str) -> bool:
-        """Whether the side can never again be given a turn."""
+        """Return whether the side can never get another turn."""
 
     def may_stop(self, side: str, idle: bool) -> bool:
-        """Whether a source may end because the run is to stop; `idle`: all sides are, and none is fed by others."""
+        """Return whether a source may end on request; `idle`: all sides are idle, and no other flow feeds them."""
 
     def starts_again(self) -> None:
-        """What a leading side had stored is gone: as many rows as at first have to come before they earn turns again.
-
-        Turns that were earned and not yet taken stay earned.
-        """
+        """Apply `starts` again, as the leading side's store was emptied; earned turns remain available."""
 
     def rejoin(self) -> None:
-        """Sides that had left take part again."""
+        """Readmit sides that have left."""
 
     def state(self) -> Mapping[str, Any]:
-        """All it knows, as plain data."""
+        """Return the complete state as plain data."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes up where `state` left off."""
+        """Restore what `state` returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freely:
-    """Each side runs as fast as its input and its consumer allow."""
+    """No synchronization: each side runs as fast as its input and its consumer allow."""
 
     def sides(self) -> None:
-        """None: it fits any sides."""
+        """Return None: any sides are accepted."""
         return
 
     def problems(self) -> list[str]:
-        """Never wrong."""
+        """Return no problems."""
         return []
 
     def ledger(self) -> Ledger | None:
-        """Keeps no books."""
+        """Return None: nothing needs counting."""
         return None
 
     def __str__(self) -> str:
@@ -78,10 +74,10 @@ class Freely:
 
 @dataclass(frozen=True, slots=True, init=False)
 class InTurn:
-    """An exact ratio between sides, in items, or in agent steps that came out of one of them.
+    """An exact ratio between sides, in items, or in agent steps of one of them.
 
-    `InTurn(a=2, b=1)`: two items of a, then one of b, and again. `InTurn(store=AgentSteps(4, starts=1000), output=1)`:
-    whenever the pace is at rest, output has taken floor((rows stored - 1000) / 4) turns.
+    `InTurn(a=2, b=1)`: two items of a, then one of b, repeatedly. `InTurn(store=AgentSteps(4, starts=1000), output=1)`:
+    whenever the pace is at rest, output has taken floor((rows stored - 1000) / 4) turns (a training ratio).
     """
 
     shares: tuple[tuple[str, int | AgentSteps], ...]
@@ -90,11 +86,11 @@ class InTurn:
         object.__setattr__(self, "shares", tuple(shares.items()))
 
     def sides(self) -> frozenset[str]:
-        """The names of the sides it expects."""
+        """Return the names of the expected sides."""
         return frozenset(name for name, _ in self.shares)
 
     def problems(self) -> list[str]:
-        """What makes this ratio impossible, whatever comes."""
+        """Return why this ratio could never be kept."""
         found = []
         for name, share in self.shares:
             unit = share.per if isinstance(share, AgentSteps) else share
@@ -109,7 +105,7 @@ class InTurn:
         return found
 
     def ledger(self) -> Ledger:
-        """A new ledger, at the beginning."""
+        """Return a new ledger."""
         rows = [(name, share) for name, share in self.shares if isinstance(share, AgentSteps)]
         items = [(name, share) for name, share in self.shares if not isinstance(share, AgentSteps)]
         return _RowLedger(*rows[0], items) if rows else _ItemLedger(items)
@@ -126,22 +122,20 @@ class InTurn:
 
 @dataclass(frozen=True, slots=True, init=False)
 class AtMost(InTurn):
-    """A limit instead of a ratio: the side measured in agent steps never waits, and those that follow may fall behind.
+    """A limit instead of a ratio: the side in agent steps never waits, and the others may fall behind.
 
     `AtMost(store=AgentSteps(4, starts=1000), output=1)`: output never takes more than floor((rows stored - 1000) / 4)
-    turns. So what follows neither begins too early nor runs for ever; when the run is to stop, turns that it has not
-    taken are forgone.
+    turns, so it never starts early or trains endlessly on unchanged data. Turns unused on shutdown are forfeited.
     """
 
     def problems(self) -> list[str]:
-        """What makes this limit impossible, whatever comes."""
-        found = InTurn.problems(self)  # slots give this class a cell that super() does not know
+        # Not super(): slots=True recreates the class, which breaks the zero-argument form.
+        found = InTurn.problems(self)
         if not any(isinstance(share, AgentSteps) for _, share in self.shares):
             found.append("AtMost needs one side in agent steps, which earns the others their turns")
         return found
 
     def ledger(self) -> Ledger:
-        """A new ledger, at the beginning."""
         (leader,) = [(name, share) for name, share in self.shares if isinstance(share, AgentSteps)]
         return _LimitLedger(*leader, [(name, share) for name, share in self.shares if isinstance(share, int)])
 
@@ -153,10 +147,10 @@ Pace = Freely | InTurn
 
 
 class _ItemLedger:
-    """Whole turns in a fixed order: each side its share, then the next side.
+    """Grants turns in a fixed order, each side its share.
 
-    When a side leaves in the middle of its share, the sides after it still have theirs if a side before it has had
-    its own; else the turn counts as not begun.
+    If a side leaves during its share, later sides still take theirs, provided that an earlier side has completed its
+    own.
     """
 
     def __init__(self, shares: list[tuple[str, int]]) -> None:
@@ -168,7 +162,7 @@ class _ItemLedger:
 
     @property
     def sides(self) -> list[tuple[str, int]]:
-        """Who still takes part, with their shares."""
+        """The sides that still participate, with their shares."""
         return self._shares
 
     def permits(self, side: str) -> int:
@@ -228,13 +222,14 @@ class _ItemLedger:
 
 
 class _RowLedger:
-    """The leading side earns turns by its rows; the others spend them before it may go on."""
+    """The leading side earns turns with its rows, which the others must spend before it continues."""
 
     def __init__(self, leader: str, share: AgentSteps, followers: list[tuple[str, int]]) -> None:
         self._leader, self._share = leader, share
         self._followers = _ItemLedger(followers)
         self._leader_left = False
-        self._to_start = share.starts  # rows that have to come before any earns a turn
+        # Rows still needed before rows earn turns.
+        self._to_start = share.starts
         self._counted = 0
         self.rows = 0
 
@@ -245,7 +240,8 @@ class _RowLedger:
         if due == 0:
             return 0
         sides = self._followers.sides
-        ahead = (due - 1) * sides[0][1] if len(sides) == 1 else 0  # one alone may have all its turns under way
+        # A single follower cannot get out of order, so all its due turns may run at once.
+        ahead = (due - 1) * sides[0][1] if len(sides) == 1 else 0
         return self._followers.permits(side) + ahead
 
     def took(self, side: str, rows: int) -> None:
@@ -269,9 +265,11 @@ class _RowLedger:
         return self._followers.is_over(side) or (self._leader_left and self._due() == 0)
 
     def may_stop(self, side: str, idle: bool) -> bool:
-        return side == self._leader  # then it leaves, and the others are over when they have spent what it earned
+        # Once the leader has left, the followers are over when they have spent the turns it earned.
+        return side == self._leader
 
     def starts_again(self) -> None:
+        # At least 1, so that no follower runs on an empty store even with starts=0.
         self._to_start = max(1, self._share.starts)
 
     def rejoin(self) -> None:
@@ -293,11 +291,12 @@ class _RowLedger:
         self.rows, self._leader_left = state["rows"], state["leader_left"]
         self._followers.load_state(state["followers"])
         self._to_start, per = state["to_start"], self._share.per
-        # With another `per` than before, what was earned and not yet taken stays earned.
+        # `per` may differ from when the state was saved; earned but unused turns are preserved.
         self._counted = (state["owed"] + self._followers.turns) * per + min(state["rest"], per - 1)
 
     def _due(self) -> int:
-        if not self._followers.sides or self._to_start:  # nobody is left to spend what the leader earns, or may yet
+        # No follower is left to take turns, or the start is not yet reached.
+        if not self._followers.sides or self._to_start:
             return 0
         return self._counted // self._share.per - self._followers.turns
 

@@ -1,4 +1,4 @@
-"""Plans: flows that belong together under one name, and how several plans share one stream of experience."""
+"""Plans: the dataflow of one policy, or of several over one shared stream of experience."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from marlflow.flow.pace import Pace
 
 @dataclass(frozen=True)
 class Plan:
-    """One policy's dataflow: the flow whose items are its reports, those that run beside it, and their pace."""
+    """One policy's dataflow: its output flow (reports), flows that run alongside, and their pace."""
 
     name: str
     output: Flow[Any]
     also: Mapping[str, Flow[Any]] = field(default_factory=dict)
     pace: Pace | None = None
     waits_for_rounds: bool = False
-    """True for on-policy plans: in lockstep, the next round begins when this plan has come to rest."""
+    """True for on-policy plans: in lockstep, the next round starts once this plan is at rest."""
     title: str = ""
-    """What the plan does, where `name` says for whom: the algorithm's name."""
+    """The algorithm's name; `name` is the policy's."""
     unmet: tuple[str, ...] = ()
-    """What could not be made of it as it was wished: `check()` tells."""
+    """Placement requests that could not be satisfied; `check()` reports them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "also", MappingProxyType(dict(self.also)))
 
     def ends(self) -> dict[str, Flow[Any]]:
-        """Its flows by name, the output last."""
+        """Return the flows by name, the output last."""
         return {**self.also, "output": self.output}
 
     def stages(self) -> Iterator[Flow[Any]]:
-        """Every stage of the plan and of what it is fed by, sources first, each once."""
+        """Yield every stage once, in topological order."""
         seen: set[int] = set()
         for end in self.ends().values():
             for stage in end.upstream():
@@ -44,14 +44,14 @@ class Plan:
                     yield stage
 
     def check(self) -> None:
-        """Raises PlanInvalid with all problems at once; returns if the plan can run."""
+        """Raise PlanInvalid with all problems, if there are any."""
         from marlflow.flow.check import problems
 
         if found := problems(self):
             raise PlanInvalid(found)
 
     def mermaid(self) -> str:
-        """The plan as a Mermaid flowchart."""
+        """Return the plan as a Mermaid flowchart."""
         from marlflow.flow.draw import mermaid
 
         return mermaid(self)
@@ -64,11 +64,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Rounds:
-    """How the shared source proceeds beside the plans that wait for rounds.
+    """When the shared source starts a round.
 
-    `lockstep`: a round begins when every such plan has come to rest. `overlap`: a round begins
-    when every such plan has taken up what it was given; it is collected while they learn, one version behind.
-    `asynchronous`: as lockstep, but a round is only a part of what the source has under way; the rest goes on.
+    `lockstep`: when every plan that waits for rounds is at rest. `overlap`: when each has taken its input, so sampling
+    overlaps learning and rows are one version old. `asynchronous`: as lockstep, but a round is only a part of what the
+    source has started; the rest continues.
     """
 
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
@@ -79,28 +79,28 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Together:
-    """Several plans over one shared stream; itself a plan to print, draw, check and run."""
+    """Several plans over one shared stream, usable as a plan."""
 
     source: Flow[Any]
     plans: tuple[Plan, ...]
     rounds: Rounds
     shared: frozenset[int]
-    """The identities of the stages that belong to no single plan: the source, and what divides its stream."""
+    """Identities of the stages that no single plan owns: the source and the split of its stream."""
 
     @property
     def name(self) -> str:
-        """What the shared stages are filed under."""
+        """The name that shared stages are reported under."""
         return "rollouts"
 
     def check(self) -> None:
-        """Raises PlanInvalid with all problems at once; returns if the plans can run together."""
+        """Raise PlanInvalid with all problems, if there are any."""
         from marlflow.flow.check import problems
 
         if found := problems(self):
             raise PlanInvalid(found)
 
     def mermaid(self) -> str:
-        """The plans as one Mermaid flowchart."""
+        """Return the plans as one Mermaid flowchart."""
         from marlflow.flow.draw import mermaid
 
         return mermaid(self)
@@ -116,7 +116,7 @@ AnyPlan = Plan | Together
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """How a plan takes its part of the shared stream: its queue's capacity in items, and what happens when full."""
+    """A plan's queue on the shared stream: capacity in items, and what to do when full."""
 
     capacity: int | None
     full: Full = "wait"
@@ -129,9 +129,9 @@ def together(
     feeds: Mapping[str, Feed],
     rounds: Rounds = Rounds(),
 ) -> Together:
-    """Divides `experience` among `plans` with the split operator `by`, each behind a queue of its own.
+    """Split `experience` by operator `by` among `plans`, each with its own queue.
 
-    Each plan is built from its own flow and filed under its key, so every plan reports under its policy's name.
+    Each plan is renamed to its key, so it reports under its policy's name.
     """
     keys: tuple[Hashable, ...] = tuple(plans)
     branches = experience.split(by, keys)
@@ -145,12 +145,12 @@ def together(
 
 
 def plans_of(plan: AnyPlan) -> tuple[Plan, ...]:
-    """The plans of several together, or the one plan."""
+    """Return all plans of a Together, or the one plan."""
     return plan.plans if isinstance(plan, Together) else (plan,)
 
 
 def owners(plan: AnyPlan) -> dict[int, str]:
-    """The name of the plan that each stage belongs to, by the stage's identity."""
+    """Return each stage's plan name, by the stage's identity."""
     shared = plan.shared if isinstance(plan, Together) else frozenset()
     named = dict.fromkeys(shared, plan.name)
     for one in plans_of(plan):
@@ -160,7 +160,7 @@ def owners(plan: AnyPlan) -> dict[int, str]:
 
 
 def all_stages(plan: AnyPlan) -> list[Flow[Any]]:
-    """Every stage of every plan, each after those that feed it, each once."""
+    """Return every stage of every plan, once each, in topological order."""
     found: dict[int, Flow[Any]] = {}
     if isinstance(plan, Together):
         found.update((id(stage), stage) for stage in plan.source.upstream())
@@ -170,7 +170,7 @@ def all_stages(plan: AnyPlan) -> list[Flow[Any]]:
 
 
 def consumers(stages: list[Flow[Any]]) -> dict[int, list[Flow[Any]]]:
-    """Who takes the items of each stage, by the stage's identity."""
+    """Return each stage's consumers, by the stage's identity."""
     taken: dict[int, list[Flow[Any]]] = {id(stage): [] for stage in stages}
     for stage in stages:
         for before in stage.inputs:
@@ -179,7 +179,7 @@ def consumers(stages: list[Flow[Any]]) -> dict[int, list[Flow[Any]]]:
 
 
 def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
-    """The stages that make the items of a flow, through forks, queues and merges, each with the type it gives."""
+    """Return the stages that make a flow's items, through forks, queues and merges, and their types."""
     if flow.gives is not None:
         return [(flow, flow.gives)]
     if flow.kind in (Kind.SOURCE, Kind.THEN, Kind.GATHER):
@@ -192,7 +192,7 @@ def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
 
 
 def head_stages(end: Flow[Any]) -> list[Flow[Any]]:
-    """The stages at which a pace holds a side back: sources, and those just behind a fork, a split or a queue."""
+    """Return where a pace holds a side back: at sources, and after forks, splits and queues."""
     heads: dict[int, Flow[Any]] = {}
     todo = [end]
     while todo:

@@ -1,7 +1,6 @@
-"""A plan tried before it runs: a source's first item through every stage, to see what the operators do with it.
+"""Dry run of a plan: one item per source passes through every stage, to test that operators fit together.
 
-Paces, queues and forks are not held to their ratios and capacities, and each source is asked once: what is tried is
-whether every operator can take what the one before it gives.
+Ratios and capacities are ignored.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ from marlflow.flow.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The first stage that raised: its call, what it was given, and the error, whose cause is the operator's own.
-
-    `given` is what the stage was handed, or the first of the stages that run in one call with it; None for a source.
-    """
+    """The first stage that failed, the input of its fused call (None for a source), and the error."""
 
     call: StageCall
     given: Any
@@ -34,17 +30,16 @@ class Broken:
 
 
 def rehearse(plan: Plan, experience: Flow[Any]) -> Broken | None:
-    """Takes what the source `experience` gives, and then what each other source gives, through the whole plan.
+    """Run the first item of `experience`, then of each other source; return the failure, if any.
 
-    Returns what broke, None if nothing did. A gather that holds its items gives them as at a run's end, if it can; what
-    it keeps to itself does not reach the stages after it.
+    A gather emits its remainder if it can; items that it withholds do not reach later stages.
     """
     rehearsal = _Rehearsal(plan, experience)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         asyncio.run(rehearsal.run())
-    else:  # a notebook's, say
+    else:
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, rehearsal.run()).result()
     return rehearsal.broken
@@ -72,7 +67,6 @@ class _Rehearsal:
                     await self._flow()
 
     async def _flow(self) -> None:
-        """Moves items until none can, or an operator has raised."""
         moved = True
         while moved and self.broken is None:
             moved = False
@@ -87,7 +81,8 @@ class _Rehearsal:
         if cell.kind is Kind.MERGE:
             for item in items if cell.hands_on(index) else ():
                 cell.outs[None].put(item)
-        elif cell.kind is not None:  # else they leave the plan
+        # Items at a plan's end are discarded.
+        elif cell.kind is not None:
             await self._fire(cell, items)
 
     async def _fire(self, cell: Cell, items: list[Any]) -> None:
@@ -115,7 +110,6 @@ class _Rehearsal:
         self._look(cell, None)
 
     def _look(self, cell: Cell, given: Any) -> None:
-        """Notes what failed last, if anything did."""
         failure = self._firing.failure
         if isinstance(failure, StageFailed):
             position = [stage.stage for stage in cell.stages].index(failure.stage)

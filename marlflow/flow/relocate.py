@@ -1,7 +1,7 @@
-"""Stages of a plan moved: to where its experience is made, or to the driver.
+"""Relocation of stages to the rollout workers or the driver.
 
-The plan of an algorithm does not know of it: a stage that is moved keeps its operator, and runs at a stand-in for its
-learner or its replay there, so it computes with the weights of where it runs.
+A relocated stage keeps its operator but runs at a local substitute for its learner or replay, with that substitute's
+weights.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from marlflow.flow.plan import Plan, producers
 from marlflow.flow.traits import Traits
 
 Where: TypeAlias = Literal["learner", "worker", "driver"]
-"""Beside the learner or the replay, where the plan has it; with the rollout workers; or on the driver."""
+"""At the learner or replay, as the plan says; on the rollout workers; or on the driver."""
 
 StandIn: TypeAlias = Callable[[Any, Where], Located]
-"""What stands at a worker or the driver for what a stage runs at in the plan (None: nothing)."""
+"""Makes the worker's or driver's substitute for what a stage runs at (None: nothing)."""
 
 
 def relocated(plan: Plan, experience: Flow[Any], wishes: Mapping[str, Where], stand_in: StandIn) -> Plan:
-    """`plan` with the stages of `wishes`, by name, where they are wished.
+    """Return `plan` with the stages in `wishes` moved; stages at "worker" come directly after `experience`.
 
-    Stages at "worker" come right behind `experience`, in the plan's order. If a wish cannot be met the plan stays as it
-    is, and its `check()` says why.
+    If a wish cannot be met, the plan is unchanged and its `check()` reports why.
     """
     given = {id(stage) for stage in experience.upstream()}
     stages = {stage.name: stage for stage in plan.stages() if id(stage) not in given}
@@ -41,18 +40,18 @@ def relocated(plan: Plan, experience: Flow[Any], wishes: Mapping[str, Where], st
 def _rebuilt(
     plan: Plan, experience: Flow[Any], ahead: list[Flow[Any]], aside: list[Flow[Any]], stand_in: StandIn
 ) -> Plan:
-    """The plan with the stages `ahead` of all others, and those `aside` at what stands for their `at` on the driver."""
     given = Traits(accepts=Any, emits=next((gives for _, gives in producers(experience)), Any))
     behind = experience
     for stage in ahead:
         ran = StageCall(_as_it_came, stand_in(stage.at, "worker"), given, passes_at=False)
         behind = replace(stage, inputs=(behind,), call=ran)
     again = {id(stage): stage for stage in experience.upstream()} | {id(experience): behind}
-    for stage in plan.stages():  # each after those that feed it
+    for stage in plan.stages():
         if id(stage) in again:
             continue
         inputs = tuple(again[id(before)] for before in stage.inputs)
         if stage in ahead:
+            # Skip the stage here: it already ran on the workers, so its input has its output type.
             again[id(stage)] = again[id(stage.inputs[0])] = replace(inputs[0], gives=stage.traits.emits)
             continue
         moved = replace(stage, inputs=inputs)
@@ -63,7 +62,6 @@ def _rebuilt(
 
 
 def _as_it_came(item: Any) -> Any:
-    """Stands in a plan for an operator that ran on the item before it came."""
     return item
 
 
@@ -81,7 +79,6 @@ def _problems(stages: Mapping[str, Flow[Any]], experience: Flow[Any], wishes: Ma
 
 
 def _reason(stage: Flow[Any], where: Where, experience: Flow[Any], wishes: Mapping[str, Where]) -> str | None:
-    """Why the stage cannot run there; None if it can."""
     traits = stage.traits
     if where == "learner" or (where == "driver" and stage.place is None):
         return None
@@ -102,7 +99,7 @@ def _reason(stage: Flow[Any], where: Where, experience: Flow[Any], wishes: Mappi
 
 
 def _reason_behind(stage: Flow[Any], experience: Flow[Any], wishes: Mapping[str, Where]) -> str | None:
-    """Why the stage cannot come ahead of those that stand between it and the experience."""
+    # Every stage between the experience and this one must move too, or leave segments intact.
     before = stage.inputs[0] if stage.inputs else None
     while before is not None and before is not experience:
         passes = before.kind is Kind.QUEUE or before.traits.keeps_segments

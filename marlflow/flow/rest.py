@@ -1,4 +1,4 @@
-"""The moment between two rounds at which nothing is on its way: then, and only then, a run's state can be kept."""
+"""The pause between rounds, with nothing in flight, when a run can be checkpointed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 
 class Rest:
-    """Whether a plan is to come to rest before its next round.
+    """Decides whether a plan pauses before its next round.
 
-    `between_rounds()` is asked once, when the next round could begin: None lets it begin; anything else is called when
-    everything under way has landed and nothing can move, and then the round begins.
+    `between_rounds()` is called once per round: None lets the round start; a returned function is called at rest first.
     """
 
     def __init__(self, between_rounds: Callable[[], Callable[[], None] | None] | None) -> None:
@@ -19,22 +18,22 @@ class Rest:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether no source may begin anything new."""
+        """Whether a pause is pending, so sources must not start new items."""
         return self._then is not None
 
     def permits_round(self) -> bool:
-        """Whether the round that could begin now may."""
+        """Return whether the next round may start now."""
         if self._between_rounds is not None and not self._has_asked:
             self._has_asked = True
             self._then = self._between_rounds()
         return self._then is None
 
     def has_begun(self) -> None:
-        """The round has begun; before the next it is asked again."""
+        """Note that the round has started."""
         self._has_asked = False
 
     def reached(self) -> None:
-        """Nothing moves: does what is to be done."""
+        """Call the pending function, at rest."""
         then, self._then = self._then, None
         if then is not None:
             then()

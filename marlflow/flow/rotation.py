@@ -1,4 +1,4 @@
-"""A split that deals its items out: to each branch in turn."""
+"""A split that distributes items round-robin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Rotation:
-    """Routes one item to each of the branches 0 to `branches` - 1, then again; whose turn it is, is kept with the plan.
+    """Routes items to branches 0 to `branches` - 1 round-robin; the position is saved with the plan.
 
     >>> deal = Rotation(2)
     >>> [branch for item in "abc" for branch, _ in deal(item)]
@@ -20,6 +20,5 @@ class Rotation:
     next_branch: int = field(default=0, repr=False)
 
     def __call__(self, item: Any) -> Iterator[tuple[int, Any]]:
-        """The item, with its branch."""
         yield self.next_branch, item
         self.next_branch = (self.next_branch + 1) % self.branches

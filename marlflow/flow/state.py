@@ -1,6 +1,6 @@
-"""What a plan at work would have to remember to go on: where its paces stand, what waits where, what its meters say.
+"""Checkpoint state of a running plan: pace ledgers, buffered items, and positions of merges and splits.
 
-Everything is named by its stages, so that a plan whose neighbours share other places than before takes it up as well.
+State is keyed by stage names, so different fusing of stages does not matter.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from marlflow.flow.operators import HoldsItems
 from marlflow.flow.rotation import Rotation
 
 Keep = Callable[[Any], Any]
-"""What stands for an item in the state, or gives it back."""
+"""Converts an item to its saved form, or back."""
 
 
 def network_state(network: Network, keep: Keep) -> dict[str, Any]:
-    """Of a plan with nothing in flight; plain data, but for what `keep` makes of each item on its way."""
+    """Return the state of a network at rest: plain data, with items converted by `keep`."""
     edges, cells = dict(_edges(network)), dict(_cells(network))
     names = {id(edge): name for name, edge in edges.items()}
     return {
@@ -40,7 +40,7 @@ def network_state(network: Network, keep: Keep) -> dict[str, Any]:
 
 
 def load_network_state(network: Network, state: Mapping[str, Any], give_back: Keep) -> None:
-    """Takes up what `network_state` said; raises CheckpointUnusable where that was of another plan."""
+    """Restore what `network_state` returned; raises CheckpointUnusable if it belongs to a different plan."""
     edges, cells, held = dict(_edges(network)), dict(_cells(network)), _held(network)
     rotations = _rotations(network)
     _check(state, edges=edges, cells=cells, held=held, rotations=rotations, paces=network.ledgers)
@@ -61,7 +61,7 @@ def load_network_state(network: Network, state: Mapping[str, Any], give_back: Ke
 
 
 def _check(state: Mapping[str, Any], **here: Mapping[str, Any]) -> None:
-    """Whatever was kept needs its place here; a pace stands for its plan even where nothing waits."""
+    # Every saved entry needs a counterpart. Paces must match both ways: they identify the plan even if nothing waits.
     places = {"waiting": "edges", "undelivered": "cells", "held": "held", "next_inbox": "cells", "exhausted": "cells"}
     places["next_branch"] = "rotations"
     gone = {name for what, where in places.items() for name in state.get(what, ()) if name not in here[where]}
@@ -71,7 +71,6 @@ def _check(state: Mapping[str, Any], **here: Mapping[str, Any]) -> None:
 
 
 def _edges(network: Network) -> Iterator[tuple[str, Edge]]:
-    """Each edge by the stage that it comes from and the branch."""
     seen: Counter[str] = Counter()
     for cell in network.cells:
         for branch, edge in cell.outs.items():
@@ -81,7 +80,6 @@ def _edges(network: Network) -> Iterator[tuple[str, Edge]]:
 
 
 def _cells(network: Network) -> Iterator[tuple[str, Cell]]:
-    """Each cell by its first stage."""
     seen: Counter[str] = Counter()
     for cell in network.cells:
         name = str(cell.stages[0])

@@ -1,4 +1,4 @@
-"""What a plan has to know of an operator to check it, to pace it and to place it: its traits."""
+"""Traits: what checking, pacing and placement need to know about an operator."""
 
 from __future__ import annotations
 
@@ -13,43 +13,44 @@ Movable: TypeAlias = Literal["fragments", "batches"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """An operator's class gives them as `traits`, a class variable or a property; `then(..., traits=...)` otherwise.
+    """Properties of an operator: declared by its class as `traits`, or passed to `then(..., traits=...)`.
 
-    A function without any has the defaults, which are right for most operators.
+    The defaults are right for most functions.
     """
 
     accepts: Any = None
-    """The type of item that it takes, or a function of what its stage runs at that says so; None: as annotated."""
+    """The input item type, or a function from what the stage runs at to that type; None: as annotated."""
     emits: Any = None
-    """The type of item that it gives (of a split: that it routes); None: as annotated."""
+    """The output item type (for a split, of the routed items); None: as annotated."""
     at_most_one: bool = False
-    """Of a gather: it never gives several items for one, so it may stand in a side of a ratio."""
+    """Gathers: never emits several items for one input, so an exact ratio may include it."""
     agent_steps: int = 0
-    """Of a gather: it gives nothing before it has been given so many agent steps."""
+    """Gathers: emits nothing before receiving this many agent steps."""
     updates: bool = False
-    """It changes the parameters of the learner that it runs at."""
+    """Changes the parameters of the learner it runs at."""
     publishes: bool = False
-    """It hands out the weights of the learner that it runs at, under a new version."""
+    """Publishes its learner's weights under a new version."""
     max_staleness: int | None = None
-    """How many versions old the rows are that it lets pass; None: it does not look."""
+    """The most versions by which rows that pass may be old; None: not checked."""
     movable: Movable | None = None
-    """Whether `placement.stages` may have it run apart from its learner or replay, of which it then needs no more than
-    values and a version: with any "fragments" of the segments, to the same end, or with whole "batches" only."""
+    """Whether `placement.stages` may run it away from its learner or replay, using only values and a version: on any
+    "fragments" of the segments with the same result, or on whole "batches" only.
+    """
     unmovable_because: str | None = None
-    """Why it cannot run apart from its learner or replay, for the error of whoever asks."""
+    """The reason in the error when a user tries to move it."""
     emits_segments: bool = True
-    """False: it gives not even parts of segments, so a stage that takes any cannot come after it."""
+    """False: its output contains no segments, so a stage that takes segments cannot follow it."""
     keeps_segments: bool = False
-    """It gives segments as they came, all or some of them, so that other stages may run ahead of it."""
+    """Emits input segments unchanged, all or some, so other stages may move ahead of it."""
 
 
 NO_TRAITS = Traits()
 
 
 def traits_of(operator: Any, at: Any, method: str, given: Traits | None) -> Traits:
-    """`given`, or what the operator declares, with the types of its items; `at` is what its stage runs at.
+    """Return `given` or the operator's declared traits, with item types filled in; `at` is what its stage runs at.
 
-    `method` is what is called of it: `__call__`, `add` of a gather, `route` stands for the `__call__` of a split.
+    `method` is the called method: `__call__`, `add` (gather) or `route` (the `__call__` of a split).
     """
     declared = getattr(operator, "traits", None)
     own = given or (declared if isinstance(declared, Traits) else NO_TRAITS)

@@ -1,4 +1,4 @@
-"""Experience kept for later: what a replay is, the in-process buffer, and how it chooses rows."""
+"""Replay buffers: the Replay protocol, the in-process buffer, and its sampling schemes."""
 
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay

@@ -1,4 +1,4 @@
-"""The in-process replay: segments in rings with the n-step windows that came with them, drawn from by a sampler."""
+"""The in-process replay buffer: segments in ring buffers, with their n-step windows, drawn by a sampler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Drawn_co = TypeVar("Drawn_co", covariant=True)
 
 
 class Store(Protocol[Drawn_co]):
-    """Where the rows lie: SegmentStore, of which a draw takes single rows, or SequenceStore, of which it takes runs."""
+    """Row storage: SegmentStore draws rows, SequenceStore sequences; either is a *unit*."""
 
     capacity: int
     first: int
@@ -31,56 +31,55 @@ class Store(Protocol[Drawn_co]):
 
     @property
     def units(self) -> tuple[int, int]:
-        """The numbers [first, stop) of what can be drawn."""
+        """The numbers [first, stop) of the units that can be drawn."""
         ...
 
     def units_of(self, row_ids: Array) -> Array:
-        """The units that draws named `row_ids`, [B], of rows alive."""
+        """Return the units that contain stored rows `row_ids`, [B]."""
         ...
 
     def units_in(self, agent_steps: int) -> int:
-        """How many units a draw of `agent_steps` takes."""
+        """Return how many units a draw of `agent_steps` takes."""
         ...
 
     def check(self, batch: Batch) -> None:
-        """Raises InvalidInput unless `batch` can be stored."""
+        """Raise InvalidInput unless `batch` can be stored."""
         ...
 
     def newest(self, batch: Batch) -> Batch:
-        """As many of the last segments of `batch` as this store can hold."""
+        """Return the longest run of segments at the end of `batch` that fits."""
         ...
 
     def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
-        """Evicts the oldest until `rows` more fit; the [first, stop) of the units that went."""
+        """Evict the oldest until `rows` more fit; return the units [first, stop) evicted."""
         ...
 
     def append(self, batch: Batch) -> tuple[int, int]:
-        """Stores segments for which there is room; the [first, stop) of their units."""
+        """Store segments that fit; return their units [first, stop)."""
         ...
 
     def take(self, units: Array, weight: Array) -> Drawn_co:
-        """What the learner is given of `units`, [B], with their importance weights."""
+        """Return `units`, [B], with importance weights, in the learner's format."""
         ...
 
     def rows(self, first: int) -> Tree:
-        """The rows numbered `first` and up; {} if there are none."""
+        """Return the rows numbered `first` and up, copied; {} if there are none."""
         ...
 
     def begin_at(self, first: int, first_segment: int) -> None:
-        """Holds nothing; the next row and the next segment have these numbers."""
+        """Empty the store, and number the next row and segment."""
         ...
 
     def load(self, kept: Sequence[Tree]) -> None:
-        """Takes what `rows` gave."""
+        """Restore what `rows` returned."""
         ...
 
 
 class StoredReplay(Generic[Drawn]):
-    """The newest whole segments, as many as `store` holds, drawn from with replacement in units of the store.
+    """A replay buffer of the newest whole segments that `store` can hold, drawn with replacement by unit.
 
-    Batches come with their windows, as NStep with the same `n_step` and `discount` sums them. `terms` are further
-    settings on which kept rows depend. `seed` fixes the draws. `stale_priorities` counts priorities that came for rows
-    no longer held. Wrong input raises InvalidInput.
+    Batches need windows made by NStep with the same `n_step` and `discount`. `terms` are further settings that saved
+    rows depend on. `stale_priorities` counts priorities of evicted rows. Raises InvalidInput.
     """
 
     __slots__ = ("_discounts", "_generator", "_sampler", "_store", "_terms", "name", "place", "stale_priorities")
@@ -111,11 +110,11 @@ class StoredReplay(Generic[Drawn]):
 
     @property
     def stored(self) -> int:
-        """How many agent steps it holds."""
+        """Number of agent steps stored."""
         return self._store.stop - self._store.first
 
     def insert(self, batch: Batch) -> Inserted:
-        """Take all segments of `batch`, evicting the oldest first; a batch that is refused changes nothing."""
+        # All checks come first: a rejected batch changes nothing.
         self._store.check(batch)
         if not self._are_windows(batch.columns["window_steps"], batch.columns["window_discount"]):
             expected = f"n_step={self._terms['n_step']} and discount={self._terms['discount']}"
@@ -132,7 +131,6 @@ class StoredReplay(Generic[Drawn]):
         return Inserted(batch.rows, self.stored)
 
     def draw(self, agent_steps: int) -> Drawn:
-        """What `agent_steps` rows make, with replacement; rewards, discounts and weights are float32."""
         if agent_steps < 1:
             raise InvalidInput([f"a draw takes at least 1 agent step, not {agent_steps}"])
         if not self.stored:
@@ -140,20 +138,21 @@ class StoredReplay(Generic[Drawn]):
         return self._store.take(*self._sampler.draw(self._store.units_in(agent_steps), *self._store.units))
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """Priorities >= 0, [B], of what was drawn as `row_ids`; of one named twice the last counts."""
+        """Set priorities >= 0, [B], of rows drawn; for duplicate ids the last counts."""
         if row_ids.shape != priorities.shape:
             raise InvalidInput([f"{row_ids.shape} row ids came with {priorities.shape} priorities"])
         self._check_priorities(priorities)
+        # Row numbers are never reused, so the range tells which rows are still stored.
         held = (row_ids >= self._store.first) & (row_ids < self._store.stop)
         self.stale_priorities += len(row_ids) - int(np.count_nonzero(held))
         self._sampler.reprioritize(self._store.units_of(row_ids[held]), priorities[held].astype(np.float64))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Take the present values of what is scheduled: `priority_beta`, with prioritized sampling."""
+        """Set `priority_beta`, if sampling is prioritized."""
         self._sampler.set_schedule(values)
 
     def state(self) -> Tree:
-        """Everything but the rows, copied; with what `rows` gave since, a buffer that loads it goes on bit for bit."""
+        """Return everything but the rows, copied; together with them it resumes bit for bit."""
         store = self._store
         return {
             **self._terms,
@@ -167,17 +166,17 @@ class StoredReplay(Generic[Drawn]):
         }
 
     def rows(self, first: int) -> Tree:
-        """The rows numbered `first` and up that are held, copied: `first` is the `stop` of an earlier state, or 0.
+        """Return the stored rows from number `first` (the `stop` of an earlier state, or 0), copied, as a dict.
 
-        A dict with the numbers `first` and `stop` of its rows; empty if there are none.
+        It has the numbers `first` and `stop` of its rows, or is empty.
         """
         return self._store.rows(first)
 
     def load_state(self, state: Tree, rows: Sequence[Tree]) -> None:
-        """Go on from `state`, with what calls of `rows` gave up to then, in order; rows evicted since are left out.
+        """Restore `state`, with all results of `rows` up to then, in order.
 
-        Without any it holds nothing, and its rows are numbered on. Raises CheckpointUnusable if the state is of a
-        buffer with other terms or sampling, or its rows do not fit, or are not all there.
+        Without rows the buffer is empty. Raises CheckpointUnusable if terms or sampling differ, or rows do not fit or
+        are missing.
         """
         held = [part for part in rows if part and part["stop"] > state["first"]]
         if found := [*self._other_terms(state), *self._other_rows(state, held)]:
@@ -186,13 +185,14 @@ class StoredReplay(Generic[Drawn]):
             self._store.begin_at(state["first"], state["first_segment"])
             self._store.load(held)
         else:
+            # Numbering continues, so that late priorities of lost rows are recognized as stale.
             self._store.begin_at(state["stop"], state["stop_segment"])
         self._sampler.load_state(state["sampler"], *self._store.units)
         self._generator.bit_generator.state = state["generator"]
         self.stale_priorities = state["stale_priorities"]
 
     def begin_at(self, first_row_id: int) -> None:
-        """Hold nothing, and number the rows to come from `first_row_id`: priorities of others' rows are stale here."""
+        """Empty the buffer, numbering new rows from `first_row_id`, so priorities of earlier rows are stale."""
         self._sampler.evicted(*self._store.units)
         self._store.begin_at(first_row_id, 0)
 
@@ -201,6 +201,7 @@ class StoredReplay(Generic[Drawn]):
             raise InvalidInput([f"priorities for replay {self.name!r} must be finite and at least 0"])
 
     def _are_windows(self, steps: Array, window_discount: Array) -> bool:
+        # Terminated windows have discount 0; all others must match this buffer's powers of the discount exactly.
         if steps.max() >= len(self._discounts):
             return False
         return bool(((window_discount == self._discounts.take(steps)) | (window_discount == 0.0)).all())
@@ -220,6 +221,7 @@ class StoredReplay(Generic[Drawn]):
         if stop - first > (capacity := self._store.capacity):
             yield f"expected at most capacity_agent_steps={capacity} rows, but {stop - first} were kept"
         ends = [first, *(part["stop"] for part in held)]
+        # Each part must start where the previous one ended; the first may start with evicted rows.
         begins = [max(first, held[0]["first"]), *(part["first"] for part in held[1:]), stop]
         if ends != begins:
             came = ", ".join(f"{part['first']} to {part['stop']}" for part in held)
@@ -230,10 +232,7 @@ class StoredReplay(Generic[Drawn]):
 
 
 class ReplayBuffer(StoredReplay[Transitions]):
-    """The newest whole segments, at most `capacity_agent_steps` rows of them, drawn from as n-step transitions.
-
-    Neighbouring segments of one lane are not joined. See StoredReplay.
-    """
+    """A replay buffer of n-step transitions: the newest whole segments, up to `capacity_agent_steps` rows."""
 
     __slots__ = ()
 

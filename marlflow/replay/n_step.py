@@ -10,10 +10,10 @@ from marlflow.base.batch import Array
 
 
 class Windows(NamedTuple):
-    """The window that begins at each row, [N] each, float64 but for `steps`.
+    """The n-step window of each row, [N] each, float64 except `steps`.
 
-    `reward` is the discounted sum over the window's steps, `discount` what the value after it is multiplied by, `steps`
-    how many rows it has. What follows it is the row after those, or the segment's bootstrap where it reaches the end.
+    `reward` is the discounted sum of rewards, `discount` the factor of the bootstrap value, `steps` the window's rows.
+    It bootstraps from the next row, or from the segment's bootstrap observation at the end.
     """
 
     reward: Array
@@ -22,10 +22,10 @@ class Windows(NamedTuple):
 
 
 def windows(reward: Array, length: Array, terminated: Array, n_step: int, discount: float) -> Windows:
-    """The windows of up to `n_step` rows that begin at each row and stop at its segment's end.
+    """Compute the windows of up to `n_step` rows that start at each row and stop at its segment's end.
 
-    reward: [N], of the rows of all segments. length, terminated: [S]. A window of k steps has `discount`**k, and 0
-    where it reaches the end of a terminated segment.
+    reward: [N], over all segments. length, terminated: [S]. A window of k steps has discount `discount`**k, or 0 if it
+    reaches the end of a terminated segment.
     """
     last = np.cumsum(length) - 1
     left = np.repeat(last + 1, length) - np.arange(len(reward))
@@ -36,7 +36,7 @@ def windows(reward: Array, length: Array, terminated: Array, n_step: int, discou
 
 
 def _sums(reward: Array, last: Array, n_step: int, discount: float) -> Array:
-    """Horner's scheme, one pass per step: a sum of m rewards is a reward and the discounted sum of the next m - 1."""
+    # Horner's scheme: a sum of m rewards is the first plus the discounted sum of the next m - 1.
     carry = np.full(len(reward), discount)
     carry[last] = 0.0
     total = reward.astype(np.float64)
@@ -48,7 +48,7 @@ def _sums(reward: Array, last: Array, n_step: int, discount: float) -> Array:
 
 
 def terms_problems(n_step: int, discount: float) -> list[str]:
-    """What is wrong with these settings of windows."""
+    """Return what is wrong with these window settings."""
     rules = {
         f"n_step is at least 1, not {n_step}": n_step >= 1,
         f"discount is in [0, 1], not {discount}": 0.0 <= discount <= 1.0,

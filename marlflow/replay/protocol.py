@@ -1,4 +1,4 @@
-"""What a plan's stages need of a replay."""
+"""The Replay protocol: what stages need from a replay buffer."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from marlflow.flow import Place
 
 
 class Replay(Protocol):
-    """A store of experience that is drawn from again and again.
+    """A replay buffer.
 
-    inserted = replay.insert(fragment)
-    transitions = replay.draw(agent_steps=64)
-    replay.reprioritize(transitions.row_id, td_error_magnitudes)
+    inserted = replay.insert(fragment) transitions = replay.draw(agent_steps=64) replay.reprioritize(transitions.row_id,
+    td_error_magnitudes)
     """
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
         ...
 
     @property
     def place(self) -> Place | None:
-        """Where stages `at` it run; None: on the driver."""
+        """Where its stages run; None: on the driver."""
         ...
 
     def insert(self, batch: Batch) -> Inserted:
-        """Take the whole segments of `batch`; the oldest segments make room."""
+        """Store the segments of `batch`, evicting the oldest if necessary."""
         ...
 
     def draw(self, agent_steps: int) -> Transitions | SequenceTransitions:
-        """What `agent_steps` rows make, with replacement: n-step transitions, or sequences."""
+        """Sample `agent_steps` rows with replacement, as n-step transitions or sequences."""
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Take the present values of what is scheduled, by name: those that it knows."""
+        """Set the scheduled values that it knows, by name."""
         ...
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """Say how much what was drawn as these rows, [B], is worth drawing again; rows evicted since are ignored."""
+        """Set priorities, [B], of drawn rows; rows evicted since are ignored."""
         ...

@@ -1,4 +1,4 @@
-"""Columns over numbered entries in a ring: entry i lies at slot i % size, so its number is all that names it."""
+"""A ring buffer of columns: entry i is at slot i % size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marlflow.base.batch import Array
 
 
 class Ring:
-    """Preallocated columns, [size, ...] each; who owns it knows which numbers are alive."""
+    """Preallocated columns, [size, ...] each; the owner tracks which entries are valid."""
 
     __slots__ = ("columns", "size")
 
@@ -19,26 +19,27 @@ class Ring:
         self.columns = {name: np.zeros((size, *column.shape[1:]), column.dtype) for name, column in like.items()}
 
     def write(self, first: int, columns: Mapping[str, Array]) -> None:
-        """Store the entries first, first + 1, ... of every column; at most `size` of them."""
+        """Store consecutive entries of every column from number `first` on; at most `size`."""
         for name, ring in self.columns.items():
             column = columns[name]
             for slots, offset in pieces(first, first + len(column), self.size):
                 ring[slots] = column[offset : offset + slots.stop - slots.start]
 
     def span(self, name: str, first: int, stop: int) -> Array:
-        """A copy of the entries first to stop - 1 of one column, in order."""
+        """Return a copy of entries first to stop - 1 of a column, in order."""
+        # An empty slice first, since concatenate needs at least one array even if the range is empty.
         ring = self.columns[name]
         return np.concatenate([ring[:0], *(ring[slots] for slots, _ in pieces(first, stop, self.size))])
 
     def resized(self, size: int, first: int, stop: int) -> Ring:
-        """A ring of another size that holds the entries first to stop - 1."""
+        """Return a ring of another size with the entries first to stop - 1."""
         ring = Ring(size, self.columns)
         ring.write(first, {name: self.span(name, first, stop) for name in self.columns})
         return ring
 
 
 def pieces(first: int, stop: int, size: int) -> list[tuple[slice, int]]:
-    """The slots of the entries first to stop - 1, as one or two slices, each with its distance from `first`.
+    """Return the slots of entries first to stop - 1 as up to two slices, each with its offset from `first`.
 
     >>> pieces(8, 12, 10)
     [(slice(8, 10, None), 0), (slice(0, 2, None), 2)]

@@ -1,4 +1,4 @@
-"""Which rows a draw takes: every row alike, or in proportion to priorities."""
+"""Sampling schemes of a replay buffer: uniform, or prioritized."""
 
 from __future__ import annotations
 
@@ -16,60 +16,59 @@ from marlflow.replay.ring import pieces
 
 
 class Sampler(Protocol):
-    """Chooses among the rows alive, which are always numbered first to stop - 1."""
+    """Samples from the stored rows, whose numbers are always a contiguous range."""
 
     def evicted(self, first: int, stop: int) -> None:
-        """The rows first to stop - 1 are gone."""
+        """Forget the rows first to stop - 1, which were evicted."""
         ...
 
     def added(self, first: int, stop: int) -> None:
-        """The rows first to stop - 1 are new."""
+        """Register the new rows first to stop - 1."""
         ...
 
     def draw(self, count: int, first: int, stop: int) -> tuple[Array, Array]:
-        """Row numbers, int64 [count], and their importance weights, float32 [count]."""
+        """Return row numbers, int64 [count], and their importance weights, float32 [count]."""
         ...
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """New priorities, [B], of rows that are alive."""
+        """Set the priorities, [B], of stored rows."""
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Take the present values of what is scheduled, by name: those that it knows."""
+        """Set the scheduled values that it knows, by name."""
         ...
 
     def state(self, first: int, stop: int) -> Tree:
-        """What `load_state` needs to choose on as if never stopped: a dict, whose `kind` names the sampling."""
+        """Return the state for a bit-exact resume: a dict whose `kind` names the scheme."""
         ...
 
     def load_state(self, state: Tree, first: int, stop: int) -> None:
-        """Go on from `state`, taken when the rows first to stop - 1 were alive, or none of them if they are equal."""
+        """Restore `state`, taken with the rows first to stop - 1 stored (none if equal)."""
         ...
 
 
 class Sampling(Protocol):
-    """A configuration that says how rows are chosen."""
+    """The configuration of a sampling scheme."""
 
     def build(self, capacity: int, generator: np.random.Generator) -> Sampler:
-        """The sampler over `capacity` rows."""
+        """Make the sampler for `capacity` rows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every row is as likely as any other; importance weights are 1, priorities are of no use and ignored."""
+    """Uniform sampling: importance weights are 1, priorities are ignored."""
 
     def build(self, capacity: int, generator: np.random.Generator) -> Sampler:
-        """The sampler over `capacity` rows."""
         return _UniformSampler(generator)
 
 
 @dataclass(frozen=True, slots=True)
 class Prioritized:
-    """A row of priority p is drawn in proportion to (p + epsilon)**alpha (Schaul et al., 2016, arXiv:1511.05952).
+    """Proportional prioritization: P(i) ~ (p_i + epsilon)**alpha (Schaul et al., 2016, arXiv:1511.05952).
 
-    Importance weights are (N P(i))**-beta over the largest of the same draw; `beta` may be scheduled. A new row has
-    the largest priority seen so far, 1 at first.
+    Importance weights are (N P(i))**-beta, scaled to at most 1 per draw; `beta` may be scheduled. A new row gets the
+    largest priority so far, initially 1.
     """
 
     alpha: float = 0.6
@@ -88,7 +87,6 @@ class Prioritized:
             raise InvalidInput(broken)
 
     def build(self, capacity: int, generator: np.random.Generator) -> Sampler:
-        """The sampler over `capacity` rows."""
         return _PrioritizedSampler(self, capacity, generator)
 
 
@@ -138,10 +136,12 @@ class _PrioritizedSampler:
 
     def draw(self, count: int, first: int, stop: int) -> tuple[Array, Array]:
         total = self._tree.total
+        # Stratified sampling: one draw from each of `count` equal parts of the total weight.
         strata = np.arange(count) + self._generator.random(count)
         slots = self._tree.find(strata * (total / count))
         probability = self._tree.get(slots) / total
         weights = ((stop - first) * probability) ** -self._beta
+        # The number in the stored range that lies at this slot of the ring.
         return first + (slots - first) % self._capacity, (weights / weights.max()).astype(np.float32)
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
@@ -158,6 +158,7 @@ class _PrioritizedSampler:
         self._beta = beta
 
     def state(self, first: int, stop: int) -> Tree:
+        # Weights are saved in order of rows, not of slots, so the capacity may differ on loading.
         slots = np.arange(first, stop) % self._capacity
         return {
             "kind": "prioritized",

@@ -1,8 +1,7 @@
-"""Whole segments in rings: rows in one, what follows each segment's last row in another.
+"""Ring buffers of whole segments: one of rows, one of what follows each segment's last row.
 
-Rows and segments are numbered as they come and numbers never repeat, so those alive are always a range, and a number
-tells at once whether its row is still there. An observation is stored once: what follows a window is a later row, or
-its segment's bootstrap.
+Rows and segments are numbered consecutively; numbers are never reused, so the stored ones are a range. Each observation
+is stored once: after a window comes a later row, or the segment's bootstrap.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ _FEW_SEGMENTS = 64
 
 
 class SegmentStore:
-    """At most `capacity` rows in whole segments; the rows first to stop - 1 are alive.
+    """At most `capacity` rows in whole segments; rows first to stop - 1 are stored.
 
-    A unit is what a draw takes one of: here each row, of which it makes a transition. `kept` names properties of
-    segments that are stored as they are.
+    A unit is a row, drawn as a transition. `kept` names segment properties to store unchanged.
     """
 
     __slots__ = ("_kept", "_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
@@ -38,25 +36,22 @@ class SegmentStore:
 
     @property
     def units(self) -> tuple[int, int]:
-        """The numbers [first, stop) of the units alive."""
         return self.first, self.stop
 
     def units_of(self, row_ids: Array) -> Array:
-        """The units that draws named `row_ids`, [B], of rows alive."""
         return row_ids
 
     def units_in(self, agent_steps: int) -> int:
-        """How many units a draw of `agent_steps` takes."""
         return agent_steps
 
     def newest(self, batch: Batch) -> Batch:
-        """As many of the last segments of `batch` as this store can hold."""
         return newest_that_fit(batch, self.capacity)
 
     def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
-        """Evict whole segments, oldest first, until `rows` more fit; returns the [first, stop) of the units that went.
+        """Evict whole segments, oldest first, until `rows` more fit; return the units [first, stop) evicted.
 
-        `skipped` rows came and went before these `rows`, and everything older with them; their numbers are used up.
+        `skipped` rows of the batch precede `rows` but do not fit: everything older is evicted, and their numbers are
+        used up.
         """
         evicted_first, full = self.first, self.stop + rows - self.capacity
         if skipped:
@@ -72,7 +67,6 @@ class SegmentStore:
         return evicted_first, self.first
 
     def append(self, batch: Batch) -> tuple[int, int]:
-        """Store segments for which there is room; returns the [first, stop) of their units."""
         first, segment = self.stop, self.stop_segment
         length = batch.segments["length"]
         numbers = np.arange(segment, segment + len(length))
@@ -80,7 +74,7 @@ class SegmentStore:
         rows = _named(batch.columns, {name: name for name in ("obs", "action", "action_mask", "version")})
         rows |= _named(batch.columns, {"window_reward": "reward", "window_discount": "discount"})
         following, stop = np.arange(first, first + len(own)) + batch.columns["window_steps"], first + np.cumsum(length)
-        # The number of the row after the window, or the complement of the number of the segment whose bootstrap it is.
+        # The row after the window, or ~segment (negative) if the window bootstraps at its segment's end.
         rows["next"] = np.where(following == np.repeat(stop, length), ~own, following)
         rows["segment"] = own
         ends = _named(batch.segments, {"bootstrap_obs": "obs", "bootstrap_mask": "action_mask"})
@@ -90,11 +84,11 @@ class SegmentStore:
         return first, self.stop
 
     def take(self, row_ids: Array, weight: Array) -> Transitions:
-        """The n-step transitions that begin at the rows alive `row_ids`, [B]."""
         rows, _ = self._rings()
         slots = row_ids % self.capacity
         column = {name: ring.take(slots, axis=0) for name, ring in rows.columns.items() if name != "segment"}
         following = column["next"]
+        # Negative: the complement of a segment's number (see append).
         ended = np.flatnonzero(following < 0)
         return Transitions(
             obs=column["obs"],
@@ -110,7 +104,7 @@ class SegmentStore:
         )
 
     def rows(self, first: int) -> Tree:
-        """The rows alive from number `first` on, where a segment begins, with their segments; {} if there are none."""
+        """Return the rows from number `first` on, a segment's start, with their segments; {} if there are none."""
         first = max(first, self.first)
         if first >= self.stop:
             return {}
@@ -125,13 +119,12 @@ class SegmentStore:
         }
 
     def begin_at(self, first: int, first_segment: int) -> None:
-        """Hold nothing; the next row and the next segment have these numbers."""
         self.first = self.stop = first
         self.first_segment = self.stop_segment = first_segment
         self._rows = self._segments = None
 
     def load(self, kept: Sequence[Tree]) -> None:
-        """Take what `rows` gave, after `begin_at`: in order, without a gap; older rows are left out."""
+        """Restore what `rows` returned, after `begin_at`: in order and without gaps; evicted rows are skipped."""
         for part in kept:
             if not part or part["stop"] <= self.first:
                 continue
@@ -143,7 +136,6 @@ class SegmentStore:
             self._write(columns, segments, len(columns["segment"]), len(segments["stop"]))
 
     def check(self, batch: Batch) -> None:
-        """Raises InvalidInput unless the batch holds whole segments that fit, with the columns of those before."""
         length = batch.segments["length"]
         if not batch.rows:
             raise InvalidInput(["a replay was given a batch without rows"])
@@ -156,6 +148,7 @@ class SegmentStore:
             raise InvalidInput(problems)
 
     def _column_problems(self, batch: Batch) -> list[str]:
+        # The first batch defines the columns' types.
         known = batch.columns if self._rows is None else self._rows.columns
         problems = [
             f"the batch has no {name!r}: put NStep before Insert"
@@ -184,6 +177,7 @@ class SegmentStore:
     def _write(self, rows: Mapping[str, Array], ends: Mapping[str, Array], row_count: int, segment_count: int) -> None:
         if self._rows is None or self._segments is None:
             self._rows, self._segments = Ring(self.capacity, rows), Ring(_FEW_SEGMENTS, ends)
+        # Segments vary in length, so their ring grows; the ring of rows never does.
         needed, size = self.stop_segment + segment_count - self.first_segment, self._segments.size
         if needed > size:
             self._segments = self._segments.resized(max(needed, 2 * size), self.first_segment, self.stop_segment)
@@ -205,7 +199,7 @@ class SegmentStore:
 
 
 def newest_that_fit(batch: Batch, capacity: int) -> Batch:
-    """The longest run of segments at the end of `batch` that has at most `capacity` rows."""
+    """Return the longest run of segments at the end of `batch` with at most `capacity` rows."""
     if batch.rows <= capacity:
         return batch
     return batch.only(np.cumsum(batch.segments["length"][::-1])[::-1] <= capacity)
@@ -216,5 +210,5 @@ def _named(table: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Ar
 
 
 def row_type(column: Array) -> str:
-    """A column's dtype and the shape of one row, for errors."""
+    """Return a column's dtype and row shape, for errors."""
     return f"{column.dtype}{list(column.shape[1:])} per row"

@@ -1,9 +1,9 @@
-"""The replay of sequences: what a recurrent learner draws (Kapturowski et al., 2019, section 2.3).
+"""The sequence replay buffer for recurrent learners (Kapturowski et al., 2019, section 2.3).
 
 "Recurrent Experience Replay in Distributed Reinforcement Learning", https://openreview.net/forum?id=r1lyTjAqYX
 
-Rows lie as in any replay, each once. What SplitSegments made of a segment is stored and numbered as segments are, with
-what was remembered before its burn-in; burn-in rows are those of the sequences before it.
+Each row is stored once. A sequence from SplitSegments is stored as a segment, with the memory before its burn-in; the
+burn-in rows are rows of the preceding sequences.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from marlflow.replay.splitting import sequence_problems
 
 
 class SequenceReplay(StoredReplay[SequenceTransitions]):
-    """The newest sequences, at most `capacity_agent_steps` rows of them, drawn whole.
+    """A replay buffer of whole sequences: the newest, up to `capacity_agent_steps` rows.
 
-    Batches come from SplitSegments with the same `length` and `burn_in`, then from NStep with the same `n_step` and
-    `discount`. A draw of some agent steps takes as many sequences as have that many at `length` rows each, and a
-    priority is a sequence's. All sequences that share rows, by their burn-in, are evicted together. See StoredReplay.
+    Batches need SplitSegments with the same `length` and `burn_in`, then NStep with the same `n_step` and `discount`. A
+    draw takes agent_steps / length sequences. Priorities are per sequence. Sequences that share burn-in rows are
+    evicted together. See StoredReplay.
     """
 
     __slots__ = ()
@@ -50,7 +50,7 @@ class SequenceReplay(StoredReplay[SequenceTransitions]):
 
 
 class SequenceStore(SegmentStore):
-    """At most `capacity` rows, in segments that are sequences of at most `length` rows; a unit is one of these."""
+    """Row storage whose units are sequences of at most `length` rows."""
 
     __slots__ = ("burn_in", "length")
 
@@ -60,11 +60,9 @@ class SequenceStore(SegmentStore):
 
     @property
     def units(self) -> tuple[int, int]:
-        """The numbers [first, stop) of the sequences alive."""
         return self.first_segment, self.stop_segment
 
     def units_of(self, row_ids: Array) -> Array:
-        """The sequences that have the rows alive `row_ids`, [B]."""
         if not len(row_ids):
             return row_ids
         rows, _ = self._rings()
@@ -72,58 +70,54 @@ class SequenceStore(SegmentStore):
         return numbers
 
     def units_in(self, agent_steps: int) -> int:
-        """How many sequences of full length `agent_steps` are, at least one."""
         return max(1, agent_steps // self.length)
 
     def check(self, batch: Batch) -> None:
-        """Raises InvalidInput unless the batch has sequences of these sizes, and room for those that share rows."""
         super().check(batch)
         length, burn_in = batch.segments["length"], batch.segments["burn_in"]
         if length.max() > self.length or burn_in.max() > self.burn_in or burn_in[0] > 0:
             text = f"this replay holds sequences of length={self.length} and burn_in={self.burn_in}, but others came"
             raise InvalidInput([f"{text}: give SplitSegments the same settings"])
+        # A sequence without burn-in starts a new group; the rest of the group depends on its rows.
         together = np.add.reduceat(length, np.flatnonzero(burn_in == 0))
         if (longest := int(together.max())) > self.capacity:
             text = f"sequences of {longest} agent steps share rows, and do not fit a replay of {self.capacity}"
             raise InvalidInput([f"{text}; raise its capacity_agent_steps or lower rollouts.fragment_env_steps"])
 
     def newest(self, batch: Batch) -> Batch:
-        """As many of the last sequences of `batch` as this store can hold, with all rows of their burn-in."""
         fits = newest_that_fit(batch, self.capacity)
         if fits is batch:
             return batch
+        # Start at a sequence without burn-in: the burn-in rows of those before it would not be stored.
         begins = np.argmax(fits.segments["burn_in"] == 0)
         return fits.only(np.arange(len(fits.segments["length"])) >= begins)
 
     def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
-        """Evict the oldest, and what needs their rows, until `rows` more fit; the [first, stop) of the sequences gone.
-
-        `skipped` rows came and went before these `rows`, and everything older with them; their numbers are used up.
-        """
         evicted_first = self.first_segment
         super().make_room(rows, skipped)
+        # Also evict the sequences whose burn-in rows are gone.
         while self.first < self.stop and self._segment("burn_in", self.first_segment) > 0:
             self.first = int(self._segment("stop", self.first_segment))
             self.first_segment += 1
         return evicted_first, self.first_segment
 
     def append(self, batch: Batch) -> tuple[int, int]:
-        """Store sequences for which there is room; returns the [first, stop) of their numbers."""
         first_segment = self.stop_segment
         super().append(batch)
         return first_segment, self.stop_segment
 
     def take(self, units: Array, weight: Array) -> SequenceTransitions:  # type: ignore[override]
-        """The sequences alive `units`, [S]."""
         _, segments = self._rings()
         ends = {name: ring.take(units % segments.size, axis=0) for name, ring in segments.columns.items()}
         length, first = ends["length"][:, None], (ends["stop"] - ends["length"])[:, None]
+        # Time steps of the result: burn-in, trained rows, and the observation after the last.
         step = np.arange(-self.burn_in, self.length + 1)
         trained = step[self.burn_in : -1] < length
         behind = (np.arange(len(units)), ends["length"])
         row = first + step[self.burn_in : -1]
         window = {name: self._at(name, row, trained) for name in ("action", "reward", "discount", "next")}
         obs = self._at("obs", first + step, (step >= -ends["burn_in"][:, None]) & (step < length))
+        # The bootstrap observation follows each sequence's last row.
         obs[behind[0], behind[1] + self.burn_in] = ends["obs"]
         return SequenceTransitions(
             obs=obs,
@@ -133,6 +127,7 @@ class SequenceStore(SegmentStore):
             action=window["action"],
             reward=window["reward"],
             discount=window["discount"],
+            # A negative `next` means that the window ends with the sequence.
             following=np.where(trained, np.where(window["next"] < 0, length, window["next"] - first), 0),
             weight=weight,
             row_id=first[:, 0],
@@ -141,15 +136,14 @@ class SequenceStore(SegmentStore):
         )
 
     def _mask(self, first: Array, trained: Array, last: Array) -> Array:
-        """The legal actions of the rows trained on and of what follows them; where there is nothing, all are."""
         count, steps = trained.shape
+        # All actions are legal at padding, so that no softmax or max is over nothing.
         mask = np.ones((count, steps + 1, *last.shape[1:]), bool)
         mask[:, :-1][trained] = self._at("action_mask", first + np.arange(steps), trained)[trained]
         mask[np.arange(count), trained.sum(1)] = last
         return mask
 
     def _at(self, name: str, row: Array, there: Array) -> Array:
-        """A column of the rows `row`, [S, T]; zero where `there` does not hold."""
         rows, _ = self._rings()
         found: Array = rows.columns[name].take(row % self.capacity, axis=0)
         found[~there] = 0

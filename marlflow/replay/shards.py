@@ -1,16 +1,16 @@
-"""Several replays for one policy: rows are numbered so that a number says which shard holds its row."""
+"""Row numbering of a replay in several shards: a row's number tells its shard."""
 
 from __future__ import annotations
 
 SHARD_SPAN = 2**52
-"""How many row numbers a shard has for itself: more than its rows, and those of all its successors, ever need."""
+"""Row numbers per shard: more than any run uses."""
 
 
 def first_row_of(shard: int) -> int:
-    """The number of the first row that a shard is given."""
+    """Return the number of a shard's first row."""
     return shard * SHARD_SPAN
 
 
 def shard_of(row_id: int) -> int:
-    """The shard that has, or had, the row of this number."""
+    """Return the shard that a row number belongs to."""
     return row_id // SHARD_SPAN

@@ -1,4 +1,4 @@
-"""Segments split into sequences for a recurrent learner (Kapturowski et al., 2019, section 2.3).
+"""Splits segments into sequences for recurrent learners (Kapturowski et al., 2019, section 2.3).
 
 "Recurrent Experience Replay in Distributed Reinforcement Learning", https://openreview.net/forum?id=r1lyTjAqYX
 """
@@ -13,9 +13,10 @@ _OF_REMEMBERING = ("memory", "memory_version", "bootstrap_memory")
 
 
 def split(batch: Batch, length: int, burn_in: int) -> Batch:
-    """`batch`, whose rows have `memory`, in sequences as SplitSegments says."""
+    """Return `batch`, whose rows have `memory`, split as SplitSegments describes."""
     segments, columns = batch.segments, batch.columns
     parts = -(-segments["length"] // length)
+    # The segment of each sequence, and the sequence's index in its segment.
     own = np.repeat(np.arange(len(parts)), parts)
     number = np.arange(len(own)) - np.repeat(np.cumsum(parts) - parts, parts)
     start = _start(segments["length"][own], parts[own], number)
@@ -24,9 +25,11 @@ def split(batch: Batch, length: int, burn_in: int) -> Batch:
     last = number == parts[own] - 1
     before = np.minimum(start, burn_in)
     found = {name: column[own] for name, column in segments.items() if name not in _OF_REMEMBERING}
+    # Only a segment's last sequence ends as the segment does; others bootstrap from the next sequence's first row.
     found |= {name: found[name] & last for name in ("terminated", "truncated") if name in found}
     if "carried" in found:
         found["carried"] &= number == 0
+    # Index 0 is a placeholder: the last sequence uses the segment's own bootstrap.
     after = np.where(last, 0, first + stop - start)
     for name, row in (("bootstrap_obs", "obs"), ("bootstrap_mask", "action_mask")):
         if name in found:
@@ -36,7 +39,7 @@ def split(batch: Batch, length: int, burn_in: int) -> Batch:
 
 
 def sequence_problems(length: int, burn_in: int) -> list[str]:
-    """What is wrong with these settings of sequences, in rows."""
+    """Return what is wrong with these sequence settings, in rows."""
     rules = {
         f"sequence_length is at least 1, not {length}": length >= 1,
         f"burn_in is at least 0, not {burn_in}": burn_in >= 0,
@@ -45,7 +48,7 @@ def sequence_problems(length: int, burn_in: int) -> list[str]:
 
 
 def _start(length: Array, parts: Array, number: Array) -> Array:
-    """Where part `number` of `parts` begins, the first ones having what is over."""
+    # The first `over` parts have one row more.
     each, over = length // parts, length % parts
     start: Array = number * each + np.minimum(number, over)
     return start

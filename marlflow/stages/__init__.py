@@ -1,8 +1,8 @@
-"""The operators of which algorithms make their plans, each a stage of a dataflow.
+"""Stage operators from which algorithms build their plans.
 
 `Collect`, `CollectNext`, `ByPolicy`, `Concat`, `Shards`, `Average`, `Rotation` and `ByShard` run on the driver, which
-sees receipts, never rows. All others run at a learner or a replay, as their second parameter says: give it to the stage
-with `.then(Learn(), at=learner)`. See docs/stages.md.
+sees receipts, never rows. All others run at a learner or replay, their second parameter: `.then(Learn(), at=learner)`.
+See docs/stages.md.
 """
 
 from marlflow.flow import Rotation

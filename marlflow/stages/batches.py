@@ -1,4 +1,4 @@
-"""Stages that select the rows of a batch or lay them out, where its learner is."""
+"""Stages that filter or rearrange the rows of a batch, at its learner."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from marlflow.learn.protocol import Learner
 
 @dataclass(frozen=True, slots=True)
 class DropStale:
-    """Drops rows sampled more than `max_staleness` versions ago, whole segments at a time, and counts them.
+    """Drops segments with rows older than `max_staleness` versions, and counts their rows (on-policy freshness).
 
-    A row carried over from the fragment before keeps its older version and is exempt (DESIGN, "Experience").
+    A row carried over from the previous fragment may be older (docs/concepts.md).
     """
 
     max_staleness: int
 
     @property
     def traits(self) -> Traits:
-        """The learner reports the rows that are dropped, so it has to run there."""
+        """The traits, with the tolerated staleness."""
         return Traits(
             max_staleness=self.max_staleness,
             keeps_segments=True,
@@ -34,10 +34,11 @@ class DropStale:
         )
 
     def __call__(self, batch: Batch, learner: Learner) -> Batch:
-        """The segments of `batch` that are fresh enough."""
+        """Return the segments of `batch` that are fresh enough."""
         oldest = batch.columns["version"].copy()
         firsts = batch.ends() + 1 - batch.segments["length"]
         carried = firsts[batch.segments["carried"]]
+        # A carried row was sampled before the last publication by design; it never counts as stale.
         oldest[carried] = np.iinfo(oldest.dtype).max
         stale = oldest < learner.version - self.max_staleness
         if not stale.any():
@@ -50,15 +51,15 @@ class DropStale:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Lays the batches of a joint stream side by side: one joint row for each copy, episode and env step.
+    """Joins the batches of a joint stream: one row per environment copy, episode and env step.
 
-    `agents` fixes each policy's agent slots, where a network's input must not depend on who was there.
+    `agents` fixes each policy's agent slots, if the network's input must not depend on which agents are present.
     """
 
     agents: Mapping[str, Sequence[int]] | None = None
 
     def __call__(self, batches: Mapping[str, Batch] | Batch) -> JointBatch:
-        """The batches as one; what a gather gives counts as a batch until it is opened, so only here it shows."""
+        # A packed batch is only opened here, so a stream of one policy cannot be detected earlier.
         if isinstance(batches, Batch):
             raise PlanInvalid(["it expects a joint stream, but got the rows of one policy: see ByPolicy(joint=...)"])
         return join(batches, self.agents)
@@ -66,10 +67,9 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class CutSequences:
-    """Cuts segments into sequences of `length` rows, which a minibatch has as a whole; the last may be shorter."""
+    """Cuts segments into sequences of `length` rows, the last possibly shorter, which minibatches keep whole."""
 
     length: int
 
     def __call__(self, batch: EstimatedBatch) -> Sequences:
-        """The rows of `batch`, each in one sequence."""
         return cut_sequences(batch, self.length)

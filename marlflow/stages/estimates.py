@@ -1,4 +1,4 @@
-"""Stages that estimate advantages and value targets of rows, by the critic of the learner that they run at."""
+"""Stages that estimate advantages and value targets with their learner's critic."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from marlflow.learn.vtrace import Acting, corrected, log_probs
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """Generalized advantage estimates by the learner's critic (Schulman et al., 2016, arXiv:1506.02438).
+    """Generalized advantage estimation, GAE (Schulman et al., 2016, arXiv:1506.02438).
 
-    The version of the critic is the segments' `estimated_by`. A fragment is opened where this runs.
+    Segments record the critic's version as `estimated_by`.
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -29,9 +29,11 @@ class Advantages:
     gae_lambda: float
 
     def __call__(self, batch: Batch | Fragment, learner: Learner) -> EstimatedBatch:
-        """`batch` with `value`, `advantage` and `value_target`."""
+        """Return `batch` with `value`, `advantage` and `value_target`."""
+        # Fragments are opened where a stage has a place; at the driver there is none.
         if isinstance(batch, Fragment):
             raise PlanInvalid(["it expects rows, but got a fragment unopened: its learner has no place"])
+        # Scheduled settings take precedence over the configured values.
         now = learner.scheduled
         discount, gae_lambda = now.get("discount", self.discount), now.get("gae_lambda", self.gae_lambda)
         estimated = advantages(batch, learner, discount, gae_lambda)
@@ -41,21 +43,19 @@ class Advantages:
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
-    """Scales advantages to mean 0 and standard deviation 1, over the whole batch (Andrychowicz et al., 2021)."""
+    """Normalizes advantages to mean 0 and standard deviation 1 over the batch (Andrychowicz et al., 2021)."""
 
     traits: ClassVar[Traits] = Traits(movable="batches")
 
     def __call__(self, batch: EstimatedBatch) -> EstimatedBatch:
-        """`batch` with its `advantage` scaled."""
         return normalised(batch)
 
 
 @dataclass(frozen=True, slots=True)
 class VTrace:
-    """V-trace by the learner's present actor and critic (Espeholt et al., 2018, arXiv:1802.01561, section 4).
+    """V-trace with the learner's current actor and critic (Espeholt et al., 2018, arXiv:1802.01561, section 4).
 
-    The ratios of probabilities, the present ones over those at the time of the choice, are cut at `rho_max` in the
-    corrections and at `c_max` along the trajectory.
+    Importance ratios are clipped at `rho_max` in the temporal differences and at `c_max` along the trajectory.
     """
 
     traits: ClassVar[Traits] = Traits(
@@ -68,7 +68,7 @@ class VTrace:
     c_max: float = 1.0
 
     def __call__(self, batch: Batch, learner: Learner) -> EstimatedBatch:
-        """`batch` with `value`, `advantage` and `value_target`, and the present `logp` of its actions."""
+        """Return `batch` with `value`, `advantage`, `value_target`, and the current `logp` of its actions."""
         names = ("discount", "trace_lambda", "rho_max", "c_max")
         settings = [learner.scheduled.get(name, getattr(self, name)) for name in names]
         logp = log_probs(cast("Acting", learner), batch)

@@ -1,4 +1,4 @@
-"""Stages of gradients that are found apart from being applied: where the rows are, or batch by batch.
+"""Stages that compute and apply gradients separately, on the workers or batch by batch.
 
 Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, https://arxiv.org/abs/1602.01783
 """
@@ -18,18 +18,17 @@ from marlflow.stages.updates import loss_input
 
 @dataclass(frozen=True, slots=True)
 class ComputeGradients:
-    """The gradient of the learner's loss over a batch, all rows at once; the learner stays as it is."""
+    """Computes the gradient of the loss over a whole batch, without changing the learner."""
 
     traits: ClassVar[Traits] = Traits(accepts=loss_input, movable="fragments", emits_segments=False)
 
     def __call__(self, batch: Batch, learner: Learner) -> Gradients:
-        """The gradient, and what is to be reported of the rows."""
         return learner.gradients(batch)
 
 
 @dataclass(slots=True)
 class Average:
-    """Gathers the gradients of `batches` batches that have rows; emits their mean, see `mean_gradients`."""
+    """Accumulates the gradients of `batches` non-empty batches; emits their mean (see `mean_gradients`)."""
 
     traits: ClassVar[Traits] = Traits(at_most_one=True)
 
@@ -37,8 +36,9 @@ class Average:
     held: list[Packed] = field(default_factory=list, repr=False)
 
     def add(self, gradients: Gradients) -> Sequence[Gradients]:
-        """Keeps the gradient, which comes packed; the mean, if it is complete, packed until a place opens it."""
+        """Add a packed gradient; return the packed mean if complete."""
         if gradients.rows:
+            # On the driver a gradient is always packed; it is averaged where it is opened.
             self.held.append(cast("Packed", gradients))
         if len(self.held) < self.batches:
             return []
@@ -50,10 +50,9 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class ApplyGradients:
-    """One optimizer step by a gradient that was found with the same parameters, or with older ones."""
+    """Takes an optimizer step with a gradient, which may be of older parameters."""
 
     traits: ClassVar[Traits] = Traits(updates=True)
 
     def __call__(self, gradients: Gradients, learner: Learner) -> Update:
-        """The report of the step."""
         return learner.apply(gradients)

@@ -1,4 +1,4 @@
-"""Stages that prepare rows for a replay, store them there, draw from it, and say how wrong the learner was."""
+"""Stages that prepare rows for a replay buffer, insert them, draw from it, and update priorities."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from marlflow.replay.splitting import sequence_problems, split
 
 @dataclass(frozen=True, slots=True)
 class NStep:
-    """Sums the rewards of `n_step` rows from each row on (Sutton and Barto, 2nd edition, section 7.1).
+    """Computes n-step returns (Sutton and Barto, 2nd edition, section 7.1).
 
-    A window stops at its segment's end and bootstraps there with `discount`**k for the k steps it has, with 0 after
-    termination. Raises InvalidInput unless `n_step` is at least 1 and `discount` in [0, 1].
+    A window stops at its segment's end and bootstraps with `discount`**k after k steps, with 0 after termination.
+    Raises InvalidInput unless `n_step` is at least 1 and `discount` in [0, 1].
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -38,7 +38,7 @@ class NStep:
             raise InvalidInput([f"n-step windows: {problem}" for problem in broken])
 
     def __call__(self, batch: Batch) -> Batch:
-        """`batch` with `window_reward`, `window_discount` (float32 [N]) and `window_steps`, which a replay stores."""
+        """Return `batch` with `window_reward`, `window_discount` (float32 [N]) and `window_steps`, for a replay."""
         segments = batch.segments
         found = windows(batch.columns["reward"], segments["length"], segments["terminated"], self.n_step, self.discount)
         return batch.with_columns(
@@ -50,12 +50,11 @@ class NStep:
 
 @dataclass(frozen=True, slots=True)
 class SplitSegments:
-    """Splits each segment into as few sequences of at most `length` rows as will do, of nearly equal size.
+    """Splits each segment into the fewest sequences of at most `length` rows, of nearly equal size.
 
-    Each row is in exactly one; a sequence also knows how many rows right before it, at most `burn_in` and of the same
-    segment, are its burn-in, and what was remembered before the first of those (Kapturowski et al., 2019, section 2.3,
-    https://openreview.net/forum?id=r1lyTjAqYX). It comes before NStep, whose windows then end with their sequence.
-    Raises InvalidInput for wrong sizes, and for rows of a policy that remembers nothing.
+    A sequence also records its burn-in, up to `burn_in` preceding rows of its segment, and the memory (recurrent state)
+    before them (Kapturowski et al., 2019, section 2.3, https://openreview.net/forum?id=r1lyTjAqYX). Place it before
+    NStep, whose windows then end with their sequence. Raises InvalidInput for invalid sizes and non-recurrent policies.
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -68,7 +67,7 @@ class SplitSegments:
             raise InvalidInput([f"sequences: {problem}" for problem in broken])
 
     def __call__(self, batch: Batch) -> Batch:
-        """The same rows, in segments that are sequences: with `burn_in` (rows, int64) and `memory`, [S, ...] each."""
+        """Return sequences as segments, with `burn_in` (rows, int64) and `memory`, [S, ...] each."""
         if "memory" not in batch.columns:
             raise InvalidInput(["sequences need the column 'memory' of rows, which recurrent policies alone have"])
         return split(batch, self.length, self.burn_in)
@@ -76,65 +75,59 @@ class SplitSegments:
 
 @dataclass(frozen=True, slots=True)
 class InitialPriorities:
-    """How wrong the network that is here is about each row's n-step transition; it is its own target network.
+    """Computes new rows' priorities: n-step TD errors with the local network as its own target.
 
-    So new rows come to a prioritized replay with priorities of their own, and it need not take them all for the most
-    important (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3). It comes after NStep.
+    New rows then need not start with the largest priority (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3).
+    Place it after NStep.
     """
 
     traits: ClassVar[Traits] = Traits(accepts=Batch | Fragment, movable="fragments")
 
     def __call__(self, batch: Batch, learner: Learner) -> Batch:
-        """`batch` with `priority`, float32 [N]."""
+        """Return `batch` with `priority`, float32 [N]."""
         return batch.with_columns(priority=learner.priorities(transitions_of(batch)))
 
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Stores every row, with its window (see NStep); says how many, which is what a pace in agent steps counts.
-
-    Rows may come with a `priority` of their own (see InitialPriorities).
-    """
+    """Inserts rows with windows (see NStep) and optional priorities (see InitialPriorities); reports how many."""
 
     traits: ClassVar[Traits] = Traits(accepts=Fragment | Batch)
 
     def __call__(self, batch: Batch, replay: Replay) -> Inserted:
-        """The count of what was stored."""
         return replay.insert(batch)
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A source of what a replay `gives`, `agent_steps` at a time."""
+    """Samples `agent_steps` rows from a replay; `gives` is the type of the result."""
 
     agent_steps: int
     gives: type = field(default=Transitions, repr=False)
 
     @property
     def traits(self) -> Traits:
-        """It emits what the replay is of."""
+        """The traits, with the type of item drawn."""
         return Traits(emits=self.gives)
 
     def __call__(self, replay: Replay) -> Any:
-        """The next draw, which is what the replay `gives`."""
         return replay.draw(self.agent_steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Reprioritize:
-    """Tells the replay how wrong the learner was about each row it drew."""
+    """Updates the replay's priorities with the errors of the rows just learned from; passes the report on."""
 
     def __call__(self, update: Update, replay: Replay) -> Update:
-        """The report, unchanged."""
         if update.priorities is not None and update.row_ids is not None:
             replay.reprioritize(update.row_ids, update.priorities)
         return update
 
 
 class ByShard:
-    """Routes what a learner reports of a draw back to the shard of the replay that it came from, 0, 1, ..."""
+    """Routes a learner's report to the replay shard that its rows came from, numbered from 0."""
 
     def __call__(self, update: Update) -> Iterator[tuple[int, Update]]:
-        """The report, with its shard; one that names no rows goes to the first."""
+        # Row ids encode their shard; all rows of a draw come from one shard. A report without rows goes to shard 0.
         ids = update.row_ids
         yield (0 if ids is None or not len(ids) else shard_of(int(ids[0]))), update

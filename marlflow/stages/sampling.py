@@ -1,4 +1,4 @@
-"""The stages that make experience and divide it: they run on the driver and see receipts, never rows."""
+"""Stages that collect experience and split it by policy; they run on the driver and see receipts, never rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from marlflow.rollout.protocol import Request, Round, Workers
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """A source of rounds. `next_request` says what to collect with, or None to end."""
+    """A source of rounds. `next_request` returns what to collect with, or None to end."""
 
     workers: Workers = field(repr=False)
     next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
 
     def __call__(self) -> Round | Awaitable[Round]:
-        """The next round."""
         request = self.next_request()
         if not isinstance(request, Request):
             raise StopIteration
@@ -31,10 +30,9 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class CollectNext:
-    """A source of rounds of one worker each, whichever is done next, while the others go on.
+    """An asynchronous source: each round is that of one worker, whichever finishes next.
 
-    `next_request` says what those begin with that are done; "home": nobody is to begin anything, until all are home;
-    None ends the flow, when they are.
+    `next_request` returns what finished workers start with. "home": start none until all have finished; None: then end.
     """
 
     workers: Workers = field(repr=False)
@@ -42,11 +40,10 @@ class CollectNext:
 
     @property
     def under_way(self) -> int:
-        """How many workers have begun what is still to come."""
+        """Number of workers whose result is still to come."""
         return self.workers.under_way
 
     def __call__(self) -> Round | Awaitable[Round]:
-        """The next round."""
         request = self.next_request()
         if isinstance(request, Request):
             return begun(self.workers.collect_next(request))
@@ -57,18 +54,18 @@ class CollectNext:
 
 @dataclass(frozen=True, slots=True)
 class ByPolicy:
-    """Divides a round into the fragments of each policy that has a plan.
+    """Splits a round into fragments by policy, for each policy that has a plan.
 
-    `joint` names streams that several policies share: `ByPolicy(joint={"mixer": ("left", "right")})` also gives the
-    plan "mixer" one fragment per worker, with the payloads of both.
+    `joint` names streams shared by several policies: `ByPolicy(joint={"mixer": ("left", "right")})` also gives the plan
+    "mixer" one fragment per worker, with the payloads of both.
     """
 
     joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
-        """Each fragment under its policy's name, then those of the joint streams under theirs.
+        """Yield each policy's fragments and then the joint streams', under their names.
 
-        Raises PlanInvalid where a joint stream has the name of a policy, or joins one that leaves no rows.
+        Raises PlanInvalid if a joint stream has a policy's name, or joins a policy without rows.
         """
         for fragment in round.fragments:
             yield fragment.policy, fragment
@@ -78,7 +75,6 @@ class ByPolicy:
 
 
 def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[Fragment]:
-    """For each worker one fragment of all `policies`, in their order, under `name`."""
     workers: dict[int, dict[str, Fragment]] = {}
     for fragment in fragments:
         workers.setdefault(fragment.worker, {})[fragment.policy] = fragment
@@ -96,15 +92,16 @@ def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -
             rows=sum(part.rows for part in parts),
             rows_carried=sum(part.rows_carried for part in parts),
             payloads=tuple(payload for part in parts for payload in part.payloads),
+            # Each payload keeps its policy's name, by which it is opened.
             keys=tuple(part.policy for part in parts for _ in part.payloads),
         )
 
 
 @dataclass(slots=True)
 class Concat:
-    """Gathers fragments; at the end of the first round in which it holds `agent_steps` rows, emits all it holds.
+    """Accumulates fragments; emits all rows at the end of the first round with at least `agent_steps` of them.
 
-    So no row is thrown away, and every row of a batch is of the same version as its round's others.
+    No row is discarded, and all rows of a round share one version.
     """
 
     agent_steps: int
@@ -112,37 +109,37 @@ class Concat:
 
     @property
     def traits(self) -> Traits:
-        """Emits nothing before it has `agent_steps`."""
+        """The traits, with the fewest agent steps emitted."""
         return Traits(at_most_one=True, keeps_segments=True, agent_steps=self.agent_steps)
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
-        """Keeps the fragment; the batch, if it is complete: packed, until a place opens it for the next stage."""
+        """Add a fragment; return the batch if complete, packed until a place opens it."""
         if fragment.rows:
             self.held.append(fragment)
         rows = sum(held.rows for held in self.held)
+        # At least one row: rounds without rows make no batch.
         return self.rest() if fragment.closes_round and rows >= max(1, self.agent_steps) else []
 
     def rest(self) -> Sequence[Batch]:
-        """All it holds, as a batch, if it holds any."""
+        """Return everything it holds as one batch, if anything."""
         if not self.held:
             return []
         rows = sum(held.rows for held in self.held)
         payloads = tuple(payload for held in self.held for payload in held.payloads)
         keys = tuple(key for held in self.held for key in held.keys)
         self.held.clear()
+        # Typed as the batch that it contains: payloads are opened only at the next stage's place.
         return [cast("Batch", Packed(rows, payloads, keys))]
 
 
 @dataclass(slots=True)
 class Shards(Concat):
-    """As Concat, but each worker's rows stay its own: what it emits says whose each payload is.
+    """Like Concat, but keyed by worker, so that each worker's rows stay in its process.
 
-    It is the gather of a plan whose learner has a replica on every rollout worker: no row leaves the worker that made
-    it.
+    For plans whose learner has a replica on every rollout worker.
     """
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
-        """Keeps the fragment; the batch, if it is complete: a shard for each worker, for all replicas at once."""
         worker = str(fragment.worker)
-        # Not super(): a class with slots is made twice, and the first knows nothing of the second.
+        # Not super(): slots=True recreates the class, which breaks the zero-argument form.
         return Concat.add(self, replace(fragment, keys=(worker,) * len(fragment.payloads)))

@@ -1,4 +1,4 @@
-"""Stages of meta-learning: inner steps with the rollout workers, and rows laid out by task for the meta-update.
+"""Meta-learning stages: inner steps on the rollout workers, and batches by task for the meta-update.
 
 Finn et al., "Model-agnostic meta-learning for fast adaptation of deep networks", 2017,
 https://arxiv.org/abs/1703.03400, algorithm 3.
@@ -21,10 +21,9 @@ from marlflow.learn.published import PublishedLearner
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """An inner step of each copy on the rows of its own task, with the rollout workers: what acts there changes.
+    """Takes an inner gradient step per environment copy, on its task's rows, in the worker's acting policy.
 
-    Advantages are by a linear critic fitted to each copy's rows, of mean 0 and standard deviation 1 in each copy. After
-    the last phase of a collect nothing changes any more.
+    Advantages use a linear critic per copy and are normalized per copy. The last phase of a collect takes no step.
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -33,7 +32,7 @@ class Adapt:
     gae_lambda: float
 
     def __call__(self, batch: Batch, learner: Learner | PublishedLearner) -> AdaptedBatch:
-        """`batch` with advantages, and in its segments how often the policy that chose had adapted."""
+        """Return `batch` with advantages and, per segment, the acting policy's inner steps."""
         if not isinstance(learner, PublishedLearner):
             raise TypeError("Adapt changes what acts, so it can run on the worker only, not beside the learner")
         actor = learner.acting
@@ -49,21 +48,20 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class ByTask:
-    """Lays rows out by task: `inner_steps` phases to adapt on, and one that shows what came of it.
+    """Groups rows by task: `inner_steps` phases to adapt on, then one to evaluate.
 
-    Of a task without rows in the last phase nothing is left.
+    Tasks without rows in the last phase are dropped.
     """
 
     inner_steps: int
 
     def __call__(self, batch: AdaptedBatch) -> TaskBatch:
-        """The tasks, in the order of copies and their tasks' numbers."""
         return by_task(batch, self.inner_steps)
 
 
 @dataclass(frozen=True, slots=True)
 class MetaLearn:
-    """Optimizer steps on the learner's meta-loss: each task once per epoch, in minibatches of `minibatch_tasks`."""
+    """Trains on the learner's meta-loss for `epochs` over the tasks, in minibatches of `minibatch_tasks`."""
 
     traits: ClassVar[Traits] = Traits(updates=True)
 
@@ -71,6 +69,7 @@ class MetaLearn:
     minibatch_tasks: int | None = None
 
     def __call__(self, tasks: TaskBatch, learner: Learner) -> Update:
-        """The report of the update, `rows` in agent steps."""
+        """Return the report of the update, with `rows` in agent steps."""
         update = learner.update(tasks, self.epochs, self.minibatch_tasks)
+        # The rows of a TaskBatch are tasks; convert to agent steps.
         return replace(update, rows=round(update.rows * tasks.agent_steps / max(1, tasks.rows)))

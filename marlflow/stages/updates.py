@@ -1,4 +1,4 @@
-"""Stages that change a learner, renew its target network, and hand out its weights. They run where it is."""
+"""Stages that update a learner, sync its target network and publish its weights; they run at the learner."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from marlflow.learn.protocol import Learner
 
 
 def loss_input(learner: Any) -> Any:
-    """The type of item that the learner's loss is for."""
+    """Return the item type that the learner's loss takes."""
     return learner.trains_on
 
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """Optimizer steps on the learner's own loss: each row once per epoch, in minibatches of at least `minibatch`."""
+    """Trains for `epochs` over the batch, in shuffled minibatches of at least `minibatch` rows."""
 
     traits: ClassVar[Traits] = Traits(accepts=loss_input, updates=True)
 
@@ -26,23 +26,21 @@ class Learn:
     minibatch: int | None = None
 
     def __call__(self, batch: TrainBatch, learner: Learner) -> Update:
-        """The report of the update."""
         return learner.update(batch, self.epochs, self.minibatch)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncTarget:
-    """Renews the learner's target network every `every` optimizer steps (Mnih et al., 2015).
+    """Updates the target network every `every` optimizer steps (Mnih et al., 2015).
 
-    With `tau` below 1 it goes only so far towards the parameters (Lillicrap et al., 2016, arXiv:1509.02971); a schedule
-    of the setting `tau` counts more.
+    `tau` below 1 makes a soft update (Lillicrap et al., 2016, arXiv:1509.02971); a schedule of `tau` takes precedence.
     """
 
     every: int
     tau: float = 1.0
 
     def __call__(self, update: Update, learner: Learner) -> Update:
-        """The report, unchanged."""
+        # A batch may take several optimizer steps, so a multiple of `every` may be skipped.
         if learner.updates - learner.updates_when_synced >= self.every:
             learner.sync_target(learner.scheduled.get("tau", self.tau))
         return update
@@ -50,14 +48,13 @@ class SyncTarget:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Hands the acting parameters to whoever acts with them, under a new version, every `every` optimizer steps."""
+    """Publishes the actor's weights under a new version, every `every` optimizer steps."""
 
     traits: ClassVar[Traits] = Traits(publishes=True)
 
     every: int = 1
 
     def __call__(self, update: Update, learner: Learner) -> Update:
-        """The report, unchanged."""
         if learner.updates - learner.updates_when_published >= self.every:
             learner.publish()
         return update
