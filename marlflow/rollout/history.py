@@ -75,8 +75,10 @@ class History:
         """Return one hash per row of `policy`'s column, uint64 [N]."""
         rows = np.ascontiguousarray(column).reshape(len(column), -1)
         if (policy, name) not in self._words:
-            word = _word(rows.shape[1] * rows.itemsize)
-            self._words[policy, name] = word, _weights(name, rows.shape[1] * rows.itemsize // word.itemsize)
+            row_bytes = rows.shape[1] * rows.itemsize
+            # The widest word of at most 32 bits that divides a row.
+            word = np.dtype(np.uint32 if row_bytes % 4 == 0 else np.uint16 if row_bytes % 2 == 0 else np.uint8)
+            self._words[policy, name] = word, _weights(name, row_bytes // word.itemsize)
         word, weights = self._words[policy, name]
         digests: Array = rows.view(word).astype(np.uint64) @ weights
         return digests
@@ -135,10 +137,6 @@ class History:
         copies, actions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         order = np.argsort(copies, kind="stable")
         return copies[order], actions[order]
-
-
-def _word(row_bytes: int) -> np.dtype[Any]:
-    return np.dtype(np.uint32 if row_bytes % 4 == 0 else np.uint16 if row_bytes % 2 == 0 else np.uint8)
 
 
 def _weights(name: str, count: int) -> Array:

@@ -126,6 +126,40 @@ class Worker(Protocol):
         ...
 
 
+class RowWriter(Protocol):
+    """Writes the rows that a worker collects, for example to an offline dataset.
+
+    Rows stay in memory until written; the methods that write raise OSError if the disk fails, and may be called again.
+    """
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """The policies whose rows are written."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """The folder of the files, for messages."""
+        ...
+
+    @property
+    def finished(self) -> dict[str, dict[str, int]]:
+        """Number of files by this worker over all resumes: {policy: {worker: number of files}}."""
+        ...
+
+    def write(self, batches: Mapping[str, Batch], env_steps: int) -> None:
+        """Add one fragment per policy, collected in `env_steps` env steps."""
+        ...
+
+    def write_full(self) -> None:
+        """Write complete files, once the driver has the receipts of all their rows."""
+        ...
+
+    def finish(self) -> None:
+        """Write everything to disk."""
+        ...
+
+
 class Workers(Protocol):
     """All rollout workers of a run.
 

@@ -32,8 +32,7 @@ from marlflow.rollout.lanes import Lanes, lanes_per_copy
 from marlflow.rollout.phases import adapting, joined, phase_ticks
 from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.policy_spaces import policy_spaces
-from marlflow.rollout.protocol import FrozenPolicy, Matchup
-from marlflow.rollout.records.writing import RecordWriter
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, RowWriter
 from marlflow.rollout.segment_builder import SegmentBuilder
 from marlflow.rollout.state import Parts
 from marlflow.rollout.table import Table
@@ -59,7 +58,7 @@ class RolloutWorker:
         actors: Mapping[str, Callable[[], Actor]],
         watchdog: Watchdog | None = None,
         finishing: Mapping[str, Finishing] | None = None,
-        writer: RecordWriter | None = None,
+        writer: RowWriter | None = None,
     ) -> None:
         if not config.copies:
             name = f"rollout worker {config.worker}"
@@ -84,7 +83,9 @@ class RolloutWorker:
         history = self._history = History(count, self._stride, config.history_env_steps)
         recorder, episodes = self._recorder, self._episodes
         self._runner = SyncVectorRunner(self._copies, table.players, lanes, episodes, "explore", recorder, history)
-        self._evaluation = EvaluationCopies(self._make_copies, self._evaluation_table, self._stride, self._policy_of)
+        self._evaluation = EvaluationCopies(
+            self._make_copies, lambda count: table.elsewhere(self._stride * count), self._stride, self._policy_of
+        )
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -111,9 +112,6 @@ class RolloutWorker:
             )
             for policy, of_policy in spaces.items()
         ]
-
-    def _evaluation_table(self, copies: int) -> Table:
-        return self._table.elsewhere(self._stride * copies)
 
     def collect(
         self,

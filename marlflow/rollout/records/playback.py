@@ -59,11 +59,9 @@ class Playback:
         return (Batch.concat(found) if found else self._no_rows()), taken
 
     def _next_copy(self) -> int | None:
-        left = [copy for copy in self.positions if self.positions[copy] < self._share(copy)]
+        passes = self._records.passes
+        left = [c for c, position in self.positions.items() if position < len(range(c, self.size, self._of)) * passes]
         return min(left, key=lambda copy: (self.positions[copy], copy), default=None)
-
-    def _share(self, copy: int) -> int:
-        return len(range(copy, self.size, self._of)) * self._records.passes
 
     def _no_rows(self) -> Batch:
         if self._nothing is None:

@@ -55,24 +55,20 @@ class RecordWriter:
         self._files = {policy: _Files(policy_folder(recording.folder, policy), prefix) for policy in self.policies}
 
     def write(self, batches: Mapping[str, Batch], env_steps: int) -> None:
-        """Add one fragment per recorded policy, collected in `env_steps` env steps."""
         for policy, files in self._files.items():
             files.write(batches[policy], env_steps)
 
     def write_full(self) -> None:
-        """Write complete files, once the driver has the receipts of all their rows."""
         for files in self._files.values():
             if files.is_full:
                 files.finish()
 
     def finish(self) -> None:
-        """Write everything to disk."""
         for files in self._files.values():
             files.finish()
 
     @property
     def finished(self) -> dict[str, dict[str, int]]:
-        """Number of files by this worker over all resumes: {policy: {worker: number of files}}."""
         return {policy: {str(self._worker): files.number} for policy, files in self._files.items()}
 
 
@@ -97,7 +93,8 @@ class _Files:
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder, self._prefix = folder, prefix
         folder.mkdir(parents=True, exist_ok=True)
-        self.number = 1 + max([_number(path) for path in folder.glob(f"{prefix}*{ROWS}")], default=-1)
+        names = [path.name.removesuffix(ROWS) for path in folder.glob(f"{prefix}*{ROWS}")]
+        self.number = 1 + max([int(name.rpartition("-")[2]) for name in names], default=-1)
         self._sinks: dict[str, Any] = {}
         self._writers: dict[str, Any] = {}
         self._fragments: list[int] = []
@@ -161,7 +158,3 @@ def _write_synced(path: Path, encoded: Any) -> None:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
-
-
-def _number(path: Path) -> int:
-    return int(path.name.removesuffix(ROWS).rpartition("-")[2])
