@@ -120,8 +120,8 @@ class Parts:
                 running = {**running, "episode": running["episode"] + BEGUN_ANEW}
             try:
                 turns[index] = _played(replay, index, running, tables, copy) if again else replay.begin(index, running)
-            # The environment is not deterministic, or changed since: its next episode begins instead.
             except FAILURES:
+                # The environment is not deterministic, or changed since: its next episode begins instead.
                 abandoned += 1
                 self.runner.lanes.abandon(index)
                 self.copies.reopen(index)
