@@ -1,4 +1,4 @@
-"""Experience is made here: agents are mapped to policies, copies step in lockstep, decisions become rows."""
+"""Sampling: map agents to policies, step vectorized environments, turn decisions into rows of experience."""
 
 from marlflow.rollout.config import SamplerConfig
 from marlflow.rollout.fragment import EpisodeResult, PolicyReceipt, Receipt

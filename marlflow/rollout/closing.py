@@ -1,4 +1,4 @@
-"""Closes environments: one that raises or hangs is a fault, and costs no more than a bounded time."""
+"""Close environments in bounded time; one that raises or hangs is reported as a fault."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from marlflow.rollout.fragment import Fault
 from marlflow.rollout.watchdog import Overdue
 
 CLOSE_TIMEOUT_S = 10.0
-"""How long closing all environments of a process may take, or one of them that broke."""
+"""Seconds for closing all environments of a process, or a broken one."""
 
 
 def close_window(window: Window, timeout_s: float | None = None) -> Fault | None:
-    """Closes an environment; returns what went wrong, if anything did."""
+    """Close an environment; return a fault if that failed."""
     return close_within(window.close, window.where(), timeout_s)
 
 
 def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:
-    """Calls `close`, of the environment at `where`; returns what went wrong, if anything did.
+    """Call `close` for at most `timeout_s` seconds (None: CLOSE_TIMEOUT_S); return a fault of `where`.
 
-    After `timeout_s` (seconds; None: CLOSE_TIMEOUT_S) it is interrupted. A computation in C that never returns can only
-    be given up in a thread other than the main one.
+    C code that never returns can be abandoned only outside of the main thread.
     """
     timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
     if timeout_s <= 0:
@@ -42,13 +41,13 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
         return Fault(FaultKind.CLOSES_FAILED, where, f"close() took longer than {timeout_s:.3g} s", "", 0)
     except EnvironmentFailed as failure:
         return Fault(FaultKind.CLOSES_FAILED, failure.where, failure.reason, failure.user_traceback, 0)
-    except Exception as error:  # noqa: BLE001  whatever it is, nothing depends on this environment any more
+    except Exception as error:  # noqa: BLE001  any error of the user's code; the environment is not used again
         return Fault(FaultKind.CLOSES_FAILED, where, f"close() raised {type(error).__name__}: {error}", "", 0)
     return None
 
 
 def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
-    """Raises Overdue inside `close` when time is up, and again each time that as much has passed."""
+    """Raise Overdue inside `close` after `timeout_s`, repeatedly."""
     with _alarm(timeout_s):
         close()
 
@@ -75,7 +74,7 @@ def _alarm(timeout_s: float) -> Iterator[None]:
 
 
 def _in_thread(close: Callable[[], Any], timeout_s: float) -> None:
-    """For a thread that no signal can interrupt: a thread of its own, which is left behind when time is up."""
+    """Call `close` in a thread, abandoned after `timeout_s`; threads cannot be interrupted."""
     raised: list[Exception] = []
 
     def run() -> None:

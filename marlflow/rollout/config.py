@@ -1,4 +1,4 @@
-"""The settings of a rollout worker, as one value."""
+"""The settings of a rollout worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marlflow.rollout.mapping import ByRules, Rule
 
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
-    """What a rollout worker plays, and which rows of it are wanted.
+    """The environments and policies of a rollout worker, and the policies whose rows it returns.
 
     worker = RolloutWorker(SamplerConfig(make_env, copies=range(8), mapping={"a": "prey"}, seed=0), actors)
     """
@@ -22,42 +22,42 @@ class SamplerConfig:
     """Makes one environment."""
 
     copies: Sequence[int]
-    """The numbers of the worker's copies of the environment, which are unique over all workers of a run."""
+    """The numbers of the worker's environments, unique over all workers of a run."""
 
     mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None
-    """Which policy plays which agent: a dict, rules or a function, of which the latter two also cover agents that are
-    not declared. None: each `collect` brings the matchups of its episodes; then `spaces` is needed."""
+    """Agent to policy: a dict, rules, or a function. Rules and functions also cover undeclared agents. None: each
+    `collect` is given matchups; then `spaces` is required."""
 
     seed: int
-    """The seed of the run. What a worker makes depends on it and on the numbers of its copies."""
+    """The seed of the run. All random numbers of the worker depend on it and on the numbers of its environments."""
 
     worker: int = 0
-    """The number of the worker, which its receipts have."""
+    """The number of the worker, for receipts."""
 
     recorded: Collection[str] | None = None
-    """The policies whose rows are handed over; None: all. Of the others only episode results remain."""
+    """The policies whose rows are returned; None: all. The other policies appear in episode results only."""
 
     spaces: Mapping[str, Spaces] | None = None
-    """What the agents of each policy see and do; None: as the mapping's agents show."""
+    """Observation and action spaces by policy; None: taken from the mapping's agents."""
 
     with_state: Collection[str] = ()
-    """The policies whose rows have the environment's global state."""
+    """The policies whose rows include the environment's global state."""
 
     tolerated_faults: int = 0
-    """How many episodes the environments may break before the worker raises EnvironmentFailed."""
+    """Number of episodes that environment faults may end before the worker raises EnvironmentFailed."""
 
     history_env_steps: int = 10_000
-    """Env steps up to which an episode can be played again, and so continued, from what `state` gives."""
+    """Env steps up to which a running episode can be replayed, and so resumed, from `state`."""
 
     next_episodes: Mapping[int, int] = field(default_factory=dict)
-    """The number of each copy's first episode; 0 for copies that are not in it."""
+    """The number of each environment's first episode; 0 where missing."""
 
     publishing_critics: Collection[str] = ()
-    """The policies whose weights have the critic's parameters after those that act."""
+    """The policies whose published weights have the critic's parameters after the actor's."""
 
     @property
     def policy_of(self) -> PolicyOf:
-        """The policy of an agent by the mapping; None for every agent where there is no mapping."""
+        """Maps an agent to its policy; without a mapping, every agent to None."""
         if self.mapping is None or isinstance(self.mapping, Mapping):
             return cast(PolicyOf, (self.mapping or {}).get)
         return self.mapping if callable(self.mapping) else ByRules(self.mapping)

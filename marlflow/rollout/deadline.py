@@ -1,4 +1,4 @@
-"""When collecting and evaluating have to end, whatever is under way."""
+"""The time limit of collects and evaluations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time `at_s`, by time.perf_counter of this process: nothing new is begun after it.
+    """The deadline `at_s`, by time.perf_counter: no episode or step starts after it.
 
-    A step or reset of an environment that is running then is given up once it has taken `grace_s` seconds, and all are
-    `grace_s` seconds after it. Pickled, it is the seconds that are left, since clocks of machines differ.
+    A running environment call is interrupted after `grace_s` seconds, at the latest `grace_s` after the deadline.
+    Pickling keeps the remaining seconds, since clocks differ.
     """
 
     at_s: float
@@ -20,16 +20,16 @@ class Deadline:
 
     @staticmethod
     def after(left_s: float, grace_s: float) -> Deadline:
-        """The deadline `left_s` seconds from now."""
+        """Return the deadline in `left_s` seconds."""
         return Deadline(perf_counter() + left_s, grace_s)
 
     @property
     def has_passed(self) -> bool:
-        """Whether it is over."""
+        """Whether the deadline has passed."""
         return perf_counter() >= self.at_s
 
     def gives_up(self, began_s: float, now_s: float) -> bool:
-        """Whether a call of an environment that began at `began_s` is to be given up now."""
+        """Return whether an environment call begun at `began_s` is to be interrupted."""
         return now_s >= self.at_s and now_s >= min(began_s, self.at_s) + self.grace_s
 
     def __reduce__(self) -> Any:

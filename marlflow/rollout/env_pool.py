@@ -1,4 +1,4 @@
-"""The copies of an environment in one worker: stepped under a watchdog's eye, and opened anew when one breaks."""
+"""The environments of one worker, stepped under a watchdog and reopened when they break."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _T = TypeVar("_T")
 
 
 class EnvPool:
-    """`numbers` are the copies', over all workers; `make_env` makes the environment of one.
+    """The environments of one worker; `numbers` are unique over all workers.
 
-    `states` has each copy's global state, if somebody `sees_state`.
+    `states` has each environment's global state if `sees_state`.
     """
 
     def __init__(
@@ -37,17 +37,18 @@ class EnvPool:
         with watchdog.on_guard():
             self.windows = [self._opened(number) for number in self.numbers]
         self.states: list[Array | None] = [None] * len(self.numbers)
-        self.seeds = [0] * len(self.numbers)  # what each copy was reset with last
+        # The seed of each environment's last reset.
+        self.seeds = [0] * len(self.numbers)
         self._vanished_before = 0
 
     @property
     def vanished(self) -> int:
-        """How many agents vanished unmarked so far."""
+        """Number of agents so far that left without termination or truncation."""
         return self._vanished_before + sum(window.vanished for window in self.windows)
 
     def act(self, index: int, actions: Sequence[Any]) -> Turn:
-        """One env step of a copy; raises EnvironmentFailed."""
-        # Written out, for this is done for every env step; `_watched` is for what is rare.
+        """Step one environment; raises EnvironmentFailed."""
+        # `_watched` written out, because this runs for every env step.
         window, watchdog = self.windows[index], self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = window, "step()"
@@ -64,7 +65,7 @@ class EnvPool:
         return turn
 
     def reset(self, index: int, seed: int, task: int | None = None) -> Turn:
-        """Begins an episode in a copy, of the task of this number if there is one; raises EnvironmentFailed."""
+        """Start an episode, with a task number if given; raises EnvironmentFailed."""
         self.seeds[index] = seed
         window = self.windows[index]
 
@@ -77,9 +78,9 @@ class EnvPool:
         return self._watched(begun, window)
 
     def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
-        """A fresh copy instead of one whose episode broke by `failure`, which is counted.
+        """Reopen an environment after `failure`, which is counted.
 
-        Raises EnvironmentFailed if too many fresh ones cannot be opened.
+        Raises EnvironmentFailed if reopening fails too often.
         """
         broken, number = self.windows[index], self.numbers[index]
         self._vanished_before += broken.vanished
@@ -94,7 +95,7 @@ class EnvPool:
                 self.faults.add(again, again.reason, 0)
 
     def reopen(self, index: int) -> None:
-        """A fresh copy instead of one whose environment failed where that is no fault of this run."""
+        """Reopen an environment without counting a fault."""
         broken = self.windows[index]
         self._vanished_before += broken.vanished
         self._close(broken)
@@ -105,13 +106,14 @@ class EnvPool:
         watchdog.begun += 1
         watchdog.playing, watchdog.doing, watchdog.loading = opening, "making the environment", True
         try:
-            env = self._make_env()  # which may load for longer than a step may take
+            # Not limited by the watchdog: loading may take longer than a step.
+            env = self._make_env()
         finally:
             watchdog.loading = False
         return self._watched(lambda: open_window(env, number), opening)
 
     def _watched(self, call: Callable[[], _T], playing: Playing) -> _T:
-        """Calls `call`, which resets the environment `playing`."""
+        """Call `call` of `playing` under the watchdog, as a reset."""
         watchdog = self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = playing, "reset()"
@@ -125,20 +127,17 @@ class EnvPool:
             raise watchdog.hung(playing.where(), "reset()", overdue) from None
 
     def _close(self, broken: Window) -> None:
-        """Closes one of which a fresh copy takes the place; that it cannot be is a fault of its own."""
         if (fault := close_window(broken, self.watchdog.timeout_s)) is not None:
             self.faults.report(fault)
 
     def close(self, deadline_s: float) -> list[Fault]:
-        """Closes all of them, until `deadline_s` of time.perf_counter; returns what went wrong."""
+        """Close all environments by `deadline_s` of time.perf_counter; return faults."""
         found = [close_window(window, deadline_s - perf_counter()) for window in self.windows]
         return [fault for fault in found if fault is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """An environment that is not there yet: the copy of this number."""
-
     number: int
 
     def where(self) -> str:

@@ -1,4 +1,4 @@
-"""Evaluation episodes of one worker, played in copies of the environment that training never uses."""
+"""Play evaluation episodes in environments that are separate from training."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _MOST_COPIES = 16
 
 
 class EvaluationCopies:
-    """The copies in which a worker evaluates, opened when the first episodes are played.
-
-    `make_table` makes the table of weights for that many copies, each of which has `stride` lanes.
-    """
+    """The evaluation environments of a worker, opened at first use; each has `stride` lanes."""
 
     def __init__(
         self,
@@ -41,10 +38,11 @@ class EvaluationCopies:
         self._copies: EnvPool | None = None
 
     def widen(self, episodes: int) -> list[Fault]:
-        """Opens as many copies as `episodes` episodes can use; returns what went wrong when fewer ones were closed."""
+        """Open environments for `episodes` episodes; return faults of closing fewer earlier ones."""
         count = min(episodes, _MOST_COPIES)
         if self._copies is not None and len(self._copies.numbers) >= count:
             return []
+        # All are reopened, because the lanes of a runner are numbered by its number of environments.
         faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
         self._copies = self._make_copies(range(count))
         return faults
@@ -57,9 +55,9 @@ class EvaluationCopies:
         mode: EvaluationMode,
         is_late: Callable[[], bool],
     ) -> tuple[list[EpisodeResult], bool]:
-        """The results of `episodes` in their order, and whether some are missing because it `is_late`.
+        """Return the results of `episodes` in order, and whether `is_late` ended them early.
 
-        Episodes that the environment broke are left out. Call after `widen`.
+        Broken episodes are left out. Call `widen` first.
         """
         copies = self._copies
         assert copies is not None, "widen opens them"
@@ -71,18 +69,19 @@ class EvaluationCopies:
         runner.begin()
         while not (runner.idle or is_late()):
             runner.tick()
+        # Environments finish in any order.
         place = {episode: number for number, episode in enumerate(episodes)}
         results = sorted(runner.results, key=lambda result: place[result.episode])
         found = prints.by_episode()
         return [replace(result, fingerprint=found[result.episode]) for result in results], not runner.idle
 
     def close(self, deadline_s: float) -> list[Fault]:
-        """Closes the environments; returns what went wrong."""
+        """Close the environments; return faults."""
         return [] if self._copies is None else self._copies.close(deadline_s)
 
 
 class _Fingerprints(History):
-    """A hash of each episode in `lanes`: of what every agent saw and did, in order. Actions are not kept."""
+    """A hash of every episode's observations and actions in order. Actions are not stored."""
 
     def __init__(self, lanes: Lanes, copies: int) -> None:
         super().__init__(copies, lanes.stride, 0)
@@ -90,18 +89,16 @@ class _Fingerprints(History):
         self._found: dict[int, int] = {}
 
     def begins(self, index: int, earlier: object = None) -> None:
-        """A copy's next episode begins: the hash of the one before is complete."""
         del earlier
         self._complete(index)
         self._running[index] = int(self._lanes.episode[self._lanes.of(index).start])
         super().begins(index)
 
     def took(self, player: PolicySlots, action: Array) -> None:
-        """Folds in what the pending lanes of `player` did, [N, ...]."""
         self.hashes[player.lanes] = mix(self.hashes[player.lanes] + self._digests(player.policy, "action", action))
 
     def by_episode(self) -> dict[int, int]:
-        """The hashes of all episodes so far, by number."""
+        """Return the hashes of all episodes so far, by number."""
         for index in list(self._running):
             self._complete(index)
         return self._found

@@ -1,4 +1,4 @@
-"""Episodes that an environment broke: counted, and beyond a budget the end."""
+"""Episodes ended by environment faults, counted against a budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from marlflow.rollout.fragment import Fault
 
 
 class Broken(Exception):
-    """The environment of copy `index` (in its worker) did what it must not; `failure` says what."""
+    """A fault of the environment at `index` in its worker."""
 
     def __init__(self, index: int, failure: EnvironmentFailed) -> None:
         super().__init__(index, failure)
@@ -17,16 +17,17 @@ class Broken(Exception):
 
 
 class FaultLog:
-    """A worker's faults. It goes on after `tolerated` episodes that an environment broke; there were `seen` so far."""
+    """A worker's faults, with a budget of `tolerated` episodes, of which `seen` are used."""
 
     def __init__(self, tolerated: int = 0) -> None:
         self._tolerated = tolerated
         self.seen = 0
         self._new: list[Fault] = []
-        self._broke: list[EnvironmentFailed] = []  # since the last `take`
+        # Since the last `take`.
+        self._broke: list[EnvironmentFailed] = []
 
     def tolerate(self, failure: EnvironmentFailed) -> None:
-        """Raises `failure` if the budget is used up, with the earlier failures that no receipt has reported."""
+        """Count a failure; over budget, raise it with the earlier ones since the last `take`."""
         self.seen += 1
         if self.seen > self._tolerated:
             failure.earlier = tuple(self._broke)
@@ -34,15 +35,15 @@ class FaultLog:
         self._broke.append(failure)
 
     def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
-        """An episode was given up; `reason` is that of `failure`, or says more."""
+        """Add the fault of a discarded episode, with `reason` instead of the failure's."""
         self._new.append(replace(fault_of(failure), reason=reason, rows_lost=rows_lost))
 
     def report(self, fault: Fault) -> None:
-        """Adds a fault that costs no episode."""
+        """Add a fault that ended no episode."""
         self._new.append(fault)
 
     def take(self) -> tuple[Fault, ...]:
-        """Those since the last call."""
+        """Return the faults since the last call."""
         taken = tuple(self._new)
         self._new.clear()
         self._broke.clear()
@@ -50,5 +51,5 @@ class FaultLog:
 
 
 def fault_of(failure: EnvironmentFailed) -> Fault:
-    """The fault that an episode's end by `failure` is; how many rows it cost is not known here."""
+    """Return the fault for `failure`, without lost rows."""
     return Fault(failure.kind, failure.where, failure.reason, failure.user_traceback, 0)

@@ -1,4 +1,4 @@
-"""What a worker does to a policy's rows before they leave it: the stages of the policy's plan that run here."""
+"""The stages of a policy's plan that run on rollout workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from marlflow.flow import StageTimes
 
 
 class Finishing:
-    """The `stages` of one policy's plan that run on a worker, in order, each on the rows of one collect.
+    """The `stages` of one policy's plan that run on a worker, in order, on the rows of each collect.
 
-    `published` is what the worker acts with, and what the stages compute with; `scheduled` are its settings; `actor`
-    is what acts with them there, from the first collect on.
+    `published` are the acting weights, `scheduled` the scheduled values, `actor` the acting actor from the first
+    collect on.
     """
 
     def __init__(self, policy: str) -> None:
@@ -27,7 +27,7 @@ class Finishing:
         self.stages: Mapping[str, Callable[[Batch], Batch]] = {}
 
     def __call__(self, batch: Batch) -> tuple[Batch, tuple[StageTimes, ...]]:
-        """`batch` through all stages, and when each ran; StageFailed names the one that raised."""
+        """Apply all stages and time them; raises StageFailed."""
         times = []
         for name, stage in self.stages.items():
             began_s = time.time()

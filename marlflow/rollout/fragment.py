@@ -1,4 +1,4 @@
-"""What a worker says of a collect, without its rows."""
+"""Receipts: what a worker reports about a collect, without its rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from marlflow.flow import StageTimes
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """A finished episode: what each agent that took part received in all, whosever row it belongs to.
+    """A finished episode with each agent's return, including rewards that belong to no row.
 
-    `matchup` says which policy played each agent. `tick` says when in its worker's collect it ended, so that those of
-    several workers can be put in order. `fingerprint` is a hash of all that the agents saw and did in an evaluation
-    episode; of a training episode it is 0.
+    `matchup` is agent to policy. `tick` is the tick of the collect at its end, to order results of several workers.
+    `fingerprint` is a hash of all observations and actions in evaluation; 0 in training.
     """
 
     copy: int
@@ -29,11 +28,10 @@ class EpisodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something broke and was replaced: `rows_lost` agent steps, not yet delivered or trained on, went with it.
+    """A failure that was recovered from; `rows_lost` agent steps, neither delivered nor trained on, were lost.
 
-    If an environment broke, the rest is as in EnvironmentFailed. If a process died, `where` names it for a person,
-    `reason` says what is known of its end, and `user_traceback` is empty. `replay` is the name of a replay that was
-    lost.
+    The other fields are as in EnvironmentFailed; for a process `where` names it and `user_traceback` is empty. `replay`
+    is the name of a replay buffer that was lost.
     """
 
     kind: FaultKind
@@ -46,9 +44,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The results of evaluation episodes: those played to their end, in the order asked for, and those given up.
+    """The results of evaluation episodes in order, and faults.
 
-    `was_cut`: a deadline passed before all were played. Long episodes are then missing more often than short ones.
+    `was_cut`: a deadline passed first; long episodes are then more likely to be missing.
     """
 
     episodes: tuple[EpisodeResult, ...]
@@ -58,10 +56,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReceipt:
-    """What one collect made for one policy: agent steps, carried ones among them, reward that belongs to no row.
-
-    `finished` says when each stage of its plan ran that runs on the workers.
-    """
+    """One collect of one policy: agent steps, carried ones among them, reward of no row, and times of its stages."""
 
     rows: int
     rows_carried: int
@@ -72,14 +67,12 @@ class PolicyReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one collect of one worker came to.
+    """One collect of one worker.
 
-    `env_steps` over all copies, `agent_steps` over all agents, those of unrecorded policies too; `policies` has the
-    recorded ones; `agents_vanished` counts agents that left unmarked; `next_episodes` is, for each copy, the number of
-    the first episode that it has not begun; `faults` are the episodes that were given up;
-    `env_s`, `policy_s` and `bookkeeping_s` share the seconds of the collect among environments, actors and the worker;
-    `next_fragments` is, for each policy that learns from records and for each copy, how many of its recorded fragments
-    it has handed out.
+    `agent_steps` includes unrecorded policies, `policies` does not. `agents_vanished` left without
+    termination or truncation. `next_episodes` has each environment's first episode that has not begun. `env_s`,
+    `policy_s` and `bookkeeping_s` divide the collect's seconds among environments, actors and the worker.
+    `next_fragments` has the number of recorded fragments read, by offline policy and environment.
     """
 
     worker: int

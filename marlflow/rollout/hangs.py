@@ -1,7 +1,6 @@
-"""Says of an environment that does not return from a call where it is, while it is still there.
+"""Report environment calls that take long, while they run.
 
-A thread looks once a second at the watchdogs, so an env step costs nothing more. It needs Python's lock: a computation
-in C that keeps the lock is not seen.
+A thread checks the watchdogs once a second. C code that holds the GIL is not seen.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from marlflow.rollout.watchdog import Watchdog
 
 _LOOK_EVERY_S = 1.0
 _FIRST_S = 2.0
-"""After so long a call is told of, and again each time that it has taken twice as long as when it was told of last."""
+"""Seconds after which a call is first reported, and again at each doubling of its time."""
 
 
 class HangMonitor:
-    """Watches the `watchdogs` of workers, by number, until it is closed; calls `tell` in a thread of its own."""
+    """Watches `watchdogs`, by worker, until closed; calls `tell` in a thread of its own."""
 
     def __init__(
         self, watchdogs: Mapping[int, Watchdog], tell: Callable[[StepRunning], None], first_s: float = _FIRST_S
@@ -31,7 +30,7 @@ class HangMonitor:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stop the thread."""
         self._over.set()
         self._thread.join()
 
@@ -42,8 +41,6 @@ class HangMonitor:
 
 
 class _Call:
-    """What was seen last of one watchdog's environments."""
-
     def __init__(self, worker: int, watchdog: Watchdog, tell: Callable[[StepRunning], None], first_s: float) -> None:
         self._worker, self._watchdog, self._tell, self._first_s = worker, watchdog, tell, first_s
         self._seen, self._since_s, self._next_s = -1, 0.0, first_s
@@ -52,6 +49,7 @@ class _Call:
     def look(self, now_s: float) -> None:
         watchdog = self._watchdog
         begun = watchdog.begun
+        # Still the same call as at the last check.
         if begun == self._seen and watchdog.is_busy:
             running_s = now_s - self._since_s
             if running_s >= self._next_s:

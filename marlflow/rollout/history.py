@@ -1,8 +1,8 @@
-"""What running episodes can be played again from: the actions so far, and a running hash of what everybody saw.
+"""Action history and observation hashes, to replay and verify running episodes on resume.
 
-Both cost an env step a few vector operations for all copies together. The hash of an observation is multilinear over
-its 32-bit words (Lemire and Kaser, "Strongly universal string hashing is fast", 2014), exact for the bits of floats;
-what an agent saw one after the other is folded together by SplitMix64.
+Both cost a few vector operations per tick. An observation's hash is multilinear over its 32-bit words (Lemire and
+Kaser, "Strongly universal string hashing is fast", 2014), exact for the bits of floats; successive hashes are combined
+by SplitMix64.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from marlflow.rollout.policy_slots import PolicySlots
 
 
 class _Taken(NamedTuple):
-    """What one policy's `lanes` did at one tick."""
-
     tick: int
     lanes: Array
     action: Array
 
 
 class History:
-    """Of the episodes that run in `copies` copies of `stride` lanes, as long as they have at most `most_env_steps`."""
+    """The running episodes of `copies` environments of `stride` lanes, each up to `most_env_steps`."""
 
     def __init__(self, copies: int, stride: int, most_env_steps: int) -> None:
         self.most_env_steps, self._stride = most_env_steps, stride
         self.hashes = np.zeros(copies * stride, np.uint64)
         self._tick = 0
-        self._begun = np.zeros(copies, np.int64)  # the tick after which each copy's episode began here
+        # The tick before the first one of each environment's episode.
+        self._begun = np.zeros(copies, np.int64)
         self._taken: dict[str, deque[_Taken]] = {}
-        self._earlier: dict[int, Mapping[str, Array]] = {}  # of copies whose episode began in another process
-        # By policy: the word that each column is read in, with a factor for each; the type that actions are kept in.
+        # Actions of resumed episodes from before the resume, by environment and policy.
+        self._earlier: dict[int, Mapping[str, Array]] = {}
+        # By policy and column: the word type and a factor per word; by policy: the dtype of stored actions.
         self._words: dict[tuple[str, str], tuple[np.dtype[Any], Array]] = {}
         self._narrow: dict[str, np.dtype[Any] | None] = {}
 
     def begins(self, index: int, earlier: Mapping[str, Array] | None = None) -> None:
-        """A copy's episode begins here; `earlier` are each policy's actions in it so far, if it began elsewhere."""
+        """Start an environment's episode; `earlier` has each policy's actions so far if it was resumed."""
         self._begun[index] = self._tick
         self._earlier.pop(index, None)
         if earlier is not None:
@@ -51,12 +51,12 @@ class History:
             self.hashes[index * self._stride : (index + 1) * self._stride] = 0
 
     def saw(self, deciding: Array, players: Sequence[PolicySlots]) -> None:
-        """The lanes `deciding` look at what their players are shown, and will decide."""
+        """Hash the pending observations of the lanes `deciding`."""
         self._tick += 1
         self.hashes[deciding] = self.looked(deciding, players)
 
     def looked(self, deciding: Array, players: Sequence[PolicySlots]) -> Array:
-        """The hashes of `deciding` with what their players are shown now, uint64 [N]."""
+        """Return the hashes of `deciding` including the pending observations, uint64 [N]."""
         hashes: Array = self.hashes[deciding]
         for player in players:
             if not player.positions:
@@ -65,53 +65,58 @@ class History:
                 if column.size:
                     digests = self._digests(player.policy, name, column)
                     if len(digests) == len(hashes):
+                        # One policy decides in all lanes: no index needed.
                         hashes += digests
                     else:
                         hashes[player.where] += digests
         return mix(hashes)
 
     def _digests(self, policy: str, name: str, column: Array) -> Array:
-        """One number for each row of a column of what `policy` sees, uint64 [N]."""
+        """Return one hash per row of `policy`'s column, uint64 [N]."""
         rows = np.ascontiguousarray(column).reshape(len(column), -1)
         if (policy, name) not in self._words:
-            word = _word(rows.shape[1] * rows.itemsize)
-            self._words[policy, name] = word, _weights(name, rows.shape[1] * rows.itemsize // word.itemsize)
+            row_bytes = rows.shape[1] * rows.itemsize
+            # The widest word of at most 32 bits that divides a row.
+            word = np.dtype(np.uint32 if row_bytes % 4 == 0 else np.uint16 if row_bytes % 2 == 0 else np.uint8)
+            self._words[policy, name] = word, _weights(name, row_bytes // word.itemsize)
         word, weights = self._words[policy, name]
         digests: Array = rows.view(word).astype(np.uint64) @ weights
         return digests
 
     def took(self, player: PolicySlots, action: Array) -> None:
-        """What the pending lanes of `player` did, [N, ...]; a copy is kept."""
+        """Store a copy of the actions of `player`'s pending lanes, [N, ...]."""
         if player.policy not in self._narrow:
             self._narrow[player.policy] = _narrow(player.spaces.action)
         kept = action.astype(self._narrow[player.policy] or action.dtype)
         self._taken.setdefault(player.policy, deque()).append(_Taken(self._tick, player.lanes, kept))
 
     def forget(self, running: Mapping[int, int]) -> None:
-        """Drops what no episode will be played again from; `running` has the env steps of each copy that is in one."""
+        """Drop actions that no replay needs; `running` has the env steps of each running episode."""
         whole = self.whole(running)
         for index in [index for index in self._earlier if index not in whole]:
             del self._earlier[index]
         oldest = min((int(self._begun[index]) for index in whole), default=self._tick)
         for taken in self._taken.values():
+            # Kept until the oldest running episode ends, because the actions of all environments share an entry per
+            # tick.
             while taken and taken[0].tick <= oldest:
                 taken.popleft()
 
     def drop(self, entries: Collection[str]) -> None:
-        """Drops all that is known of entries that no running episode seats."""
+        """Drop the history of frozen entries that no running episode uses."""
         for entry in entries:
             self._taken.pop(entry, None)
             self._narrow.pop(entry, None)
         self._words = {key: words for key, words in self._words.items() if key[0] not in entries}
 
     def whole(self, running: Mapping[int, int]) -> list[int]:
-        """The copies of `running` whose every action is kept."""
+        """Return the environments of `running` whose actions were all kept."""
         return [index for index, env_steps in running.items() if env_steps <= self.most_env_steps]
 
     def actions(self, whole: Collection[int]) -> dict[str, tuple[Array, Array]]:
-        """For each policy, all actions so far in the copies `whole`: the copy (int64 [N]) and the action, [N, ...].
+        """Return for each policy all actions in the environments `whole`: environment (int64 [N]) and action [N, ...].
 
-        Those of one copy stand together, in the order in which they were taken.
+        Sorted by environment, then in order of time.
         """
         policies = {*self._taken, *(policy for earlier in self._earlier.values() for policy in earlier)}
         return {policy: found for policy in sorted(policies) if (found := self._actions(policy, whole)) is not None}
@@ -134,16 +139,10 @@ class History:
         return copies[order], actions[order]
 
 
-def _word(row_bytes: int) -> np.dtype[Any]:
-    """The widest word, of 32 bits at most, that a row of so many bytes is made of."""
-    return np.dtype(np.uint32 if row_bytes % 4 == 0 else np.uint16 if row_bytes % 2 == 0 else np.uint8)
-
-
 def _weights(name: str, count: int) -> Array:
-    """A random factor for each word of the column `name`."""
+    """Return `count` random odd factors for the words of column `name`."""
     return mix(np.uint64(key(*name.encode())) + np.arange(count, dtype=np.uint64)) | np.uint64(1)
 
 
 def _narrow(space: gym_spaces.Space[Any]) -> np.dtype[Any] | None:
-    """The smallest type that counts the actions of a Discrete space; None for others, whose own type stays."""
     return np.min_scalar_type(int(space.n) - 1) if isinstance(space, gym_spaces.Discrete) else None

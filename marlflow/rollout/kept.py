@@ -1,15 +1,14 @@
-"""What is kept of rollout workers, by copy, so that a run can go on with another number of workers.
+"""The saved state of rollout workers, by environment, so that their number may change on resume.
 
-    {"agents": [name, ...] | None,                      the declared ones, or nobody is declared
+    {"agents": [name, ...] | None,                      the declared agents, or None if undeclared
      "copies": [{"copy", "next_episode", "running": None | {...}}, ...],
      "tables": {name: {"copy": [N], "slot": [N], column: [N, ...], ...}, ...}}
 
-`running` is the episode that a copy is in: `episode`, `seed`, `env_steps`, `matchup`, `agents` (by slot; None where
-they are declared), and `whole`, whether all actions so far are kept. The tables are `lanes` (what is checked when the
-episode is played again), `open` (open rows), and for each policy `rows.<policy>` (what its columns have of those),
-`memory.<policy>` and `actions.<policy>` (in the order in which they were taken).
+`running` is the running episode: `episode`, `seed`, `env_steps`, `matchup`, `agents` (by slot; None if declared), and
+`whole`, whether all actions were kept. Tables: `lanes` (to verify a replay), `open` (open rows), and for each policy
+`rows.<policy>` (its columns at open rows), `memory.<policy>` and `actions.<policy>` (in order of time).
 
-The state of one worker may also have `recorded`, {policy: {worker: number of files}}: what it has recorded so far.
+`recorded` counts dataset files: {policy: {worker: number}}.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ Table: TypeAlias = Mapping[str, Array]
 
 
 class ResumeReport(NamedTuple):
-    """What a resume could not continue: running episodes that did not come out the same, and those that begin again.
-
-    `rows_lost` agent steps of both were not yet delivered, and are lost.
-    """
+    """Running episodes that a resume abandoned (the replay differed) or restarted, and their lost agent steps."""
 
     episodes_abandoned: int = 0
     episodes_restarted: int = 0
@@ -38,10 +34,7 @@ class ResumeReport(NamedTuple):
 
 
 def merged(states: Sequence[Tree]) -> Tree:
-    """What is kept of several workers as if one had played all their copies.
-
-    Raises CheckpointUnusable if their environments do not have the same agents.
-    """
+    """Merge the states of several workers; raises CheckpointUnusable if their agents differ."""
     agents = [state["agents"] for state in states]
     if any(some != agents[0] for some in agents):
         raise CheckpointUnusable([f"the workers' environments have different agents: {agents}"])
@@ -54,7 +47,7 @@ def merged(states: Sequence[Tree]) -> Tree:
 
 
 def files_recorded(states: Sequence[Tree]) -> dict[str, dict[str, int]]:
-    """How many files of recorded rows there are by policy and worker, of the states of all workers."""
+    """Return the number of dataset files by policy and worker, of all workers' states."""
     found: dict[str, dict[str, int]] = {}
     for state in states:
         for policy, workers in state.get("recorded", {}).items():
@@ -63,7 +56,7 @@ def files_recorded(states: Sequence[Tree]) -> dict[str, dict[str, int]]:
 
 
 def share(tree: Tree, copies: Collection[int]) -> Tree:
-    """What is kept of `copies` alone; of those that nothing is kept of, nothing."""
+    """Return the state of the environments `copies` alone."""
     return {
         "agents": tree["agents"],
         "copies": [copy for copy in tree["copies"] if copy["copy"] in copies],
@@ -74,19 +67,19 @@ def share(tree: Tree, copies: Collection[int]) -> Tree:
 
 
 def only_rows(table: Table, keep: Array) -> Table:
-    """The rows of a table at which `keep` is true, or that it has the numbers of."""
+    """Return the rows of a table selected by a mask or by indices."""
     return {name: column[keep] for name, column in table.items()}
 
 
 def by_copy(table: Table, numbers: Sequence[int], stride: int) -> dict[str, Array]:
-    """A table by `lane` of one worker as one by `copy` and `slot`; `numbers` are its copies'."""
+    """Convert a table by `lane` to one by `copy` and `slot`; `numbers` are the worker's environments."""
     index, slot = np.divmod(table["lane"], stride)
     columns = {name: column for name, column in table.items() if name != "lane"}
     return {"copy": np.array(numbers, np.int64)[index], "slot": slot, **columns}
 
 
 def by_lane(table: Table, numbers: Sequence[int], stride: int) -> dict[str, Array]:
-    """A table by `copy` and `slot` as one by `lane` of the worker that plays the copies `numbers`."""
+    """Convert a table by `copy` and `slot` to one by `lane` of the environments `numbers`."""
     place = {number: index for index, number in enumerate(numbers)}
     index = np.array([place[number] for number in table["copy"].tolist()], np.int64)
     columns = {name: column for name, column in table.items() if name not in ("copy", "slot")}

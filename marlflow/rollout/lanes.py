@@ -1,4 +1,4 @@
-"""The lanes of a worker: who plays each, in which episode it is, and how far."""
+"""The lanes of a worker, one per agent slot of each environment."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import Matchup
 from marlflow.rollout.table import Table
 
-# The lanes of a copy whose environment does not say who may appear in it.
+# Lanes per environment without `possible_agents`.
 UNDECLARED_LANES = 256
 
 NO_EPISODE = -1
-"""The episode of lanes whose last one is over, until the next begins."""
+"""The episode number of lanes between two episodes."""
 
 PolicyOf = Callable[[str], str | None]
-"""The policy of an agent, in episodes that no matchup is dealt for; None: it has none."""
+"""Maps an agent to its policy, or to None, in episodes without a matchup."""
 
 
 def lanes_per_copy(window: Window) -> int:
-    """How many lanes each copy of an environment has."""
+    """Return the number of lanes per environment."""
     return len(window.agents) if window.declared else UNDECLARED_LANES
 
 
 class Lanes:
-    """All lanes of `copies` copies: lane = index of the copy * stride + slot of the agent; arrays are [lanes]."""
+    """All lanes of `copies` environments: lane = environment index * stride + agent slot; arrays are [lanes]."""
 
     def __init__(self, stride: int, copies: int, table: Table, policy_of: PolicyOf) -> None:
         count = stride * copies
@@ -44,22 +44,24 @@ class Lanes:
         self.t_agent = np.zeros(count, np.int64)
         self.returns = np.zeros(count, np.float64)
         self.episode = np.zeros(count, np.int64)
-        self.known = [0] * copies  # agents of each copy that have a player
+        # Number of agents per environment that have a policy.
+        self.known = [0] * copies
         self.matchups: list[Matchup] = [{}] * copies
         self._fitting: set[tuple[str, str]] = set()
 
     def of(self, index: int) -> slice:
-        """Those of one copy."""
+        """Return the lanes of one environment."""
         return slice(index * self.stride, (index + 1) * self.stride)
 
     def begin(self, index: int, episode: int, matchup: Matchup | None, window: Window, episodes: Episodes) -> None:
-        """An episode begins in a copy, with who plays in it; without a `matchup` as in the last one."""
+        """Start an episode; without a `matchup`, agents keep their policies."""
         lanes = self.of(index)
         self.episode[lanes] = episode
         self.returns[lanes] = 0.0
         self.t_agent[lanes] = 0
         if matchup is not None:
             self.forget(index, matchup)
+        # Any policy may play these lanes in the new episode.
         for player in self._table.players:
             if player.memory is not None:
                 player.memory.begin(lanes)
@@ -68,27 +70,27 @@ class Lanes:
         self.welcome(index, window, episodes)
 
     def drop(self, entries: Collection[str]) -> None:
-        """Removes frozen entries that no running episode seats from the table, and from the lanes they played last."""
+        """Remove unused frozen entries from the table and the lanes."""
         self._table.remove(entries, self.player_of)
         self._fitting = {(agent, entry) for agent, entry in self._fitting if entry not in entries}
 
     def known_in(self, copies: Iterable[int]) -> Array:
-        """The lanes of `copies` that have a player, in order."""
+        """Return the lanes of `copies` that have a policy, in order."""
         found = [np.arange(self.known[index]) + index * self.stride for index in copies]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def abandon(self, index: int) -> None:
-        """The episode of a copy is of no account."""
+        """Discard the episode of an environment."""
         self.forget(index, {})
         self.episode[self.of(index)] = NO_EPISODE
 
     def forget(self, index: int, matchup: Matchup) -> None:
-        """Whoever played in a copy, those of `matchup` do from now on."""
+        """Unassign an environment's lanes; `matchup` is for the next assignment."""
         self.matchups[index] = matchup
         self.known[index] = 0
 
     def welcome(self, index: int, window: Window, episodes: Episodes) -> None:
-        """Players for the agents of a copy that have none yet."""
+        """Assign policies to an environment's new agents."""
         first, agents = index * self.stride, window.agents
         if len(agents) > self.stride:
             reason = f"more than {self.stride} agents appeared; declare possible_agents"
@@ -96,6 +98,7 @@ class Lanes:
         for slot in range(self.known[index], len(agents)):
             lane = first + slot
             player = self._player_for(index, window, agents[slot])
+            # A matchup is shared between environments, so it is replaced, not changed.
             if agents[slot] not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agents[slot]: player.policy}
             self.player_of[lane] = self._table.number(player.policy)
@@ -122,5 +125,5 @@ class Lanes:
 
 
 def _who(window: Window, slot: int) -> int:
-    """What tells an agent's random stream from others': its slot, or where slots are given as agents come, its name."""
+    """Return the number of an agent's random stream: its slot, or its name's hash if undeclared."""
     return slot if window.declared else key(*window.agents[slot].encode())

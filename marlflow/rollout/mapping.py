@@ -1,4 +1,4 @@
-"""Which policy plays which agent: rules, of which the first that matches wins."""
+"""Mapping rules: which policy plays which agent. The first matching rule wins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rule:
 
 
 def group(agent: str) -> str:
-    """The name of an agent without its number.
+    """Return an agent's name without its number.
 
     >>> group("adversary_0"), group("wolf")
     ('adversary', 'wolf')
@@ -28,13 +28,13 @@ def group(agent: str) -> str:
 
 
 def policy_of(agent: str, rules: Sequence[Rule]) -> str | None:
-    """The policy that plays `agent`, or None if no rule matches."""
+    """Return the policy of `agent`, or None."""
     return next((rule.policy for rule in rules if fnmatchcase(agent, rule.match)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ByRules:
-    """The policy of every agent that the rules cover, also of one that is not there yet.
+    """Maps agents to policies by rules, also agents that join later.
 
     >>> ByRules([Rule("wolf_*", "pack")])("wolf_7")
     'pack'
@@ -43,13 +43,12 @@ class ByRules:
     rules: Sequence[Rule]
 
     def __call__(self, agent: str) -> str | None:
-        """The policy that plays `agent`, or None if no rule matches."""
         return policy_of(agent, self.rules)
 
 
 @dataclass(frozen=True, slots=True)
 class ByGroup:
-    """The policy of the name of every agent's group, also of one that is not there yet; `policies` are all there are.
+    """Maps agents to the policy named as their group, also agents that join later.
 
     >>> ByGroup(["wolf"])("wolf_7")
     'wolf'
@@ -58,15 +57,14 @@ class ByGroup:
     policies: Collection[str]
 
     def __call__(self, agent: str) -> str | None:
-        """The policy that plays `agent`, or None if its group has none."""
         name = group(agent)
         return name if name in self.policies else None
 
 
 def assign(agents: Sequence[str], rules: Sequence[Rule], waiting: Collection[Rule] = ()) -> dict[str, str]:
-    """Agent to policy, for all `agents`; the rules in `waiting` may be for agents that are not there yet.
+    """Return the policy of each of `agents`; rules in `waiting` may match none yet.
 
-    Raises ConfigInvalid with all problems: agents that no rule matches, rules that no agent reaches.
+    Raises ConfigInvalid with all agents without a rule and all rules without an agent.
 
     >>> assign(["wolf_0", "wolf_1", "hare_0"], [Rule("wolf_0", "alpha"), Rule("wolf_*", "pack"), Rule("*", "prey")])
     {'wolf_0': 'alpha', 'wolf_1': 'pack', 'hare_0': 'prey'}

@@ -1,7 +1,7 @@
-"""Who plays whom, dealt per episode on the driver: matchups go out with each collect, as data, and come back unused.
+"""Matchmaking: the driver deals the policies of each episode and sends them to the workers.
 
-A `Matchmaker` is a function of the user's. It is asked once for each training episode, in order, and what it is given
-of randomness belongs to that episode: so what is dealt depends neither on the number of workers nor on their speed.
+A `Matchmaker` is called once per training episode, in order, with that episode's random generator, so matchups depend
+neither on the number of workers nor on their speed.
 """
 
 from __future__ import annotations
@@ -26,53 +26,51 @@ from marlflow.rollout.fragment import Evaluated, Receipt
 from marlflow.rollout.population import Population, PopulationChange, PopulationMatchmaker
 from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 
-# Beyond so many different matchups, equal ones are no longer one object.
+# Number of distinct matchups that are shared between episodes.
 _MOST_SHARED = 4096
-# Keeps the randomness of matchups apart from that of environments and agents.
+# Separates the random stream of matchups from the streams of environments and agents.
 _STREAM = int.from_bytes(b"matchup", "big")
-# The copy of the episodes that are dealt before a run, to see who would play.
+# The environment number of episodes dealt before a run, to learn which policies play.
 TRIAL = -2
 
 
 class EpisodeId(NamedTuple):
-    """Which episode of which copy, counted from 0; evaluation is copy -1, and a trial before the run copy -2."""
+    """An episode by environment and number, from 0; `copy` is -1 in evaluation, -2 in a trial before the run."""
 
     copy: int
     episode: int
 
 
 class Matchmaker(Protocol):
-    """Deals one episode.
+    """Deals the policies of one episode.
 
-    {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(copy=3, episode=7), ["player_0", "player_1"], rng)
+        {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
 
-    One that remembers something from episode to episode has `state` and `load_state` too, as in KeptMatchmaker; one
-    that freezes versions of policies, to seat them as well, `change_population`, as in PopulationMatchmaker.
+    See KeptMatchmaker for one with state, and PopulationMatchmaker for one that freezes versions of policies.
     """
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
-        """A policy, or a frozen version of one, for each of `agents`, which are all that the environment declares."""
+        """Return a policy, or a frozen version of one, for each of `agents`, which are all declared agents."""
         ...
 
 
 @runtime_checkable
 class KeptMatchmaker(Matchmaker, Protocol):
-    """A matchmaker with a state of its own, which is kept in checkpoints."""
+    """A matchmaker with state that is saved in checkpoints."""
 
     def state(self) -> Tree:
-        """All that it remembers, as base.kept writes it."""
+        """Return its state as a tree (see `base.kept`)."""
         ...
 
     def load_state(self, tree: Tree) -> None:
-        """Goes on from what `state` gave."""
+        """Restore what `state` returned."""
         ...
 
 
 class RandomSeats:
-    """Seats `policies` at random in each episode, all as often as each other, or once more where that cannot be.
+    """Assigns `policies` to agents at random in each episode, equally often or once more.
 
-    With as many agents as policies each policy has one seat. Every policy must fit every agent. Raises ConfigInvalid
-    if there are no policies, or one stands there twice.
+    Every policy must fit every agent. Raises ConfigInvalid if there are no policies or one is repeated.
 
     >>> RandomSeats(["main", "rival"])(EpisodeId(0, 0), ["player_0", "player_1"], np.random.default_rng(2))
     {'player_0': 'rival', 'player_1': 'main'}
@@ -86,7 +84,6 @@ class RandomSeats:
         self._policies = tuple(policies)
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
-        """As many seats for each policy as go round, the rest drawn, all in a new order."""
         del episode
         each, left = divmod(len(agents), len(self._policies))
         drawn = generator.permutation(len(self._policies))[:left]
@@ -102,7 +99,7 @@ class Seats:
     fits: Mapping[str, Collection[str]]
 
     def problems(self, matchup: Any) -> Iterator[str]:
-        """Why it cannot be played."""
+        """Yield the reasons why a matchup cannot be played."""
         if not isinstance(matchup, Mapping):
             yield f"it dealt {matchup!r}, not a mapping {{agent: policy}}"
             return
@@ -123,7 +120,7 @@ class Seats:
 
 
 def deal_one(matchmaker: Matchmaker, seats: Seats, episode: EpisodeId, seed: int) -> dict[str, str]:
-    """The matchup of one episode of a run with `seed`; raises MatchmakerFailed if there is none that can be played."""
+    """Return the matchup of an episode; raises MatchmakerFailed if it cannot be played."""
     where = f"matchmaker {matchmaker_name(matchmaker)}, {_words(episode)}"
     generator = np.random.default_rng(key(seed, *episode, _STREAM))
     try:
@@ -141,7 +138,7 @@ def change_of(
     published: Mapping[str, int],
     agent_steps: Mapping[str, int],
 ) -> PopulationChange:
-    """The change of `population` that a matchmaker wants; raises MatchmakerFailed if there is none that can be made."""
+    """Return the matchmaker's change; raises MatchmakerFailed if it cannot be applied."""
     where = f"matchmaker {matchmaker_name(matchmaker)}, change_population"
     try:
         change = matchmaker.change_population(dict(published), dict(agent_steps))
@@ -153,8 +150,9 @@ def change_of(
 
 
 def matchmaker_name(matchmaker: object) -> str:
-    """What a matchmaker is called in messages: its function's name, or its class's."""
-    named = getattr(matchmaker, "func", matchmaker)  # of a functools.partial
+    """Return a matchmaker's name for messages: its function's or its class's."""
+    # A functools.partial has its function in `func`.
+    named = getattr(matchmaker, "func", matchmaker)
     return str(getattr(named, "__qualname__", type(named).__name__))
 
 
@@ -164,7 +162,6 @@ def _words(episode: EpisodeId) -> str:
 
 
 def _own_traceback(error: Exception) -> str:
-    """As text, from the first frame that is the matchmaker's."""
     frame: TracebackType | None = error.__traceback__
     while frame is not None and frame.tb_frame.f_code in (deal_one.__code__, change_of.__code__):
         frame = frame.tb_next
@@ -172,7 +169,7 @@ def _own_traceback(error: Exception) -> str:
 
 
 class Dealer:
-    """Deals the matchups of a run's `copies`, of policies and of frozen versions of them.
+    """Deals matchups for a run's `copies` environments, from policies and frozen versions.
 
     dealer.renew(weights, schedules, agent_steps); asked = dealer.asked(request, ticks=25)
     receipts = ...; dealer.returned(receipts)
@@ -182,17 +179,19 @@ class Dealer:
         self._matchmaker, self._agents, self._seed = matchmaker, tuple(seats.agents), seed
         self._population = Population(seats.fits)
         self._seats = seats
-        # Of each copy: those of its next episodes that were dealt, and the number of the first of them.
+        # By environment: the matchups of its next episodes, and the number of the first of these.
         self._dealt: list[deque[Matchup]] = [deque() for _ in range(copies)]
         self._first = [0] * copies
-        self._running: list[Matchup] = [{}] * copies  # of the last episode that each copy has begun
-        self._shortest = 1  # env steps
+        # The matchup of each environment's last begun episode.
+        self._running: list[Matchup] = [{}] * copies
+        # Env steps of the shortest episode so far.
+        self._shortest = 1
         self._any_ended = False
         self._shared: dict[tuple[str, ...], Matchup] = {}
 
     @property
     def entries(self) -> dict[str, FrozenPolicy]:
-        """All frozen entries that are dealt, or that running episodes may seat."""
+        """All frozen entries that are dealt or that running episodes may use."""
         return self._population.entries
 
     def renew(
@@ -201,10 +200,7 @@ class Dealer:
         schedules: Mapping[str, Mapping[str, float]],
         agent_steps: Mapping[str, int],
     ) -> None:
-        """Asks the matchmaker which frozen entries there are to be, given what is published before a round.
-
-        When they change, episodes that have not begun are dealt anew. Raises MatchmakerFailed.
-        """
+        """Let the matchmaker freeze and forget entries, and then redeal unbegun episodes; raises MatchmakerFailed."""
         if not isinstance(self._matchmaker, PopulationMatchmaker):
             return
         versions = {name: published.version for name, published in weights.items()}
@@ -215,16 +211,14 @@ class Dealer:
             self._dealt = [deque() for _ in self._dealt]
 
     def asked(self, request: Request, ticks: int) -> Request:
-        """`request` with the matchups of a round of `ticks` env steps, and the changes of the table of weights."""
+        """Return `request` with matchups for `ticks` env steps and changes of the table of weights."""
         matchups = self.deal(ticks)
         frozen = self._population.seated(one for dealt in matchups.values() for one in dealt)
         return replace(request, matchups=matchups, frozen=frozen, forget=self._population.leave(self._running))
 
     def deal(self, ticks: int) -> dict[int, list[Matchup]]:
-        """For each copy the matchups of its next episodes: as many as it may begin in `ticks` env steps.
-
-        That is judged by the shortest episode so far. A copy that begins one more than that has to wait.
-        """
+        """Return each environment's next matchups, for `ticks` env steps by the shortest episode so far."""
+        # An environment that has more, shorter episodes waits for the next round.
         count = 1 + (ticks - 1) // self._shortest
         for copy, dealt in enumerate(self._dealt):
             while len(dealt) < count:
@@ -232,7 +226,7 @@ class Dealer:
         return {copy: [*dealt][:count] for copy, dealt in enumerate(self._dealt)}
 
     def returned(self, receipts: Sequence[Receipt]) -> None:
-        """A collect is done: what has begun is forgotten, what was not used is dealt again."""
+        """Drop the matchups of episodes that began; unused ones are dealt again."""
         for receipt in receipts:
             for episode in receipt.episodes:
                 length = max(1, episode.env_steps)
@@ -244,15 +238,15 @@ class Dealer:
                     self._first[copy] += 1
 
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
-        """The matchups of evaluation episodes, in the order of `episodes`."""
+        """Return the matchups of evaluation episodes, in the order of `episodes`."""
         return [self._ask(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
     def seated(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
-        """The frozen entries that `matchups` seat."""
+        """Return the frozen entries in `matchups`."""
         return self._population.seated(matchups)
 
     def state(self) -> Tree:
-        """What was dealt and not used, what is known of lengths, and the matchmaker's own state if it has any."""
+        """Return unused matchups, episode lengths, and the matchmaker's state if any."""
         return {
             "first": list(self._first),
             "dealt": [[list(matchup.values()) for matchup in dealt] for dealt in self._dealt],
@@ -264,9 +258,9 @@ class Dealer:
         }
 
     def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
-        """Goes on from what `state` gave, with its frozen `entries`; copies that are new begin with episode 0.
+        """Restore what `state` returned; new environments begin with episode 0.
 
-        Raises CheckpointUnusable if something was dealt that cannot be played.
+        Raises CheckpointUnusable if a matchup cannot be played.
         """
         self._population.load_state(tree["population"], entries)
         self._seats = Seats(self._agents, self._population.fits)
@@ -289,26 +283,24 @@ class Dealer:
         return self._one(deal_one(self._matchmaker, self._seats, episode, self._seed))
 
     def _one(self, dealt: dict[str, str]) -> Matchup:
-        """Equal matchups are one object, which then travels once."""
         if len(self._shared) >= _MOST_SHARED:
             self._shared.clear()
         return self._shared.setdefault(tuple(dealt.values()), dealt)
 
 
 class DealtWorkers:
-    """Workers whose every collect, of `ticks` env steps of each copy, goes with the matchups that a dealer deals."""
+    """Workers whose collects, of `ticks` env steps per environment, come with dealt matchups."""
 
     def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
         self._workers, self._dealer, self._ticks = workers, dealer, ticks
 
     async def collect(self, request: Request) -> Round:
-        """One round. The dealer knows what came of it before anybody asks for the next."""
         made = await self._workers.collect(self._dealer.asked(request, self._ticks))
+        # Before the next request: it must not deal episodes that have begun.
         self._dealer.returned(made.receipts)
         return made
 
     async def collect_next(self, request: Request | None) -> Round:
-        """Matchups are dealt to all copies at once, in rounds; a run that asks for this does not start."""
         raise TypeError("matchups are dealt in rounds of all workers")
 
     under_way = 0
@@ -321,7 +313,6 @@ class DealtWorkers:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes, with matchups of their own and the frozen entries that those seat."""
         if matchups is None:
             matchups = self._dealer.deal_evaluation(episodes)
         return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.seated(matchups))

@@ -1,4 +1,4 @@
-"""What a rollout worker tells the driver while it plays: lines printed or logged, and calls that take long."""
+"""Messages from workers to the driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A line on standard output or standard error; `env` is the copy that was playing, "" for none."""
+    """A line on standard output or standard error; `env` is the running environment, or ""."""
 
     worker: int
     env: str
@@ -19,7 +19,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A record of Python's logging, with its traceback if it has one."""
+    """A log record, including its traceback."""
 
     worker: int
     env: str
@@ -30,7 +30,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """`lines` more were printed or logged than are passed on; all that was printed is in `file`, if that is known."""
+    """`lines` more were printed or logged than forwarded; `file` has the printed ones, if known."""
 
     worker: int
     lines: int
@@ -39,7 +39,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class StepRunning:
-    """The call of an environment at `where` has been running for `running_s` seconds, or took that long: `is_over`."""
+    """An environment call at `where` has run for `running_s` seconds, and returned if `is_over`."""
 
     worker: int
     where: str
@@ -49,7 +49,7 @@ class StepRunning:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Nothing has come from the process of this worker for `silent_s` seconds, not even that it has nothing to tell."""
+    """The worker's process has sent nothing for `silent_s` seconds, not even an empty message."""
 
     worker: int
     silent_s: float
@@ -61,10 +61,10 @@ _KINDS: dict[str, type[News]] = {kind.__name__: kind for kind in (Printed, Logge
 
 
 def to_bytes(news: Iterable[News]) -> bytes:
-    """`news` as JSON."""
+    """Encode `news` as JSON."""
     return json.dumps([[type(one).__name__, asdict(one)] for one in news]).encode()
 
 
 def from_bytes(data: bytes) -> list[News]:
-    """What `to_bytes` was given."""
+    """Decode what `to_bytes` returned."""
     return [_KINDS[kind](**fields) for kind, fields in json.loads(data)]

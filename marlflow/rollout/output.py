@@ -1,7 +1,6 @@
-"""Passes on what environments print, log and warn in a process whose terminal nobody sees.
+"""Forward what environments print and log in worker processes to the driver.
 
-Text still goes where it went before, in full; what is passed on is limited, so that an environment that prints at every
-step floods nothing. What code in C writes is not seen here.
+Text still goes to its original stream; forwarding is rate-limited. Output of C code is not captured.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ from marlflow.rollout.news import LeftOut, Logged, News, Printed
 from marlflow.rollout.watchdog import Watchdog
 
 BURST = 20
-"""So many lines of one worker's output, errors and log, each, are passed on at once."""
+"""Number of lines forwarded at once, per worker and per stream (output, errors, log)."""
 EVERY_S = 10.0
-"""And one more for each so many seconds that have passed."""
-_LONGEST = 2_000  # characters of one line
-_MOST_WAITING = 400  # pieces of text that wait to be written
+"""Seconds after which one more line is forwarded."""
+# Characters of one line.
+_LONGEST = 2_000
+# Buffered writes before the original stream is written to.
+_MOST_WAITING = 400
 _FLUSHED_EVERY_S = 0.5
 _OF_RAY = "ray"
 
 
 class LineLimit:
-    """Lets `burst` lines pass at once, and one more after each `every_s` seconds; `left_out` counts the others."""
+    """Rate limit: passes `burst` lines at once and one more per `every_s` seconds; `left_out` counts the others."""
 
     def __init__(self, burst: int, every_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._every_s, self._clock_s = burst, every_s, clock_s
@@ -39,11 +40,11 @@ class LineLimit:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the next line will not pass; cheaper than to ask whether it may."""
+        """Whether the next line will not pass; cheaper than `allows`."""
         return self._clock_s() < self._closed_until_s
 
     def allows(self) -> bool:
-        """Whether the next line may pass."""
+        """Return whether the next line may pass."""
         now_s = self._clock_s()
         room = min(self._burst, self._room + (now_s - self._at_s) / self._every_s)
         self._at_s, passes = now_s, room >= 1
@@ -54,13 +55,13 @@ class LineLimit:
         return passes
 
     def take_left_out(self) -> int:
-        """How many were left out since the last call."""
+        """Return and reset `left_out`."""
         count, self.left_out = self.left_out, 0
         return count
 
 
 class OutputCapture:
-    """Of worker `worker`, whose environments `watchdog` watches; `send` is given what is passed on."""
+    """Captures the output of worker `worker`, whose environments `watchdog` knows, for `send`."""
 
     def __init__(
         self,
@@ -70,58 +71,59 @@ class OutputCapture:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker, self._watchdog, self._send = worker, watchdog, send
-        # Apart, so that prints at every step do not displace a warning.
+        # Separate limits, so that prints at every step do not displace a warning.
         self._output, self._errors, self._log = (LineLimit(BURST, EVERY_S, clock_s) for _ in range(3))
 
     def install(self, level: int) -> None:
-        """From here on sys.stdout and sys.stderr are watched, and so are log records from `level` up."""
+        """Capture sys.stdout and sys.stderr from now on, and log records of `level` and above."""
         old = (sys.stdout, sys.stderr)
         sys.stdout = _Watched(sys.stdout, self._output, self.printed)
         sys.stderr = _Watched(sys.stderr, self._errors, self.printed)
         ours = (sys.stdout, sys.stderr)
         threading.Thread(target=_flush_again_and_again, args=ours, name="marlflow-output", daemon=True).start()
         root = logging.getLogger()
-        # An environment's module may have called logging.basicConfig: its records would come twice.
+        # If an environment's module called logging.basicConfig, its records would be forwarded twice.
         for handler in [one for one in root.handlers if getattr(one, "stream", None) in old]:
             root.removeHandler(handler)
         root.setLevel(level)
         root.addHandler(_Forward(self))
 
     def printed(self, text: str) -> None:
-        """A line was printed that is to be passed on."""
+        """Forward a printed line."""
         if text:
             self.tell_left_out()
             self._send(Printed(self._worker, self._watchdog.env(), text))
 
     def logged(self, record: logging.LogRecord, text: str) -> None:
-        """A record was logged; `text` is how it reads."""
+        """Forward a log record with its formatted `text`."""
         if self._log.allows():
             self.tell_left_out()
             self._send(Logged(self._worker, self._watchdog.env(), record.name, record.levelno, text))
 
     def tell_left_out(self) -> None:
-        """Says how much was left out, if anything was since the last time."""
+        """Report the number of lines left out since the last report."""
         if count := sum(limit.take_left_out() for limit in (self._output, self._errors, self._log)):
             self._send(LeftOut(self._worker, count, _file_of_output()))
 
 
+# Ray flushes its streams at every write, which would cost more than everything else here.
 class _Watched:
-    """A text stream that passes on each line that is written to it; the stream itself gets many lines at once.
-
-    Ray's streams are flushed at every write, which would cost more than all else here.
-    """
+    """A text stream that forwards each complete line and writes to the original stream in larger pieces."""
 
     def __init__(self, stream: Any, limit: LineLimit, tell: Callable[[str], None]) -> None:
         self._stream, self._limit, self._tell = stream, limit, tell
         self._lock = threading.RLock()
-        self._waiting: list[str] = []  # to be written
-        self._line_at = 0  # where in it the line begins that is being printed
-        self._begun = ""  # what has been written of that line already
+        self._waiting: list[str] = []
+        # Index in `_waiting` at which the unfinished line begins.
+        self._line_at = 0
+        # The part of the unfinished line that was written out already.
+        self._begun = ""
 
     def write(self, text: str) -> int:
         waiting = self._waiting
         waiting.append(text)
         if text[-1:] == "\n" and self._limit.is_closed:
+            # Fast path for an environment that prints at every step: count lines without joining them.
             self._limit.left_out += text.count("\n")
             self._line_at, self._begun = len(waiting), ""
         elif "\n" in text:
@@ -142,21 +144,21 @@ class _Watched:
             self._stream.flush()
 
     def _pass_on(self) -> None:
-        """The lines that are complete."""
         count = len(self._waiting)
         *lines, self._begun = (self._begun + "".join(self._waiting[self._line_at : count])).split("\n")
         self._line_at = count
         for line in lines:
             if self._limit.allows():
-                # Of a progress bar, which returns to the start of its line, only the last state.
+                # A progress bar rewrites its line with carriage returns; forward its last state only.
                 self._tell(line.rstrip("\r").rpartition("\r")[2].rstrip()[:_LONGEST])
 
     def _write_out(self) -> None:
         count = len(self._waiting)
-        # Of a line without end only the last part is kept.
+        # Bounds the memory of a line that never ends.
         self._begun = (self._begun + "".join(self._waiting[self._line_at : count]))[-_LONGEST:]
         text = "".join(self._waiting[:count])
-        del self._waiting[:count]  # another thread may have added more
+        # Not clear(): another thread may have appended since.
+        del self._waiting[:count]
         self._line_at = 0
         if text:
             self._stream.write(text)
@@ -182,7 +184,6 @@ class _Forward(logging.Handler):
 
 
 def _flush_again_and_again(output: _Watched, errors: _Watched) -> None:
-    """For as long as they stand for the process's streams."""
     pause = threading.Event()
     while not pause.wait(_FLUSHED_EVERY_S) and sys.stdout is output:
         output.flush()
@@ -190,7 +191,6 @@ def _flush_again_and_again(output: _Watched, errors: _Watched) -> None:
 
 
 def _file_of_output() -> str:
-    """The file that standard output goes to, "" if it is none."""
     with suppress(OSError):
         file = os.readlink("/proc/self/fd/1")
         return file if os.path.isfile(file) else ""

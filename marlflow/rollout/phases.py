@@ -1,7 +1,6 @@
-"""A collect in phases: between them policies adapt, each copy of the environment to its own task.
+"""Collects in phases for meta-learning: policies adapt between phases, each environment to its own task.
 
-An iteration of meta-learning is one collect, so nothing of it outlives one: between two collects no episode runs, and
-every copy acts with what was published.
+No episode spans two collects, and every collect starts from published weights.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from marlflow.rollout.fragment import PolicyReceipt
 
 
 def adapting(actors: Iterable[Actor]) -> list[AdaptingActor]:
-    """Those that adapt."""
+    """Return the actors that adapt."""
     return [actor for actor in actors if isinstance(actor, AdaptingActor)]
 
 
 def phase_ticks(ticks: int, actors: Sequence[AdaptingActor]) -> list[int]:
-    """The env steps of each phase of a collect of `ticks`: as many as those who adapt most often need."""
+    """Return the env steps of each phase, by the most inner steps of an actor."""
     phases = 1 + max(actor.inner_steps for actor in actors)
     return [ticks // phases + (phase < ticks % phases) for phase in range(phases)]
 
@@ -30,7 +29,7 @@ def phase_ticks(ticks: int, actors: Sequence[AdaptingActor]) -> list[int]:
 def joined(
     made: Sequence[Mapping[str, tuple[PolicyReceipt, Batch]]],
 ) -> dict[str, tuple[PolicyReceipt, Batch]]:
-    """What each phase made for each policy as if it had been one."""
+    """Concatenate each policy's receipts and batches over all phases."""
     return {policy: _joined([phase[policy] for phase in made]) for policy in made[0]}
 
 
@@ -49,7 +48,6 @@ def _joined(made: Sequence[tuple[PolicyReceipt, Batch]]) -> tuple[PolicyReceipt,
 
 
 def _one(times: Sequence[StageTimes]) -> StageTimes:
-    """As one call: from the first start, for as long as all took."""
     began_s = times[0].began_s
     busy_s = sum(one.ended_s - one.began_s for one in times)
     return StageTimes(began_s, began_s + busy_s, sum(one.rows for one in times))

@@ -1,4 +1,4 @@
-"""One entry of the table of weights in one worker: its actor, and those of its lanes that wait for a decision."""
+"""One entry of the table of weights in one worker: its actor, and the lanes waiting for an action."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from marlflow.rollout.step_buffer import StepBuffer
 
 
 class PolicySlots:
-    """One entry of the table of weights, `policy` or a frozen version of one, and its lanes in one worker.
+    """An entry of the table of weights (`policy`, or a frozen version's id) and its lanes in one worker.
 
-    `actor` plays the pending `lanes`, of which `seen` has what they see: `obs`, `action_mask`, `state`. `columns` is
-    None if nobody wants the rows; `lanes_of_worker` is how many lanes there are in all; `state` is the global state's
-    space, of a policy that asks for it. `where`, and as a list `positions`, says where each pending lane stands among
-    all that decide at this tick; `rows` are theirs in the columns.
+    `actor` acts for the pending `lanes`, whose observations are in `seen`: `obs`, `action_mask`, `state`. `columns` is
+    None if rows are not recorded. `lanes_of_worker` is the number of all lanes; `state` is the global state's space.
+    `where`, and as a list `positions`, index the pending lanes among all deciding lanes; `rows` are their rows in
+    `columns`.
     """
 
     def __init__(
@@ -37,7 +37,8 @@ class PolicySlots:
         state: gym_spaces.Box | None = None,
     ) -> None:
         self.policy, self.actor, self.spaces = policy, actor, spaces
-        self.version = -1  # none yet: whatever is published first is newer
+        # Older than any published version.
+        self.version = -1
         self.lanes: Array = np.empty(0, np.int64)
         self.rows: Array = np.empty(0, np.int64)
         self.where: Array = np.empty(0, np.int64)
@@ -47,7 +48,7 @@ class PolicySlots:
         self._discrete = _numbers(spaces.action)
         self._ends: tuple[Array, Array, gym_spaces.Box] | None = None
         if isinstance(spaces.action, gym_spaces.Box) and spaces.action.dtype == np.float64:
-            # In float32, in which policies choose, the ends of the space may lie outside of it.
+            # Policies act in float32; a float64 bound rounded to float32 may lie outside of the space.
             self._ends = spaces.action.low.astype(np.float32), spaces.action.high.astype(np.float32), spaces.action
         columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"obs": (spaces.obs_shape, spaces.obs_dtype)}
         if spaces.masked:
@@ -62,20 +63,20 @@ class PolicySlots:
         self.columns = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
     def unrecorded(self, lanes: int) -> PolicySlots:
-        """A player of the same entry with the same actor, for `lanes` other lanes, whose rows nobody wants."""
+        """Return slots of the same entry with the same actor, for `lanes` other lanes, without recording."""
         return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state)
 
     def decides(self, where: Array, deciding: Array, row_of: Array) -> None:
-        """Its pending lanes are those at `where` in `deciding` [N]; `row_of` [lanes] has each lane's row."""
+        """Set the pending lanes: `deciding` [N] at `where`; `row_of` [lanes] has each lane's row."""
         self.where = where
         self.positions = where.tolist()
         self.lanes = deciding[where]
         self.rows = row_of[self.lanes]
 
     def show(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
-        """Takes what the pending lanes see; copies it, since an environment may reuse its arrays.
+        """Store the pending lanes' observations, copied because environments may reuse arrays.
 
-        Raises ObservationOutside where it is not what was declared.
+        Raises ObservationOutside if one does not fit its space.
         """
         self.seen["obs"] = self.stack(observations)
         if self.spaces.masked:
@@ -86,18 +87,20 @@ class PolicySlots:
             self.seen["state"] = state
 
     def load(self, weights: Weights, with_critic: bool) -> None:
-        """Acts with `weights` from here on; `with_critic`: the critic's parameters come after those that act."""
+        """Load `weights` into the actor; `with_critic`: the critic's parameters follow the actor's."""
         if isinstance(self.actor, WeightedActor):
+            # A worker never evaluates the critic, so its part is cut off.
             self.actor.load_flat(weights.flat[: len(self.actor.flat())] if with_critic else weights.flat)
         self.version = weights.version
 
     def stack(self, observations: Sequence[Any]) -> Array:
-        """Observations as rows of the `obs` column, [N, *obs_shape]."""
+        """Encode observations as rows of the `obs` column, [N, *obs_shape]."""
         return self._encoder.stack(observations) if observations else self.seen["obs"][:0]
 
     def stack_masks(self, masks: Sequence[Array | None]) -> Array:
-        """Masks as rows of the `action_mask` column, bool [N, A]; where there is none, everything is legal."""
+        """Encode masks as rows of the `action_mask` column, bool [N, A]; None becomes all legal."""
         shape = (self.spaces.num_actions,)
+        # Fast path: one conversion for all masks.
         if all(type(mask) is np.ndarray and mask.shape == shape for mask in masks):
             return np.array(masks).astype(bool) if masks else np.ones((0, *shape), bool)
         legal = np.ones((len(masks), *shape), bool)
@@ -109,7 +112,7 @@ class PolicySlots:
         return legal
 
     def choices(self, action: Array) -> list[Any]:
-        """The rows of the `action` column as `action_space.sample()` would give them, in type and origin."""
+        """Return the rows of the `action` column as `action_space.sample()` would."""
         if self._discrete:
             try:
                 return [self._discrete[number] for number in action.tolist()]
@@ -125,12 +128,12 @@ class PolicySlots:
         return list(action.astype(space.dtype, copy=False))
 
 
-# Beyond so many actions, numbers are made when they are chosen.
+# Larger Discrete spaces create their numbers when chosen.
 _MOST_NUMBERS = 4096
 
 
 def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:
-    """The actions of a Discrete space, made once: numpy's numbers are slow to make, and `contains` prefers them."""
+    """Return the actions of a Discrete space, made once because numpy scalars are slow to make."""
     if not isinstance(space, gym_spaces.Discrete) or space.n > _MOST_NUMBERS:
         return {}
     return dict(enumerate(np.arange(space.start, space.start + space.n, dtype=space.dtype)))

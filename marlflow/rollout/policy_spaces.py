@@ -1,4 +1,4 @@
-"""What the agents of each policy see and do."""
+"""The observation and action spaces of each policy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from marlflow.env import Window
 def policy_spaces(
     window: Window, policy_of_agent: Callable[[str], str | None], actors: Collection[str]
 ) -> dict[str, Spaces]:
-    """What the agents of each policy see and do; raises ConfigInvalid with every contradiction."""
+    """Return each policy's spaces, from its agents; raises ConfigInvalid with every contradiction."""
     found: dict[str, tuple[str, Spaces]] = {}
+    # One masked agent makes the policy masked; its other agents get all-legal masks.
     masked = {policy_of_agent(agent) for agent in window.agents if window.masked(agent)}
     problems = []
     for agent in window.agents:

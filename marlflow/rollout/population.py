@@ -1,6 +1,6 @@
-"""Frozen versions of policies, in a run's table of weights: a matchmaker says which are kept, and which forgotten.
+"""The population of frozen policy versions; a matchmaker decides which are frozen and forgotten.
 
-Freezing keeps what is published: no learner is asked, and nothing is copied that later learning could change.
+Freezing keeps published weights, which never change: no learner is called and nothing is copied.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from marlflow.rollout.protocol import FrozenPolicy
 
 @dataclass(frozen=True, slots=True)
 class PopulationChange:
-    """What a matchmaker wants changed before the next round.
+    """A matchmaker's change of the population before the next round.
 
-    `freeze` says under which id which policy's weights are kept, as they are published now; `forget` names frozen
-    entries that are dealt no more. An id is used once in a run.
+    `freeze` maps new ids, each used once in a run, to policies; `forget` has frozen entries to remove.
 
     >>> PopulationChange(freeze={"main@3": "main"}, forget=["main@1"])
     PopulationChange(freeze={'main@3': 'main'}, forget=['main@1'])
@@ -33,49 +32,48 @@ class PopulationChange:
 
 @runtime_checkable
 class PopulationMatchmaker(Protocol):
-    """A matchmaker that also says which frozen versions of policies there are to be dealt."""
+    """A matchmaker that also freezes versions of policies."""
 
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
-        """What to freeze and forget before the next round.
-
-        `published` has the version of each policy that learns, `agent_steps` what each policy has sampled so far.
-        """
+        """Return what to freeze and forget, given learning policies' versions and agent steps sampled."""
         ...
 
 
 class Population:
-    """The frozen entries of a run; `fits` has the agents that each policy can be seated as."""
+    """The frozen entries of a run; `fits` has the agents that each policy can play."""
 
     def __init__(self, fits: Mapping[str, Collection[str]]) -> None:
         self._fits = fits
         self._frozen: dict[str, FrozenPolicy] = {}
-        self._leaving: dict[str, FrozenPolicy] = {}  # dealt no more; running episodes may seat them
+        # No longer dealt, but running episodes may use them.
+        self._leaving: dict[str, FrozenPolicy] = {}
         self._used: set[str] = set()
 
     @property
     def fits(self) -> dict[str, Collection[str]]:
-        """The agents that each policy and each frozen entry can be seated as."""
+        """The agents that each policy and each frozen entry can play."""
         return {**self._fits, **{entry: self._fits[kept.policy] for entry, kept in self._frozen.items()}}
 
     @property
     def entries(self) -> dict[str, FrozenPolicy]:
-        """All frozen entries that are dealt or may still be seated."""
+        """All frozen entries in use."""
         return {**self._frozen, **self._leaving}
 
     def seated(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
-        """The frozen entries that `matchups` seat."""
+        """Return the frozen entries in `matchups`."""
         names = dict.fromkeys(name for matchup in matchups for name in matchup.values())
         return {name: self._frozen[name] for name in names if name in self._frozen}
 
     def leave(self, running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
-        """The entries that workers are to forget; one that no matchup of `running` seats is not named again."""
+        """Return the entries to forget; an entry that `running` does not use is returned a last time."""
         forget = tuple(self._leaving)
         seated = {name for matchup in running for name in matchup.values()}
+        # This request is the last to name the others: no episode uses them any more.
         self._leaving = {name: kept for name, kept in self._leaving.items() if name in seated}
         return forget
 
     def problems(self, change: Any, published: Collection[str]) -> Iterator[str]:
-        """Why a change cannot be made; `published` are the policies that publish weights."""
+        """Yield reasons why a change cannot be applied; `published` policies have weights."""
         if not isinstance(change, PopulationChange):
             yield f"it gave {change!r}, not a PopulationChange"
             return
@@ -97,7 +95,7 @@ class Population:
     def apply(
         self, change: PopulationChange, weights: Mapping[str, Weights], schedules: Mapping[str, Mapping[str, float]]
     ) -> None:
-        """Makes a change that has no `problems`; `weights` and `schedules` are those of now."""
+        """Apply a change without `problems`, given the current `weights` and `schedules`."""
         for entry in dict.fromkeys(change.forget):
             self._leaving[entry] = self._frozen.pop(entry)
         for entry, policy in change.freeze.items():
@@ -105,13 +103,13 @@ class Population:
         self._used.update(change.freeze)
 
     def state(self) -> Tree:
-        """Which entries there are; their weights are kept beside it."""
+        """Return the ids of all entries; their weights are saved separately."""
         return {"frozen": list(self._frozen), "leaving": list(self._leaving), "used": sorted(self._used)}
 
     def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
-        """Goes on from what `state` gave, with its `entries`.
+        """Restore what `state` returned, with its `entries`.
 
-        Raises CheckpointUnusable if one is missing, or is of a policy that this run has not.
+        Raises CheckpointUnusable if one is missing or its policy is not in this run.
         """
         names: Sequence[str] = [*tree["frozen"], *tree["leaving"]]
         problems = [f"it has no weights of the frozen entry {name!r}" for name in names if name not in entries]
@@ -124,11 +122,12 @@ class Population:
             raise CheckpointUnusable(problems)
         self._frozen = {name: entries[name] for name in tree["frozen"]}
         self._leaving = {name: entries[name] for name in tree["leaving"]}
+        # Ids of forgotten entries too: an id is used once in a run.
         self._used = set(tree["used"])
 
 
 def seated_in(tree: Tree, frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenPolicy]:
-    """The entries of `frozen` that running episodes seat, by the state of workers."""
+    """Return the entries of `frozen` in running episodes of the workers' state."""
     running = [copy["running"] for copy in tree["copies"] if copy["running"] is not None]
     names = {entry for episode in running for entry in episode["matchup"].values()}
     return {name: kept for name, kept in frozen.items() if name in names}

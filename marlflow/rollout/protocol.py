@@ -1,4 +1,4 @@
-"""What the dataflow needs of rollout workers."""
+"""The interfaces of rollout workers, with their requests and results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.kept import ResumeReport
 
 Matchup: TypeAlias = Mapping[str, str]
-"""Who plays whom in one episode: agent to an entry of the table of weights, a policy or a frozen version of one."""
+"""The policies of one episode: agent to entry of the table of weights (a policy or a frozen version)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenPolicy:
-    """A frozen entry of a table of weights: it acts as `policy`, by `weights` that never change.
+    """A frozen entry of the table of weights: `weights` of `policy` that never change.
 
-    `scheduled` has the scheduled values of the policy when it was frozen, by which the entry explores in training.
+    `scheduled` has the policy's scheduled values at freezing, such as epsilon, for exploration in training.
     """
 
     policy: str
@@ -31,13 +31,11 @@ class FrozenPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What every worker is to collect with in one round: each learning policy's weights, and scheduled values.
+    """The input of one round for every worker: weights and scheduled values by learning policy.
 
-    `matchups` has for each copy those of its next episodes, in order; a copy that has used them up waits for the next
-    round. None: the mapping is the same in every episode, and the workers have it.
-
-    `frozen` has the frozen entries that these matchups seat; a worker adds those that it does not have. The entries
-    `forget` leave the table as soon as no running episode seats them: they are named again in every request until then.
+    `matchups` has the next matchups of each environment, in order; without one it waits for the next round.
+    None: the workers use their mapping. `frozen` has the frozen entries in these matchups. The entries `forget` leave
+    the table once no running episode uses them, and are repeated until then.
     """
 
     round: int
@@ -50,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One collect of every worker: what they say of it, and the rows, unopened."""
+    """The receipts of one collect by every worker, and its fragments, whose rows are not opened."""
 
     number: int
     receipts: Sequence[Receipt]
@@ -68,7 +66,7 @@ class Round:
 
 
 class Worker(Protocol):
-    """One rollout worker, where it lives.
+    """One rollout worker.
 
     receipt, batches = worker.collect(ticks=64, weights={"prey": Weights(version, flat)})
     """
@@ -82,7 +80,11 @@ class Worker(Protocol):
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        """`ticks` env steps of every copy: a receipt, and for each policy its complete rows; see Request."""
+        """Step every environment `ticks` times; return a receipt and each policy's complete rows.
+
+        Policies without new weights keep their last; policies without rows get an empty batch. The other arguments are
+        as in Request.
+        """
         ...
 
     def evaluate(
@@ -93,50 +95,94 @@ class Worker(Protocol):
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes, by number; `frozen` has the frozen entries that `matchups` seat."""
+        """Play evaluation episodes by number in separate environments; training state is unchanged.
+
+        Seeds depend on the run's seed and the episode's number alone. `matchups` has one per episode and may use
+        entries of the table and of `frozen`. Results are in order, without episodes that an environment broke, which
+        are faults.
+        """
         ...
 
     def state(self) -> Tree:
-        """Everything that is carried from one collect to the next, but for weights and scheduled values; by copy."""
+        """Return what is carried between collects, by environment, without weights and scheduled values.
+
+        Raises CheckpointFailed if recorded rows cannot be written.
+        """
         ...
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
     ) -> ResumeReport:
-        """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new.
+        """Resume a new worker from the `state` of its environments, which several workers may have saved.
 
-        `frozen` has the frozen entries that running episodes seat.
+        Running episodes are replayed, using the entries `frozen`. Episodes longer than `replay_max_env_steps` or than
+        the history restart from their seed; if a replay differs, the next episode begins instead. Raises
+        CheckpointUnusable if agents or policies differ.
         """
         ...
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
-        """Closes all environments, in `timeout_s` seconds if it is given; returns what went wrong."""
+        """Write recorded rows and close all environments, within `timeout_s` seconds if given; return faults."""
+        ...
+
+
+class RowWriter(Protocol):
+    """Writes the rows that a worker collects, for example to an offline dataset.
+
+    Rows stay in memory until written; the methods that write raise OSError if the disk fails, and may be called again.
+    """
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """The policies whose rows are written."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """The folder of the files, for messages."""
+        ...
+
+    @property
+    def finished(self) -> dict[str, dict[str, int]]:
+        """Number of files by this worker over all resumes: {policy: {worker: number of files}}."""
+        ...
+
+    def write(self, batches: Mapping[str, Batch], env_steps: int) -> None:
+        """Add one fragment per policy, collected in `env_steps` env steps."""
+        ...
+
+    def write_full(self) -> None:
+        """Write complete files, once the driver has the receipts of all their rows."""
+        ...
+
+    def finish(self) -> None:
+        """Write everything to disk."""
         ...
 
 
 class Workers(Protocol):
     """All rollout workers of a run.
 
-    round = await workers.collect(Request(round=0, weights={...}, schedules={...}))
-    evaluated = await workers.evaluate(range(10), weights)
+        round = await workers.collect(Request(round=0, weights={...}, schedules={...}))
+        evaluated = await workers.evaluate(range(10), weights)
 
-    Workers in the same process are done when they return: they never wait, so `begun` needs no event loop for them.
+    Workers in the driver's process never suspend, so `begun` runs them without an event loop.
     """
 
     async def collect(self, request: Request) -> Round:
-        """One round."""
+        """Run one round."""
         ...
 
     async def collect_next(self, request: Request | None) -> Round:
-        """The part of one worker, whichever is done next, as a round of its own; each goes on at once.
+        """Return the result of the first worker to finish, as a round of its own.
 
-        Those that have nothing to do begin with `request`; None: nobody begins anything, and `under_way` is above 0.
+        Idle workers start with `request`; None starts none, and `under_way` must be above 0.
         """
         ...
 
     @property
     def under_way(self) -> int:
-        """How many workers have begun what `collect_next` has not returned yet."""
+        """Number of workers whose result is still to come from `collect_next`."""
         ...
 
     async def evaluate(
@@ -147,9 +193,8 @@ class Workers(Protocol):
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes by number, each with its own seed; returns no rows and changes no state of training.
+        """Play evaluation episodes by number, without rows or changes of training state.
 
-        `matchups` has one for each of `episodes`; None: the workers' own mapping. `frozen` has the frozen entries that
-        they seat.
+        `matchups` has one per episode; None uses the workers' mapping. `frozen` has the frozen entries in them.
         """
         ...

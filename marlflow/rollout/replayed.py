@@ -1,6 +1,6 @@
-"""Plays running episodes again, each in a fresh environment, with its own seed and the actions that were taken in it.
+"""Replay running episodes on resume, each in a new environment with its seed and recorded actions.
 
-An episode comes out the same if everybody saw, decided and received what they had. Then it goes on from there.
+If every agent has the same observations, turns and rewards as before, the episode continues.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from marlflow.rollout.rewards import WrongReward, amounts
 
 
 class Differs(Exception):
-    """An episode did not come out the same."""
+    """The replay of an episode differs from the original."""
 
 
-# What may become of an episode that is played again, besides the same.
+# The exceptions of a failed replay.
 FAILURES = (Differs, EnvironmentFailed, ObservationOutside, WrongReward)
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The parts of a worker that playing again takes; `history` goes on from there."""
+    """Replays episodes with parts of a worker."""
 
     copies: EnvPool
     lanes: Lanes
@@ -43,9 +43,10 @@ class Replay:
     history: History
 
     def begin(self, index: int, running: Mapping[str, Any]) -> Turn:
-        """The start of an episode; raises one of FAILURES."""
+        """Start an episode; raises one of FAILURES."""
         window, lanes = self.copies.windows[index], self.lanes
         if running["agents"] is not None:
+            # Undeclared agents get slots in order of appearance, which the checkpoint has.
             window.seat(running["agents"])
         turn = self.copies.reset(index, running["seed"])
         lanes.begin(index, running["episode"], running["matchup"], window, self.episodes)
@@ -54,9 +55,9 @@ class Replay:
         return turn
 
     def play(self, index: int, running: Mapping[str, Any], actions: Mapping[str, Array], expected: Table) -> Turn:
-        """An episode as far as it had come, with each policy's `actions`; raises one of FAILURES.
+        """Replay an episode with each policy's `actions`; raises one of FAILURES.
 
-        `expected` has, for each slot, `returns`, `t_agent` and `hash` as they must come out.
+        `expected` has `returns`, `t_agent` and `hash` by slot.
         """
         turn = self.begin(index, running)
         choices = {
@@ -67,8 +68,10 @@ class Replay:
         for _ in range(running["env_steps"]):
             turn = self._step(index, turn, choices)
         self._compare(index, turn, expected)
+        # An action is left over: an agent did not act as often as before.
         if any(next(left, None) is not None for left in choices.values()):
             raise Differs
+        # Kept, so that the next checkpoint can replay the whole episode again.
         self.history.begins(index, actions)
         return turn
 
@@ -88,7 +91,7 @@ class Replay:
         return after
 
     def _looked(self, index: int, turn: Turn) -> tuple[Array, Array]:
-        """Who decides now, and their hashes once they look."""
+        """Return the deciding lanes and their hashes with the pending observations."""
         deciding = np.array(turn.deciding, np.int64) + index * self.lanes.stride
         player_of = self.lanes.player_of[deciding]
         for number, player in enumerate(self.players):

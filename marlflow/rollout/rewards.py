@@ -1,4 +1,4 @@
-"""Rewards as numbers: what environments call a reward, held to be one finite number each."""
+"""Convert rewards of environments to finite numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marlflow.base.batch import Array
 
 
 class WrongReward(Exception):
-    """The reward at `position` of those that were given is no finite number; `reason` says what it is."""
+    """A reward, at `position`, that is not a finite number."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(position, reason)
@@ -19,18 +19,19 @@ class WrongReward(Exception):
 
 
 def amounts(rewards: Sequence[Any]) -> Array:
-    """`rewards` as float64 [N]; raises WrongReward for the first that is no finite number."""
+    """Return `rewards` as float64 [N]; raises WrongReward for the first that is not a finite number."""
     try:
         found = np.array(rewards, np.float64)
     except (TypeError, ValueError):
         found = np.empty(0)
     if found.shape == (len(rewards),) and np.isfinite(found).all():
         return found
+    # One by one, to find the wrong reward or accept arrays of one number.
     return np.array([_amount(position, reward) for position, reward in enumerate(rewards)])
 
 
 def _amount(position: int, reward: Any) -> float:
-    """One reward; PettingZoo's tests also let an array of one number pass."""
+    """Convert a number or, as PettingZoo's tests allow, an array of one number."""
     number = np.asarray(reward)
     if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
         raise WrongReward(position, f"the reward is {reward!r}, not a finite number")

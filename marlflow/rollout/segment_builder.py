@@ -1,7 +1,7 @@
-"""Turns decisions, rewards and ends into rows and segments, by the rules of attribution.
+"""Build rows and segments, crediting each reward to the agent's last action.
 
-A lane has at most one open row: its last decision, whose reward is still growing. The row is complete when the agent
-is asked again or has ended. What arrives while no row is open belongs to none.
+A lane has at most one open row: its last action, whose reward accumulates until the agent acts again or ends.
+Rewards without an open row are counted apart.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from marlflow.rollout.step_buffer import Segments, StepBuffer, ranges
 
 
 class SegmentBuilder:
-    """The rows of all lanes, at most `capacity` each between two `cut`s.
+    """The rows of all lanes, at most `capacity` per lane between two cuts.
 
-    `player_of` [lanes] is the number of the player that each lane belongs to now (-1: nobody yet); whoever deals the
-    lanes changes it, between episodes.
+    `player_of` [lanes] has the number of each lane's policy slots (-1: none); it changes between episodes only.
     """
 
     def __init__(self, player_of: Array, players: int) -> None:
         lanes = len(player_of)
         self._player_of = player_of
         self._open = np.zeros(lanes, bool)
-        self._cell = np.zeros(lanes, np.int64)  # of the open row; without one, where the next will stand
-        self._start = np.zeros(lanes, np.int64)  # of the present segment
-        self._carried = np.zeros(lanes, bool)  # the row in cell 0 was begun in the fragment before
+        # The cell of the open row; without one, the cell of the next.
+        self._cell = np.zeros(lanes, np.int64)
+        # The first cell of the running segment.
+        self._start = np.zeros(lanes, np.int64)
+        # Whether the row in cell 0 was opened in the previous fragment.
+        self._carried = np.zeros(lanes, bool)
         self._carried_version = np.zeros(lanes, np.int64)
         self._gained = np.zeros(lanes, np.float64)
-        self._unattributed = np.zeros(players + 1, np.float64)  # the last is nobody's
+        # The extra last element collects rewards of lanes without a policy, whose number is -1.
+        self._unattributed = np.zeros(players + 1, np.float64)
         self._reward: Array = np.zeros((lanes, 0), np.float64)
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
@@ -42,21 +45,21 @@ class SegmentBuilder:
         self._ended: dict[str, list[_Ended]] = {}
 
     def renumber(self, players: int) -> None:
-        """There are `players` players now, and `player_of` has their new numbers. Call right after a cut."""
+        """Follow a table that now has `players` entries, after a cut."""
         self._unattributed = np.zeros(players + 1, np.float64)
 
     def widen(self, capacity: int) -> None:
-        """Makes room for `capacity` rows of every lane."""
+        """Make room for `capacity` rows per lane."""
         missing = capacity - self._reward.shape[1]
         if missing > 0:
             self._reward, self._t_env, self._t_agent = (
                 np.pad(column, ((0, 0), (0, missing))) for column in (self._reward, self._t_env, self._t_agent)
             )
-            # Views of the same cells: numpy writes by one index several times as fast as by two.
+            # Flat views: numpy writes with one index array several times as fast as with two.
             self._flat = tuple(column.reshape(-1) for column in (self._reward, self._t_env, self._t_agent))
 
     def decided(self, lanes: Array, t_env: Array, t_agent: Array) -> Array:
-        """`lanes` decide: completes their open rows and opens the next, in the cells that are returned."""
+        """Complete the open rows of `lanes`, open their next ones, and return the cells of these."""
         flat_reward, flat_t_env, flat_t_agent = self._flat
         was_open = self._open[lanes]
         cell = self._cell[lanes]
@@ -64,6 +67,7 @@ class SegmentBuilder:
         at = lanes * self._reward.shape[1] + cell
         flat_reward[at] = gained
         if not was_open.all():
+            # Rewards without an open row, such as before an agent's first action.
             self._belongs_to_no_row(lanes, np.where(was_open, 0.0, gained))
             self._open[lanes] = True
         at += was_open
@@ -75,23 +79,24 @@ class SegmentBuilder:
         return cell
 
     def received(self, lanes: Array, rewards: Array) -> None:
-        """Rewards, in order; a lane may stand there several times."""
+        """Add rewards to the open rows; a lane may occur several times."""
         np.add.at(self._gained, lanes, rewards)
 
     def received_late(self, lanes: Array, rewards: Array) -> None:
-        """Rewards after the agents' ends."""
+        """Add rewards received after the agents' ends."""
         self._belongs_to_no_row(lanes, rewards)
 
     def _belongs_to_no_row(self, lanes: Array, rewards: Array) -> None:
         np.add.at(self._unattributed, self._player_of[lanes], rewards)
 
     def ended(self, lane: int, ending: Ending, episode: int, player: PolicySlots, state: Array | None) -> None:
-        """The trajectory of `lane` is over; `state` is the environment's, for policies that see it.
+        """End the trajectory of `lane`, with the global `state` if used.
 
-        Raises ObservationOutside if the final observation is not what was declared.
+        Raises ObservationOutside if the final observation does not fit its space.
         """
         if not self._open[lane]:
-            return  # it never decided
+            # The agent never acted.
+            return
         cell, start = int(self._cell[lane]), int(self._start[lane])
         bootstrap = self._bootstrap(lane, cell, ending, player, state)
         self._reward[lane, cell] = self._gained[lane]
@@ -112,7 +117,7 @@ class SegmentBuilder:
             return {}
         row, data = player.columns.row(lane), player.columns.data
         if ending.observation is None:
-            # The last one stands for it, with the memory that it was looked at with.
+            # Without a final observation, bootstrap from the last one and the memory before it.
             seen = {name: data[name][row, cell].copy() for name in _BOOTSTRAPS if name in data}
         else:
             seen = {"obs": player.stack([ending.observation])[0]}
@@ -125,19 +130,20 @@ class SegmentBuilder:
         return seen
 
     def over(self, lanes: slice) -> None:
-        """The episode is over: whatever was received since belongs to no row."""
+        """End an episode: rewards since the agents' ends belong to no row."""
         gained = self._gained[lanes]
         if gained.any():
             np.add.at(self._unattributed, self._player_of[lanes], gained)
             gained[:] = 0.0
 
     def give_up(self, lanes: slice, episode: int, players: Sequence[PolicySlots]) -> int:
-        """Drops what is here of a broken episode; returns how many rows of wanted policies that were."""
+        """Discard the rows of a broken episode; return how many of them were recorded."""
         lost = 0
         for number, player in enumerate(players):
             if player.columns is None:
                 continue
             mine = np.flatnonzero(self._player_of[lanes] == number) + lanes.start
+            # The rows of the running segment, then the ended segments of the same episode.
             lost += int((self._cell[mine] - self._start[mine] + self._open[mine]).sum())
             ended, kept = self._ended.pop(player.policy, []), []
             for one in ended:
@@ -147,6 +153,7 @@ class SegmentBuilder:
                 else:
                     kept.append(one)
             self._ended[player.policy] = kept
+        # Discarded cells stay unused until the next cut.
         self._cell[lanes] += self._open[lanes]
         self._start[lanes] = self._cell[lanes]
         self._open[lanes] = False
@@ -155,12 +162,13 @@ class SegmentBuilder:
         return lost
 
     def cut(self, players: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
-        """All complete rows, by policy, for those whose rows are wanted. Open rows open the next fragment.
+        """Return all complete rows of recorded policies; carry open rows into the next fragment.
 
-        `players` are in the order of their numbers, `episodes` [lanes] is the running episode of each lane.
+        `players` are ordered by number; `episodes` [lanes] has the running episodes.
         """
         for player in players:
             self._complete(player.lanes)
+        # As in `decided`: rewards without an open row.
         idle = np.flatnonzero(~self._open)
         self._belongs_to_no_row(idle, self._gained[idle])
         self._gained[idle] = 0.0
@@ -187,13 +195,14 @@ class SegmentBuilder:
         ended = self._ended.pop(player.policy, [])
         segments = Segments.concat([_stacked(ended, running), running]) if ended else running
         lanes = columns.lanes[segments.row]
-        # Of lanes, not of rows: which lane a policy played first must not show in the order.
+        # Sorted by lane, because the order of rows depends on which lane a policy played first.
         order = np.lexsort((segments.start, lanes))
         segments, lanes = segments.take(order), lanes[order]
         length = segments.stop - segments.start
         rows = columns.cut(segments)
         at = ranges(lanes * self._reward.shape[1] + segments.start, length)
         rows["reward"], rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
+        # A carried row was acted on by the version of an earlier collect.
         rows["version"] = np.full(len(at), player.version, np.int64)
         carried = segments.carried
         firsts = np.cumsum(length) - length
@@ -213,11 +222,12 @@ class SegmentBuilder:
         return PolicyReceipt(len(at), int(carried.sum()), unattributed, player.version), Batch(rows, table)
 
     def _running(self, number: int, player: PolicySlots, columns: StepBuffer, episodes: Array) -> Segments:
-        """The segments that go on after the cut: their bootstrap is what the lane now sees, or its open row."""
+        """Return the unfinished segments, bootstrapped from the pending observation or open row."""
         lanes = columns.lanes
         row = np.flatnonzero((self._cell[lanes] > self._start[lanes]) & (self._player_of[lanes] == number))
         lanes = lanes[row]
         start, stop = self._start[lanes], self._cell[lanes]
+        # Position of each row's pending observation; -1 for a lane with an open row, which waits for its next turn.
         sees = np.full(columns.rows, -1)
         sees[player.rows] = np.arange(len(player.rows))
         sees = sees[row]
@@ -236,11 +246,13 @@ class SegmentBuilder:
         for number, player in enumerate(players):
             columns = player.columns
             if columns is None:
-                self._carried_version[self._open & (self._player_of == number)] = -1  # nobody asks for it
+                # Not used: the policy is not recorded.
+                self._carried_version[self._open & (self._player_of == number)] = -1
                 continue
             row, lanes = self._open_of(number, columns)
             cell = self._cell[lanes]
             columns.carry(row, cell)
+            # A row that stayed open over a whole fragment keeps the version that acted.
             again = self._carried[lanes] & (cell == 0)
             self._carried_version[lanes] = np.where(again, self._carried_version[lanes], player.version)
         open_lanes = np.flatnonzero(self._open)
@@ -251,7 +263,7 @@ class SegmentBuilder:
         self._start[:] = 0
 
     def open_rows(self) -> dict[str, Array]:
-        """The rows that are open after a `cut`, without what the players' columns have of them; by `lane`."""
+        """Return the open rows after a `cut`, by `lane`, without the policies' columns."""
         lanes = np.flatnonzero(self._open)
         return {
             "lane": lanes,
@@ -262,20 +274,19 @@ class SegmentBuilder:
         }
 
     def seen_in_open_rows(self, number: int, columns: StepBuffer) -> dict[str, Array]:
-        """What the columns of player `number` have of its open rows; by `lane`."""
+        """Return the columns of entry `number` at its open rows, by `lane`."""
         row, lanes = self._open_of(number, columns)
         row, lanes = row[np.argsort(lanes)], np.sort(lanes)
         return {"lane": lanes, **{name: column[row, 0] for name, column in columns.data.items()}}
 
     def reopen(self, rows: Mapping[str, Array]) -> None:
-        """Opens rows as they were, before anything else is recorded."""
+        """Restore open rows before anything is recorded."""
         lanes = rows["lane"]
         self._open[lanes] = self._carried[lanes] = True
         self._gained[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
         self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
 
     def _open_of(self, number: int, columns: StepBuffer) -> tuple[Array, Array]:
-        """The rows of the columns that are open, and their lanes."""
         row = np.flatnonzero(self._open[columns.lanes] & (self._player_of[columns.lanes] == number))
         return row, columns.lanes[row]
 
@@ -289,7 +300,7 @@ _BOOTSTRAPS = {
 
 
 class _Ended(NamedTuple):
-    """A segment that ended, of `lane`: `values` are those of Segments, in its order, up to the episode's number."""
+    """An ended segment of `lane`: `values` are the first fields of Segments."""
 
     values: tuple[int, int, int, bool, bool, bool, int]
     lane: int
@@ -297,7 +308,6 @@ class _Ended(NamedTuple):
 
 
 def _stacked(ended: Sequence[_Ended], like: Segments) -> Segments:
-    """The segments that ended, as columns of the dtypes of `like`."""
     values = zip(*(one.values for one in ended), strict=True)
     return Segments.of(
         [np.array(column, kind.dtype) for column, kind in zip(values, like[:7], strict=True)],

@@ -1,7 +1,6 @@
-"""What a rollout worker carries from one collect to the next, as a tree, and a fresh worker that takes it up.
+"""Save what a rollout worker carries between collects as a tree, and restore it in a new worker.
 
-Not in it: weights and scheduled values, which every collect brings along, and the environments themselves, whose
-running episodes are played again.
+Not saved: weights and scheduled values, which every collect is given, and environments, whose episodes are replayed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from marlflow.rollout.vector_runner import SyncVectorRunner
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a worker between two collects; the recorder has room for a cell at least."""
+    """The state of a worker between two collects; the recorder has room for a cell."""
 
     copies: EnvPool
     players: list[PolicySlots]
@@ -39,7 +38,7 @@ class Parts:
     history: History
 
     def state(self) -> Tree:
-        """Everything that is carried, by copy."""
+        """Return everything that is carried, by environment."""
         running = self.runner.running
         whole = self.history.whole(running)
         windows, following = self.copies.windows, self.episodes.not_begun
@@ -72,6 +71,7 @@ class Parts:
         lanes, numbers = self.runner.lanes, np.array(self.copies.numbers, np.int64)
         known, checked = lanes.known_in(running), lanes.known_in(whole)
         hashes, deciding = self.history.hashes.copy(), self.runner.deciding
+        # Pending lanes have seen an observation that no action has followed yet, so a replay ends with it.
         hashes[deciding] = self.history.looked(deciding, self.players)
         found: dict[str, dict[str, Array]] = {
             "lanes": {
@@ -86,6 +86,7 @@ class Parts:
             if player.columns is not None:
                 found[f"rows.{player.policy}"] = self.recorder.seen_in_open_rows(number, player.columns)
             if player.memory is not None:
+                # No table for a policy without lanes: a frozen entry may be in the table and play nowhere.
                 mine = known[lanes.player_of[known] == number]
                 if not len(mine):
                     continue
@@ -97,9 +98,9 @@ class Parts:
         return tables
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> ResumeReport:
-        """Takes up what `state` gave of these copies, nothing having been collected yet.
+        """Restore the `state` of these environments before the first collect.
 
-        Raises CheckpointUnusable if it is of other agents, or of policies that see, do or remember something else.
+        Raises CheckpointUnusable if agents or policies' columns differ.
         """
         self._check(tree)
         self.episodes.go_on({one["copy"]: one["next_episode"] for one in tree["copies"]})
@@ -112,13 +113,15 @@ class Parts:
             if running is None:
                 continue
             index = self.copies.numbers.index(copy)
+            # A replay needs every action so far, and takes as long as the episode did.
             again = running["whole"] and running["env_steps"] <= replay_max_env_steps
             if not again:
-                # Its rows so far were delivered and recorded: those of the new one must not have their identity.
+                # Rows of this episode were delivered already; the restarted one needs another number.
                 running = {**running, "episode": running["episode"] + BEGUN_ANEW}
             try:
                 turns[index] = _played(replay, index, running, tables, copy) if again else replay.begin(index, running)
             except FAILURES:
+                # The environment is not deterministic, or changed since: its next episode begins instead.
                 abandoned += 1
                 self.runner.lanes.abandon(index)
                 self.copies.reopen(index)
@@ -131,9 +134,8 @@ class Parts:
         return ResumeReport(abandoned, len(turns) - len(intact), lost)
 
     def _restore(self, tables: Mapping[str, Table]) -> None:
-        """Open rows and memory, of copies whose episodes go on."""
         numbers, stride = self.copies.numbers, self.runner.lanes.stride
-        # A policy whose rows are wanted only now: what it saw in its open rows was not kept, so they stay incomplete.
+        # The observations of open rows were not saved for a policy that was not recorded, so these rows are dropped.
         new = [n for n, p in enumerate(self.players) if p.columns is not None and f"rows.{p.policy}" not in tables]
         opened = by_lane(tables["open"], numbers, stride)
         self.recorder.reopen(only_rows(opened, ~np.isin(self.runner.lanes.player_of[opened["lane"]], new)))
@@ -159,7 +161,7 @@ class Parts:
             }
             for what, columns in wanted.items():
                 kept, now = _kinds(tables.get(f"{what}.{player.policy}")), _kinds(columns)
-                # Rows that are kept of a policy whose rows nobody wants any more are left where they are.
+                # Saved rows of a policy that is not recorded any more are ignored.
                 wanted_now = what == "memory" or columns is not None
                 if f"{what}.{player.policy}" in tables and wanted_now and kept != now:
                     problems.append(f"the {what} of policy {player.policy!r} are kept as {kept}, and now are {now}")
@@ -168,7 +170,7 @@ class Parts:
 
 
 class _Grouped:
-    """A table, and where in it the rows of each copy are."""
+    """A table indexed by environment."""
 
     def __init__(self, table: Table) -> None:
         self._table, self.copy = table, table["copy"]
@@ -176,7 +178,6 @@ class _Grouped:
         self._sorted = self.copy[self._order]
 
     def of(self, copies: Sequence[int]) -> Table:
-        """The rows of `copies`, those of each in their order."""
         ends = [np.searchsorted(self._sorted, copies, side) for side in ("left", "right")]
         return only_rows(self._table, self._order[ranges(ends[0], ends[1] - ends[0])])
 
@@ -191,7 +192,7 @@ def _played(replay: Replay, index: int, running: Mapping[str, Any], tables: Mapp
 
 
 def _kinds(columns: Table | None) -> dict[str, str] | None:
-    """What the columns of a table are, in words, without those that say whose its rows are."""
+    """Return dtype and shape of each column as text, except lane identity."""
     if columns is None:
         return None
     return {n: f"{c.dtype} {list(c.shape[1:])}" for n, c in columns.items() if n not in ("copy", "slot")}

@@ -1,4 +1,4 @@
-"""The preallocated columns of one policy: written by fancy index, and cut into a batch at the end."""
+"""The rollout buffer of one policy: preallocated columns, written by fancy index and cut into batches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from marlflow.base.batch import Array
 
 
 class Segments(NamedTuple):
-    """Segments of one policy: `row` of the columns, and from which to before which cell; [S] each.
+    """Segments of one policy: `row` in the columns, cells `start` to `stop` (exclusive); [S] each.
 
-    `bootstrap` has what was seen after the last row, and what was then remembered, by the names of the columns.
+    `bootstrap` has observation and memory after the last row, by column name.
     """
 
     row: Array
@@ -27,12 +27,12 @@ class Segments(NamedTuple):
 
     @staticmethod
     def of(columns: Iterable[Array], bootstrap: Mapping[str, Array]) -> Segments:
-        """Segments of their first seven columns, and the bootstrap."""
+        """Return segments of their first seven columns and bootstrap."""
         row, start, stop, terminated, truncated, carried, episode = columns
         return Segments(row, start, stop, terminated, truncated, carried, episode, bootstrap)
 
     def take(self, order: Array) -> Segments:
-        """The segments at the indices `order`."""
+        """Return the segments at the indices `order`."""
         return Segments.of(
             [column[order] for column in self[:7]],
             {name: column[order] for name, column in self.bootstrap.items()},
@@ -40,7 +40,7 @@ class Segments(NamedTuple):
 
     @staticmethod
     def concat(parts: Sequence[Segments]) -> Segments:
-        """All of `parts`, one after the other."""
+        """Concatenate `parts`."""
         return Segments.of(
             [np.concatenate(columns) for columns in zip(*(part[:7] for part in parts), strict=True)],
             {name: np.concatenate([part.bootstrap[name] for part in parts]) for name in parts[0].bootstrap},
@@ -48,10 +48,10 @@ class Segments(NamedTuple):
 
 
 class StepBuffer:
-    """What the actor saw and chose, [rows, capacity, ...] each; one row per lane that the policy has played.
+    """Observations and actions, [rows, capacity, ...] each; one row per lane of the policy.
 
-    `seen` is the shape and dtype of what it sees (`obs`, and where there is one `action_mask`, `state`), and of what it
-    remembers (`memory`, `memory_version`), if it does.
+    `seen` has shape and dtype by column: `obs`, `action_mask`, `state`, and for recurrent policies `memory` and
+    `memory_version`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StepBuffer:
         action: tuple[tuple[int, ...], np.dtype[np.generic]],
     ) -> None:
         self._row_of: dict[int, int] = {}
-        # Views of `data` over rows x capacity: numpy writes by one index several times as fast as by two.
+        # Flat views of `data`: numpy writes with one index array several times as fast as with two.
         self._flat: dict[str, Array] = {}
         shapes = {**seen, "action": action, "behaviour_logp": ((), np.dtype(np.float32))}
         self.data = {name: np.zeros((0, 0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
@@ -72,14 +72,15 @@ class StepBuffer:
         return np.fromiter(self._row_of, np.int64, len(self._row_of))
 
     def row(self, lane: int) -> int:
-        """The row of `lane`: a new one, if the policy has not played it yet."""
+        """Return the row of `lane`; allocate one for a new lane."""
         row = self._row_of.setdefault(lane, len(self._row_of))
         if row >= self.rows:
+            # Doubling keeps the cost of growth linear in the number of lanes.
             self._resize(max(8, 2 * self.rows), self.capacity)
         return row
 
     def widen(self, capacity: int) -> None:
-        """Makes room for `capacity` cells; keeps what is there."""
+        """Grow to `capacity` cells per row, keeping the content."""
         if capacity > self.capacity:
             self._resize(self.rows, capacity)
 
@@ -92,7 +93,7 @@ class StepBuffer:
         self.rows, self.capacity = rows, capacity
 
     def write(self, row: Array, cell: Array, seen: Mapping[str, Array], action: Array, logp: Array) -> None:
-        """One decision for each of N lanes."""
+        """Write one step of N lanes."""
         flat = self._flat
         at = row * self.capacity + cell
         for name, column in seen.items():
@@ -101,23 +102,23 @@ class StepBuffer:
         flat["behaviour_logp"][at] = logp
 
     def carry(self, row: Array, cell: Array) -> None:
-        """Moves the open cells to the front."""
+        """Move the open cells to the front."""
         for column in self.data.values():
             column[row, 0] = column[row, cell]
 
     def reopen(self, row: Array, columns: Mapping[str, Array]) -> None:
-        """Puts open rows, of all columns, back to the front."""
+        """Restore open rows at the front."""
         for name, column in self.data.items():
             column[row, 0] = columns[name]
 
     def cut(self, segments: Segments) -> dict[str, Array]:
-        """The rows of `segments`, one after the other."""
+        """Return the rows of `segments`, concatenated."""
         at = ranges(segments.row * self.capacity + segments.start, segments.stop - segments.start)
         return {name: column.take(at, axis=0) for name, column in self._flat.items()}
 
 
 def ranges(first: Array, length: Array) -> Array:
-    """The whole numbers from `first[0]`, `length[0]` of them, then those from `first[1]`, and so on.
+    """Return `length[i]` consecutive integers from `first[i]`, for each i, concatenated.
 
     >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]

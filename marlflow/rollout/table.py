@@ -1,7 +1,7 @@
-"""A worker's table of weights: the live policies, and frozen versions of them that come and go between collects.
+"""A worker's table of weights: live policies, and frozen versions that come and go between collects.
 
-A live entry has its policy's name, and newer versions replace its weights. A frozen entry has an id such as `main@3`
-and acts by one version of its policy for good, with an actor and a memory of its own; its rows are not recorded.
+A live entry has its policy's name and changing weights. A frozen entry has an id such as `main@3`, fixed weights, and
+its own actor and memory; its rows are not recorded.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from marlflow.rollout.protocol import FrozenPolicy
 
 
 class Table:
-    """A player for each entry, numbered in order: the `live` ones first, then frozen ones as they came.
+    """The policy slots of each entry, numbered: `live` first, then frozen ones in order of arrival.
 
-    `make_actors` makes new actors, by policy; the weights of `publishing_critics` have the critic's parameters too.
+    `make_actors` makes actors by policy; the weights of `publishing_critics` include the critic's parameters.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Table:
         publishing_critics: Collection[str],
     ) -> None:
         self.players = list(live)
-        """In the order of their numbers; changed in place, so it may be shared."""
+        """By number; changed in place, so it may be shared."""
         self._live = {player.policy: player for player in live}
         self._numbers = {player.policy: number for number, player in enumerate(live)}
         self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
@@ -42,17 +42,17 @@ class Table:
         return iter(self._numbers)
 
     def live(self, policy: str) -> PolicySlots | None:
-        """The player of a live policy; None if it does not play here."""
+        """Return the slots of a live policy, or None."""
         return self._live.get(policy)
 
     def number(self, entry: str | None) -> int | None:
-        """The number of an entry's player; None if there is no such entry."""
+        """Return the number of an entry, or None."""
         return None if entry is None else self._numbers.get(entry)
 
     def add(self, frozen: Mapping[str, FrozenPolicy], lanes: int) -> None:
-        """Adds the frozen entries that are not in the table yet, each for a worker of `lanes` lanes.
+        """Add missing frozen entries, for a worker of `lanes` lanes.
 
-        Raises ConfigInvalid if one is of a policy that is not in the table.
+        Raises ConfigInvalid if an entry's policy is not in the table.
         """
         for entry, kept in frozen.items():
             if entry in self._numbers:
@@ -61,6 +61,7 @@ class Table:
                 known = ", ".join(self._live)
                 problem = f"frozen entry {entry!r} is of policy {kept.policy!r}, which no worker has; there are {known}"
                 raise ConfigInvalid([problem])
+            # An actor of its own: the live policy's actor is given new weights at every publish.
             actor = self._make_actors[kept.policy]()
             actor.set_schedule(kept.scheduled)
             player = PolicySlots(entry, actor, policy.spaces, lanes, recorded=False)
@@ -69,14 +70,16 @@ class Table:
             self.players.append(player)
 
     def remove(self, entries: Collection[str], player_of: Array) -> None:
-        """Removes frozen entries that no lane needs any more, and renumbers `player_of` [lanes], where -1 is nobody."""
+        """Remove frozen entries that no lane uses, and renumber `player_of` [lanes] (-1: none)."""
         staying = [number for number, player in enumerate(self.players) if player.policy not in entries]
-        renumbered = np.full(len(self.players) + 1, -1)  # the last is for -1 itself
+        # The extra last element maps -1 to -1.
+        renumbered = np.full(len(self.players) + 1, -1)
         renumbered[staying] = np.arange(len(staying))
         player_of[:] = renumbered[player_of]
+        # In place, because the vector runner shares the list.
         self.players[:] = [self.players[number] for number in staying]
         self._numbers = {player.policy: number for number, player in enumerate(self.players)}
 
     def elsewhere(self, lanes: int) -> Table:
-        """The same entries, which act with the same actors in `lanes` other lanes; no rows are recorded there."""
+        """Return the same entries and actors for `lanes` other lanes, without recording."""
         return Table([player.unrecorded(lanes) for player in self.players], {}, ())

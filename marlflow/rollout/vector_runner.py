@@ -1,7 +1,7 @@
-"""Steps all copies of a worker together: one call of each actor per tick, for all its lanes in all copies.
+"""Step all environments of a worker together: one call per actor and tick, for its lanes in all environments.
 
-A tick costs a fixed number of vector operations and, per copy, the environment's own step; what concerns a single
-agent is only done when somebody ends or comes.
+A tick costs a fixed number of vector operations plus the environments' steps; work per agent is done only when agents
+end or join.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from marlflow.rollout.segment_builder import SegmentBuilder
 
 
 class SyncVectorRunner:
-    """`copies` played by the players of `lanes`; `recorder` is None if nobody wants any rows."""
+    """Steps `copies` in lockstep with the players of `lanes`; without a `recorder`, no rows are recorded."""
 
     def __init__(
         self,
@@ -51,35 +51,35 @@ class SyncVectorRunner:
         self.clear()
 
     def halt(self) -> None:
-        """From here on no copy has an episode, until the next `begin`."""
+        """Leave every environment without an episode until the next `begin`."""
         self._turns: list[Turn] = [_IDLE] * len(self._windows)
         self._lanes_of: list[list[int]] = [[] for _ in self._windows]
         self._show(steady=False)
 
     def clear(self) -> None:
-        """Begins to count anew."""
+        """Reset the results and counters of a collect."""
         self.results: list[EpisodeResult] = []
         self.env_steps = self.agent_steps = self.ticks = 0
         self.env_s = self.policy_s = 0.0
 
     @property
     def idle(self) -> bool:
-        """Whether no copy has an episode to play."""
+        """Whether no episode is running."""
         return not len(self._deciding)
 
     @property
     def running(self) -> dict[int, int]:
-        """The copies that are in an episode, and how many env steps it has so far."""
+        """Env steps so far of each running episode, by environment."""
         windows = self._windows
         return {index: windows[index].env_steps for index, turn in enumerate(self._turns) if turn is not _IDLE}
 
     @property
     def deciding(self) -> Array:
-        """The lanes that wait for a decision, [N]."""
+        """The lanes waiting for an action, [N]."""
         return self._deciding
 
     def take_up(self, turns: Mapping[int, Turn]) -> None:
-        """Goes on, in the copies of `turns`, with episodes that have come so far elsewhere."""
+        """Continue the replayed episodes of the environments in `turns`."""
         for index, turn in turns.items():
             first = index * self.lanes.stride
             self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
@@ -87,7 +87,7 @@ class SyncVectorRunner:
         self._show(steady=False)
 
     def begin(self) -> None:
-        """Copies that have no episode begin their next, if there is one."""
+        """Start the next episode of each idle environment, if any."""
         idle = [index for index, turn in enumerate(self._turns) if turn is _IDLE]
         for index in idle:
             self._reset(index)
@@ -95,7 +95,7 @@ class SyncVectorRunner:
             self._show(steady=False)
 
     def tick(self) -> None:
-        """Every copy takes one env step."""
+        """Take one env step in every environment."""
         actions = self._decide()
         steady = self._receive(self._step(actions))
         if not steady:
@@ -103,7 +103,7 @@ class SyncVectorRunner:
         self._show(steady)
 
     def _decide(self) -> list[Any]:
-        """The actions of all pending lanes, in the order of `_deciding`."""
+        """Return the pending lanes' actions, in the order of `_deciding`."""
         deciding, recorder, lanes = self._deciding, self._recorder, self.lanes
         self.agent_steps += len(deciding)
         t_agent = lanes.t_agent[deciding]
@@ -112,6 +112,7 @@ class SyncVectorRunner:
             cells = recorder.decided(deciding, self._env_steps[self._deciding_copy], t_agent)
         if self._history is not None:
             self._history.saw(deciding, self._players)
+        # Counter-based: an agent's random numbers do not depend on the other lanes of the batch.
         random = RowRandom(lanes.keys[deciding], t_agent, self._numbers)
         actions: list[Any] = [None] * len(deciding)
         for player in self._acting:
@@ -134,7 +135,7 @@ class SyncVectorRunner:
         return actions
 
     def _step(self, actions: list[Any]) -> bool:
-        """One env step of every copy; returns whether all of them go on as before."""
+        """Step every environment; return whether all are steady: no agent ended or joined."""
         began = perf_counter()
         steady, offset, act, turns = True, 0, self._copies.act, self._turns
         for index, lanes in enumerate(self._lanes_of):
@@ -155,14 +156,14 @@ class SyncVectorRunner:
         return steady
 
     def _breaks(self, index: int, failure: EnvironmentFailed) -> bool:
-        """The episode of a copy cannot go on; returns False. Raises `failure` if that is not tolerated."""
+        """Mark an episode as broken and return False; raise `failure` if over budget."""
         self._copies.faults.tolerate(failure)
         self._broken[index] = failure
         self._turns[index] = _BROKEN
         return False
 
     def _receive(self, steady: bool) -> bool:
-        """What everybody received; returns whether all copies still go on as before."""
+        """Add up rewards; return whether all environments are still steady."""
         while True:
             rewards: list[float] = []
             lanes: list[int] = []
@@ -173,10 +174,12 @@ class SyncVectorRunner:
                     lanes += self._lanes_of[index] if turn.steady else [first + slot for slot in turn.reward_slots]
             if not rewards:
                 return steady
+            # Steady environments gave exactly one reward per pending lane, in order.
             into = self._deciding if steady else np.array(lanes)
             try:
                 received = self._amounts(rewards, into)
             except Broken as broken:
+                # A broken environment has no rewards, so the next pass skips it.
                 steady = self._breaks(broken.index, broken.failure)
                 continue
             np.add.at(self.lanes.returns, into, received)
@@ -209,7 +212,6 @@ class SyncVectorRunner:
             self._give_up(index, self._broken.pop(index))
 
     def _end_some(self, index: int, turn: Turn) -> None:
-        """Of one copy: others decide now, agents came or ended, or all of it is over."""
         window, lanes, first = self._windows[index], self.lanes, index * self.lanes.stride
         if len(window.agents) > lanes.known[index]:
             lanes.welcome(index, window, self._episodes)
@@ -224,7 +226,6 @@ class SyncVectorRunner:
             self._lanes_of[index] = [first + slot for slot in turn.deciding]
 
     def _end(self, index: int, lane: int, ending: Ending) -> None:
-        """Of one copy one agent's trajectory ended."""
         if self._recorder is None:
             return
         player = self._players[self.lanes.player_of[lane]]
@@ -234,7 +235,7 @@ class SyncVectorRunner:
             raise self._wrong(lane, f"the final {outside.reason}") from outside
 
     def _receive_without_row(self, first: int, slots: Sequence[int], rewards: Sequence[float]) -> None:
-        """Rewards of a copy that no row can have: after an agent's end, or before its first decision."""
+        """Add rewards that belong to no row: after an agent's end or before its first action."""
         lanes = np.array([first + slot for slot in slots])
         received = self._amounts(rewards, lanes)
         np.add.at(self.lanes.returns, lanes, received)
@@ -245,16 +246,18 @@ class SyncVectorRunner:
         window, lanes = self._windows[index], self.lanes.of(index)
         returns = self.lanes.returns[lanes].tolist()
         appeared = window.appeared()
+        # An agent may have a return without having appeared: a reward before its first action.
         by_agent = {a: returns[slot] for slot, a in enumerate(window.agents) if slot in appeared or returns[slot]}
         copy, episode = self._copies.numbers[index], int(self.lanes.episode[lanes.start])
         matchup = self.lanes.matchups[index]
         self.results.append(EpisodeResult(copy, episode, window.env_steps, by_agent, self.ticks, matchup))
         if self._recorder is not None:
             self._recorder.over(lanes)
-        self.lanes.episode[lanes] = NO_EPISODE  # whatever breaks from here on, its rows stay
+        # If the next reset fails, the rows of this finished episode must not be discarded with it.
+        self.lanes.episode[lanes] = NO_EPISODE
 
     def _give_up(self, index: int, failure: EnvironmentFailed) -> None:
-        """Forgets the episode of a copy that broke, and begins the next with a fresh environment."""
+        """Discard a broken episode and start the next in a new environment."""
         lanes = self.lanes.of(index)
         episode = int(self.lanes.episode[lanes.start])
         lost = 0 if self._recorder is None else self._recorder.give_up(lanes, episode, self._players)
@@ -263,7 +266,7 @@ class SyncVectorRunner:
         self._reset(index)
 
     def _reset(self, index: int) -> None:
-        """The copy's next episode, if it has one; one whose reset fails is given up for the next."""
+        """Start the environment's next episode, if any, skipping failing resets."""
         self._turns[index], self._lanes_of[index] = _IDLE, []
         while (episode := self._episodes.next(index)) is not None:
             began = perf_counter()
@@ -277,6 +280,7 @@ class SyncVectorRunner:
             finally:
                 self.env_s += perf_counter() - began
             self._copies.faults.tolerate(failure)
+            # No rows are lost: the episode had not started.
             self._copies.replace(index, failure, 0)
             self.lanes.forget(index, {})
 
@@ -287,7 +291,7 @@ class SyncVectorRunner:
         self.lanes.begin(index, episode, matchup, self._windows[index], self._episodes)
         if self._history is not None:
             self._history.begins(index)
-        # An AEC environment may have stepped an agent that was dead from the start.
+        # An AEC environment may have taken the dead step of an agent that was dead from the start.
         first = index * self.lanes.stride
         for slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
             if rewards:
@@ -295,7 +299,6 @@ class SyncVectorRunner:
         self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
 
     def _show(self, steady: bool) -> None:
-        """Shows each player what its pending lanes see."""
         while True:
             try:
                 self._gather(steady)
@@ -325,7 +328,6 @@ class SyncVectorRunner:
                 raise self._wrong(int(player.lanes[outside.index]), f"the {outside.reason}") from outside
 
     def _deal(self) -> None:
-        """Finds which lanes decide, and whose they are."""
         lanes: list[int] = []
         for of_copy in self._lanes_of:
             lanes += of_copy
@@ -335,12 +337,13 @@ class SyncVectorRunner:
         player_of = self.lanes.player_of[self._deciding]
         counts = np.bincount(player_of, minlength=len(self._players)).tolist()
         for number, player in enumerate(self._players):
-            if counts[number] or len(player.lanes) or player.positions:  # a table may have many that nobody seats
+            # Skips idle entries: a table may have many frozen ones without a lane.
+            if counts[number] or len(player.lanes) or player.positions:
                 player.decides(np.flatnonzero(player_of == number), self._deciding, self.lanes.row_of)
         self._acting = [player for player in self._players if player.positions]
 
 
-# What a copy without an episode has to say, and one whose episode cannot go on.
+# The results of an environment without an episode, and of one whose episode broke.
 _IDLE = Turn()
 _IDLE.steady = True
 _BROKEN = Turn()

@@ -1,8 +1,7 @@
-"""Notices an environment that hangs: the step that it is in is ended by an exception.
+"""Watchdog for hanging environments: interrupts the running call with an exception.
 
-One alarm, repeating for as long as a collect lasts, looks whether the environments have moved on since it looked last;
-so watching costs an env step nothing. Python code, sleeping and waiting can be interrupted this way; a computation in C
-that never comes back cannot, and takes its process with it.
+A repeating alarm checks for progress, at no cost per env step. Python code, sleeping, and waiting can be
+interrupted; C code that never returns cannot, and the process is ended.
 """
 
 from __future__ import annotations
@@ -21,37 +20,40 @@ from marlflow.base.errors import ConfigInvalid, EnvironmentHung
 from marlflow.env.frames import their_frames
 from marlflow.rollout.deadline import Deadline
 
-_LOOKS = 4  # within one timeout
-_LONGEST_LOOK_S = 1.0  # between two looks where there is a deadline
-_STANDARD_ERROR = 2  # by its number: sys.stderr may be anything
+# Checks per timeout.
+_LOOKS = 4
+# Between two checks if there is a deadline.
+_LONGEST_LOOK_S = 1.0
+# The file descriptor, because sys.stderr may be replaced.
+_STANDARD_ERROR = 2
 
 
 class Overdue(BaseException):
-    """What is raised inside the environment, with the reason: no `except Exception` of its own may stop it."""
+    """Raised inside the environment; not an Exception, so that no `except Exception` there stops it."""
 
 
 class Playing(Protocol):
-    """An environment that is being called, as far as its place has to be named."""
+    """An environment being called, for messages."""
 
     def where(self) -> str:
-        """The present moment in words: environment, copy, episode seed, env step."""
+        """Return environment, number, episode seed, and env step as text."""
         ...
 
     def name(self) -> str:
-        """The copy in words."""
+        """Return the environment's name and number as text."""
         ...
 
 
 class Watchdog:
-    """Whoever steps environments counts in `begun` each call that it begins, and is `inside` while it does.
+    """Limits the time of environment calls. Callers count each call in `begun` and set `inside` during it.
 
-    `playing` is the environment that is called, and `doing` what is called, for others to say where a worker is. While
-    an environment is made, which may take any time, it is `loading`. At the `deadline`, if there is one, a call that
-    has taken longer than its grace is interrupted, as one is that takes longer than `timeout_s`.
+    `playing` and `doing` are the environment and the call, for reports. `loading` is true while an environment is made,
+    which has no limit. After the `deadline`, a call longer than its grace period is interrupted, like one longer than
+    `timeout_s` (seconds; None: no limit).
 
-    Without `timeout_s` (seconds) nothing is watched. Where no exception gets through for `end_process_after_s` seconds,
-    because a computation in C does not come back, the process ends, with a traceback on its standard error; that goes
-    for whatever is computed on guard, so it must be longer than anything else may take. None: it goes on hanging.
+    If no exception gets through for `end_process_after_s` seconds, because C code does not return, the process ends
+    with a traceback on standard error. This covers all of `on_guard`, so it must exceed any other computation there.
+    None: never.
     """
 
     def __init__(self, timeout_s: float | None, end_process_after_s: float | None = None) -> None:
@@ -74,22 +76,22 @@ class Watchdog:
         return self.inside or self.loading
 
     def where(self) -> str:
-        """What is called, and where, in words."""
+        """Return call and environment as text."""
         return f"{self.playing.where() if self.playing else 'an environment'}: {self.doing}"
 
     def env(self) -> str:
-        """The copy of the environment that is being called, "" if none is."""
+        """Return the name of the environment being called, or ""."""
         return self.playing.name() if self.playing and self.is_busy else ""
 
     @contextmanager
     def on_guard(self) -> Iterator[None]:
-        """An env step or reset of the environments in here takes no longer than half as much again as it may.
+        """Limit env steps and resets in this context, to at most 1.5 times their limit.
 
-        Raises ConfigInvalid away from the main thread of a process if there is a timeout: no other thread can be
-        interrupted.
+        With a timeout, raises ConfigInvalid outside of the process's main thread, the only one that can be interrupted.
         """
         looks_s = [limit_s / _LOOKS for limit_s in self._limits_s]
         is_main = threading.current_thread() is threading.main_thread()
+        # In other threads a deadline is kept between calls only.
         if not looks_s or (self.timeout_s is None and not is_main):
             yield
             return
@@ -108,19 +110,19 @@ class Watchdog:
 
     @property
     def _limits_s(self) -> list[float]:
-        """How long a call may take, in seconds, by the timeout and by the deadline's grace."""
         grace_s = [] if self.deadline is None else [min(max(self.deadline.grace_s, 0.1), _LOOKS * _LONGEST_LOOK_S)]
         return grace_s if self.timeout_s is None else [self.timeout_s, *grace_s]
 
     def _postpone_the_end(self) -> None:
-        """Sets the clock anew by which the process ends: a thread without Python, which needs nobody's leave to run."""
         if self._end_process_after_s is not None:
+            # A C thread: it runs even if the main thread never releases the GIL.
             faulthandler.dump_traceback_later(self._end_process_after_s, exit=True, file=_STANDARD_ERROR)
 
     def _look(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self._postpone_the_end()
         now_s = perf_counter()
+        # A new call since the last check, or none: its time starts now, at most one check late.
         if not self.inside or self.begun != self._seen:
             self._seen, self._since_s = self.begun, now_s
         elif self.timeout_s is not None and now_s - self._since_s >= self.timeout_s:
@@ -132,7 +134,7 @@ class Watchdog:
             raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_s used up")
 
     def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
-        """The error that `error` stands for, with the environment's own lines of the traceback."""
+        """Return the error for `error`, with the environment's own traceback lines."""
         own = their_frames(error)
         text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(own)]) if own else ""
         return EnvironmentHung(where, f"{doing} {error}", text)

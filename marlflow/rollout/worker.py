@@ -1,4 +1,4 @@
-"""Makes experience: plays its copies of the environment and hands over what each policy decided.
+"""The rollout worker: steps vectorized environments and returns the rows of each policy.
 
 `receipt, batches = RolloutWorker(...).collect(ticks=64, weights={"prey": Weights(version, flat)})`
 """
@@ -33,8 +33,7 @@ from marlflow.rollout.lanes import Lanes, lanes_per_copy
 from marlflow.rollout.phases import adapting, joined, phase_ticks
 from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.policy_spaces import policy_spaces
-from marlflow.rollout.protocol import FrozenPolicy, Matchup
-from marlflow.rollout.records.writing import RecordWriter
+from marlflow.rollout.protocol import FrozenPolicy, Matchup, RowWriter
 from marlflow.rollout.segment_builder import SegmentBuilder
 from marlflow.rollout.state import Parts
 from marlflow.rollout.table import Table
@@ -43,16 +42,15 @@ from marlflow.rollout.watchdog import Watchdog
 
 
 class RolloutWorker:
-    """Plays the copies of its `config` in lockstep, acting by a table of weights.
+    """Steps the environments of `config` in lockstep, with actors from a table of weights.
 
-    `actors` makes a new actor of each policy: one for the policy itself, and one for each frozen version of it. After
-    `config.tolerated_faults` episodes that an environment broke, the next raises EnvironmentFailed; a step or reset
-    that takes longer than the `watchdog` allows is such a fault (None: any time). When its deadline passes, a collect
-    or an evaluation ends early. `finishing` has what is done to the rows of a policy before they leave; `writer`
-    records them before that. With actors that adapt, a collect has phases (see `phases`).
+    `actors` makes an actor per policy and per frozen version. More than `config.tolerated_faults` episodes that an
+    environment broke raise EnvironmentFailed; a call that exceeds the `watchdog`'s timeout counts as one. A passed
+    deadline ends a collect or an evaluation early. `finishing` has the stages applied to a policy's rows; `writer`
+    records the rows before these stages. If actors adapt, a collect has phases (see `phases`).
 
-    Raises ConfigInvalid with every agent that has no policy, policy that has no actor, and agent whose spaces are not
-    its policy's.
+    Raises ConfigInvalid with every agent without a policy, policy without an actor, and agent with other spaces than
+    its policy.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class RolloutWorker:
         actors: Mapping[str, Callable[[], Actor]],
         watchdog: Watchdog | None = None,
         finishing: Mapping[str, Finishing] | None = None,
-        writer: RecordWriter | None = None,
+        writer: RowWriter | None = None,
     ) -> None:
         if not config.copies:
             name = f"rollout worker {config.worker}"
@@ -70,6 +68,7 @@ class RolloutWorker:
         self._policy_of = config.policy_of
         self._watchdog, self._faults = watchdog or Watchdog(None), FaultLog(config.tolerated_faults)
         self._copies = self._make_copies(config.copies)
+        # All environments have the same agents and spaces, so the first one answers for all.
         window, count = self._copies.windows[0], len(config.copies)
         spaces = config.spaces if config.spaces is not None else policy_spaces(window, self._policy_of, actors)
         self._stride = lanes_per_copy(window)
@@ -80,15 +79,18 @@ class RolloutWorker:
         lanes = Lanes(self._stride, count, table, self._policy_of)
         self._recorder = SegmentBuilder(lanes.player_of, len(table.players))
         self._episodes = TrainingEpisodes(config.seed, config.copies, dealt=config.mapping is None)
+        # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.go_on(config.next_episodes)
         history = self._history = History(count, self._stride, config.history_env_steps)
         recorder, episodes = self._recorder, self._episodes
         self._runner = SyncVectorRunner(self._copies, table.players, lanes, episodes, "explore", recorder, history)
-        self._evaluation = EvaluationCopies(self._make_copies, self._evaluation_table, self._stride, self._policy_of)
+        self._evaluation = EvaluationCopies(
+            self._make_copies, lambda count: table.elsewhere(self._stride * count), self._stride, self._policy_of
+        )
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The entries of the table of weights: the policies that play, then frozen versions of them."""
+        """The entries of the table of weights: policies, then frozen versions."""
         return tuple(self._table)
 
     def _make_copies(self, numbers: Sequence[int]) -> EnvPool:
@@ -98,6 +100,7 @@ class RolloutWorker:
     def _make_players(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
         state = self._copies.windows[0].state_space() if with_state else None
+        # Datasets may record policies whose rows are not returned.
         recorded = {*self._handed_over, *(self._writer.policies if self._writer else ())}
         return [
             PolicySlots(
@@ -111,10 +114,6 @@ class RolloutWorker:
             for policy, of_policy in spaces.items()
         ]
 
-    def _evaluation_table(self, copies: int) -> Table:
-        """Everybody who may play in an evaluation episode; their rows are not recorded."""
-        return self._table.elsewhere(self._stride * copies)
-
     def collect(
         self,
         ticks: int,
@@ -124,13 +123,9 @@ class RolloutWorker:
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        """`ticks` env steps of every copy, acting with `weights`: a receipt, and for each policy its complete rows.
-
-        Policies without new weights go on with their last; policies without rows get a batch without rows. `matchups`
-        are those of each copy's next episodes; a copy that has used them up waits for the next collect. `frozen` and
-        `forget` change the table of weights, as in Request.
-        """
         began = perf_counter()
+        # At the start of a collect the driver has the receipts of all earlier rows, so no recorded row is collected
+        # twice.
         self._write_records()
         self._forget(forget)
         self._seat(frozen or {})
@@ -144,6 +139,7 @@ class RolloutWorker:
         if matchups is not None:
             self._episodes.deal(matchups)
         runner = self._runner
+        # One cell more than ticks: the open row of the last collect is in cell 0.
         self._widen(ticks + 1)
         vanished = self._copies.vanished
         runner.clear()
@@ -153,14 +149,13 @@ class RolloutWorker:
         return receipt, {policy: batch for policy, (_, batch) in made.items()}
 
     def _seat(self, frozen: Mapping[str, FrozenPolicy]) -> None:
-        """Adds the frozen entries that the table does not have."""
         if frozen:
             self._table.add(frozen, len(self._runner.lanes.player_of))
             self._recorder.renumber(len(self._table.players))
 
     def _forget(self, entries: Collection[str]) -> None:
-        """Removes the frozen `entries` that no running episode seats."""
         lanes = self._runner.lanes
+        # Finished episodes keep their matchup until the next reset, so only running ones count.
         seated = {entry for index in self._runner.running for entry in lanes.matchups[index].values()}
         leaving = [entry for entry in entries if entry in self._table and entry not in seated]
         if leaving:
@@ -169,7 +164,6 @@ class RolloutWorker:
             self._recorder.renumber(len(self._table.players))
 
     def _write_records(self) -> None:
-        """Writes the files that are full. At the start of a collect: the driver has the receipts of all rows so far."""
         try:
             if self._writer is not None:
                 self._writer.write_full()
@@ -189,21 +183,23 @@ class RolloutWorker:
                 if runner.idle:
                     break
                 runner.tick()
-                if not self._adapting and self._watchdog.is_late:  # who adapts needs all of its phases
+                # Adapting actors need all of their phases, so a deadline does not end them early.
+                if not self._adapting and self._watchdog.is_late:
                     break
         cuts = self._recorder.cut(self._table.players, runner.lanes.episode)
         self._history.forget(runner.running)
         made = {policy: (cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
         if self._writer is not None:
+            # Recorded before any stage runs: a dataset has the rows as they were sampled.
             self._writer.write({policy: batch for policy, (_, batch) in made.items()}, runner.env_steps - before)
         handed_over = {policy: cut for policy, cut in made.items() if policy in self._handed_over}
         return {name: self._finished(name, *cut) if name in finished else cut for name, cut in handed_over.items()}
 
     def _play_phases(self, ticks: int) -> dict[str, tuple[PolicyReceipt, Batch]]:
-        """Each copy has a task of its own from the first phase to the last, and no episode is in two of them."""
+        # Each environment keeps one task over all phases, and no episode is in two phases.
         self._episodes.begin_tasks()
         made = []
-        # Who adapts does so between phases; of all others the phases are one fragment.
+        # Adapting actors need each phase's rows at once; for the other policies all phases are one fragment.
         between = {policy for policy in self._finishing if isinstance(self._actors[policy], AdaptingActor)}
         for ticks_of_phase in phase_ticks(ticks, self._adapting):
             made.append(self._play(ticks_of_phase, between))
@@ -214,7 +210,7 @@ class RolloutWorker:
         return whole | {name: self._finished(name, *whole[name]) for name in self._finishing if name not in between}
 
     def _leave_episodes(self) -> None:
-        """Behind a cut: whatever is open is dropped, and every copy will begin another."""
+        """End running episodes and discard their open rows, after a cut."""
         lanes = self._runner.lanes
         for index in self._runner.running:
             of_copy = lanes.of(index)
@@ -227,11 +223,6 @@ class RolloutWorker:
         return replace(cut, rows=batch.rows, finished=times), batch
 
     def state(self) -> Tree:
-        """Everything that is carried from one collect to the next, but for weights and scheduled values; by copy.
-
-        `kept.merged` makes one of several workers', and `kept.share` what another number of workers need. Raises
-        CheckpointFailed if recorded rows cannot be written: no checkpoint may count on rows that are not in the record.
-        """
         tree = self._parts().state()
         if self._writer is not None:
             try:
@@ -252,13 +243,6 @@ class RolloutWorker:
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
     ) -> ResumeReport:
-        """Goes on from what `state` gave of this worker's copies or some of them; on a worker that is new.
-
-        `frozen` has the frozen entries that running episodes seat. Running episodes are played again, with the next
-        collect's weights from then on. Those of more env steps than `replay_max_env_steps`, or than the history had
-        room for, begin anew; of those that do not come out the same the copy's next begins instead. Raises
-        CheckpointUnusable if it is of other agents or policies.
-        """
         self._seat(frozen or {})
         with self._watchdog.on_guard():
             return self._parts().load_state(tree, replay_max_env_steps)
@@ -290,8 +274,10 @@ class RolloutWorker:
                 player.columns.widen(capacity)
 
     def _named(self, batch: Batch) -> Batch:
-        """The worker's own lanes become agent, copy, and lanes that are unique over all workers."""
+        """Replace the worker's lanes by agent, environment, and unique lane numbers."""
         index, agent = np.divmod(batch.segments["lane"], self._stride)
+        # A lane is the environment's position in this worker * stride + agent slot; the returned one uses its global
+        # number.
         copy = np.array(self._copies.numbers)[index]
         names = {"agent": agent, "copy": copy, "lane": copy * self._stride + agent}
         if self._adapting:
@@ -302,10 +288,10 @@ class RolloutWorker:
         for policy, new in weights.items():
             player = self._table.live(policy)
             if player is not None and player.version != new.version:
+                # Live entries only: a frozen entry has the version that it was frozen with.
                 player.load(new, policy in self._config.publishing_critics)
 
     def _snapshot(self, policies: Iterable[str]) -> dict[str, Weights]:
-        """What the actors of `policies` act with now."""
         players = [player for policy in policies if (player := self._table.live(policy)) is not None]
         return {p.policy: Weights(p.version, p.actor.flat()) for p in players if isinstance(p.actor, WeightedActor)}
 
@@ -317,13 +303,8 @@ class RolloutWorker:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes, by number, in environments of their own; the state of training does not change.
-
-        The seed of an episode, and of each agent's choices in it, depends on the run's seed and its number alone.
-        `matchups` has one for each, which may seat entries of the table and of `frozen`. Results are in their order,
-        without those that an environment broke: faults.
-        """
         self._seat(frozen or {})
+        # Evaluation uses the actors of training, so their weights are restored afterwards.
         training = self._snapshot(weights or {})
         for fault in self._evaluation.widen(len(episodes)):
             self._faults.report(fault)
@@ -336,9 +317,8 @@ class RolloutWorker:
         return Evaluated(tuple(results), self._faults.take(), was_cut=was_cut)
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
-        """Writes what it recorded and closes all environments, in CLOSE_TIMEOUT_S or `timeout_s`; returns faults."""
         deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
-        # Broken episodes that nobody has received are of a collect that raised.
+        # Environment faults left here are of a collect that raised, which has reported them.
         found = [fault for fault in self._faults.take() if not fault.kind.of_environment]
         try:
             if self._writer is not None:

@@ -37,6 +37,7 @@ def _methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]
 def _attributes(node: ast.ClassDef) -> set[str]:
     """Return the names that a class defines itself: methods, fields, and what its methods assign to `self`."""
     fields = {_name(child.target) for child in node.body if isinstance(child, ast.AnnAssign)}
+    fields |= {_name(target) for child in node.body if isinstance(child, ast.Assign) for target in child.targets}
     stored = {
         inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Attribute) and _name(inner.value) == "self"
     }

@@ -1,7 +1,6 @@
-"""Recorded experience: fragments as Parquet files, written by rollout workers and handed out by them again.
+"""Offline datasets: rollout workers write fragments as Parquet files and read them again.
 
-A folder of records has `manifest.json`, and for each recorded policy a folder of files, two for each run, worker and
-some of its rounds: `<run>-<worker>-<number>.rows.parquet` has a column for each column of a Batch, and beside it
-`<run>-<worker>-<number>.segments.parquet` one for each property of its segments; their row groups are the fragments.
-The name of a policy's folder is the policy's, percent-encoded. Nothing in it is pickled.
+A dataset folder has `manifest.json` and a folder per recorded policy, its name percent-encoded. There each run and
+worker writes pairs of files: `<run>-<worker>-<number>.rows.parquet` with the columns of a Batch, and
+`<run>-<worker>-<number>.segments.parquet` with its segments. Row groups are fragments. Nothing is pickled.
 """

@@ -1,4 +1,4 @@
-"""The environment that was recorded, made again: what an offline run evaluates in."""
+"""Make the recorded environment again, for evaluation in offline runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from marlflow.rollout.records.manifest import read_manifest, wrappers_of
 
 
 def recorded_environment(folder: str, passes: int = 1) -> Any:
-    """The environment whose records are in `folder`, of which each is handed out `passes` times.
+    """Return the environment recorded in `folder`.
 
     Raises ConfigInvalid if it cannot be made again.
     """
-    del passes  # said beside the folder in a configuration, for whoever hands them out
+    # Configured next to `folder`, but used by the workers that read the dataset.
+    del passes
     environment = read_manifest(Path(folder)).environment
     if environment.unknown:
         raise ConfigInvalid([f"the environment recorded in {folder} cannot be made again: {environment.unknown}"])

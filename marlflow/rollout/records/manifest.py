@@ -1,4 +1,4 @@
-"""What a folder of records says of itself: `manifest.json`, written before the first row."""
+"""The manifest of a dataset folder: `manifest.json`, written before the first row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMAT = "marlflow records 2"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """How the recorded environment is made again; `unknown` says why it cannot be, and is empty if it can."""
+    """How to make the recorded environment again, or in `unknown` why that is not possible."""
 
     factory: str
     arguments: Mapping[str, Any]
@@ -37,22 +37,19 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was recorded: the agents of the environment, the recorded policies' spaces, and the environment itself.
-
-    `agents` are those that somebody may play, with what they see and do.
-    """
+    """The contents of a dataset: the environment, its playable agents' spaces, and the recorded policies' spaces."""
 
     agents: Mapping[str, Spaces]
     policies: Mapping[str, Spaces]
     environment: Environment
     record: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
-    """Identifies the folder of records, also if it is moved."""
+    """Identifies the dataset folder, even if it is moved."""
 
 
 def environment_described(
     factory: Callable[..., Any] | str, arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
 ) -> Environment:
-    """How an environment is made, in words that JSON has; where that is not possible, why."""
+    """Describe as JSON data how an environment is made, or why it cannot be."""
     path = factory if isinstance(factory, str) else _path(factory)
     named = [(one.name, one.arguments) for one in wrappers if isinstance(one, Wrapper)]
     if path is None:
@@ -75,7 +72,7 @@ def _path(factory: Callable[..., Any]) -> str | None:
 
 
 def wrappers_of(environment: Environment) -> list[Wrapper]:
-    """Its wrappers, imported; raises ConfigInvalid for one that is not there."""
+    """Import the environment's wrappers; raises ConfigInvalid if one cannot be imported."""
     found = []
     for path, arguments in environment.wrappers:
         module, _, name = path.rpartition(".")
@@ -87,9 +84,9 @@ def wrappers_of(environment: Environment) -> list[Wrapper]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """Writes it into `folder`, which is made; returns the one that is there, if there is an equal one already.
+    """Write the manifest into `folder`; return the existing one if it is equal.
 
-    Raises ConfigInvalid if records of another kind are there, or it cannot be written.
+    Raises ConfigInvalid if a different one exists or it cannot be written.
     """
     if (folder / NAME).exists():
         if (there := read_manifest(folder)) != manifest:
@@ -107,7 +104,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What `folder` says of itself; raises ConfigInvalid if it is not there, or says nothing."""
+    """Return the manifest; raises ConfigInvalid if it is missing or damaged."""
     if not folder.is_dir():
         raise ConfigInvalid(
             [f"there is no folder of records {folder}; give that of a run with record, runs/.../record"]

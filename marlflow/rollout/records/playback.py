@@ -1,7 +1,6 @@
-"""Hands out recorded fragments in place of what is played: what a rollout worker is to a policy that learns from files.
+"""Read recorded fragments instead of sampling.
 
-The fragments of a policy are dealt to all copies in turn, so that which one is handed out by which copy does not depend
-on how many workers there are.
+Fragments are dealt to all environments in turn, so their order does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _POSITIONS = "fragments"
 
 
 class Playback:
-    """One policy's records as the worker of `copies` hands them out: copy c of `of` has every `of`-th from c on."""
+    """One policy's dataset in a worker: environment c of `of` reads every `of`-th fragment from c on."""
 
     def __init__(
         self, records: Records, copies: Sequence[int], of: int, begun: Mapping[int, int] | None = None
@@ -39,23 +38,20 @@ class Playback:
 
     @property
     def size(self) -> int:
-        """How many fragments there are, over all copies."""
+        """Number of fragments over all environments."""
         return len(self._records.fragments)
 
     @property
     def mark(self) -> int:
-        """What tells these records from others."""
         return self._records.mark
 
     def take(self, env_steps: int) -> tuple[Batch, int]:
-        """The next fragments, of at least `env_steps` if there are so many left, as one batch; and their env steps.
-
-        Of the copies the one that has handed out fewest goes first.
-        """
+        """Return the next fragments, of at least `env_steps` if available, as one batch, and their env steps."""
         found: list[Batch] = []
         taken = 0
         while taken < env_steps and (copy := self._next_copy()) is not None:
             own = range(copy, self.size, self._of)
+            # The position counts over all passes.
             fragment = self._records.fragments[own[self.positions[copy] % len(own)]]
             found.append(self._records.read(fragment))
             self.positions[copy] += 1
@@ -63,11 +59,9 @@ class Playback:
         return (Batch.concat(found) if found else self._no_rows()), taken
 
     def _next_copy(self) -> int | None:
-        left = [copy for copy in self.positions if self.positions[copy] < self._share(copy)]
+        passes = self._records.passes
+        left = [c for c, position in self.positions.items() if position < len(range(c, self.size, self._of)) * passes]
         return min(left, key=lambda copy: (self.positions[copy], copy), default=None)
-
-    def _share(self, copy: int) -> int:
-        return len(range(copy, self.size, self._of)) * self._records.passes
 
     def _no_rows(self) -> Batch:
         if self._nothing is None:
@@ -76,7 +70,7 @@ class Playback:
 
 
 def next_fragments(tree: Tree, copies: Collection[int]) -> dict[str, dict[int, int]]:
-    """How many recorded fragments of each policy each of `copies` has handed out, from what is kept of workers."""
+    """Return the number of fragments read by policy and environment, from the workers' state."""
     found: dict[str, dict[int, int]] = {}
     for one in tree["copies"]:
         if one["copy"] in copies:
@@ -86,10 +80,9 @@ def next_fragments(tree: Tree, copies: Collection[int]) -> dict[str, dict[int, i
 
 
 class PlaybackWorker:
-    """A rollout worker `player`, but that the policies of `playbacks` are handed what was recorded.
+    """Wraps the worker `player`; the policies of `playbacks` get recorded rows.
 
-    Where nobody plays (`player` is an OfflineWorker), the env steps and agent steps of a collect are the recorded ones;
-    of policies of different records, those of the policy that has most.
+    If `player` is an OfflineWorker, env steps and agent steps are the recorded ones.
     """
 
     def __init__(
@@ -107,11 +100,6 @@ class PlaybackWorker:
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        """What was played, and recorded fragments of about as many env steps.
-
-        `version` of recorded rows is that of the weights that came with the collect: that of those who chose their
-        actions is of another learner.
-        """
         receipt, batches = self._player.collect(ticks, weights, schedules, matchups, frozen, forget)
         began = perf_counter()
         policies, batches, env_steps = dict(receipt.policies), dict(batches), 0
@@ -138,6 +126,7 @@ class PlaybackWorker:
     ) -> tuple[PolicyReceipt, Batch]:
         if policy in weights:
             self._versions[policy] = weights[policy].version
+        # The version of the current weights: the recorded one is of another learner.
         version = self._versions.get(policy, 0)
         carried = int(batch.segments["carried"].sum())
         batch = batch.with_columns(version=np.full_like(batch.columns["version"], version))
@@ -158,11 +147,9 @@ class PlaybackWorker:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes, which are played."""
         return self._player.evaluate(episodes, weights, matchups, mode, frozen)
 
     def state(self) -> Tree:
-        """That of the player, and how far each copy has come in the records of each policy."""
         tree = self._player.state()
         for one in tree["copies"]:
             playing = {policy: playback.positions[one["copy"]] for policy, playback in self._playbacks.items()}
@@ -175,7 +162,6 @@ class PlaybackWorker:
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
     ) -> ResumeReport:
-        """Goes on from what `state` gave; raises CheckpointUnusable if the records are not as many as they were."""
         for one in tree["copies"]:
             for policy, kept in one.get(_POSITIONS, {}).items():
                 self._go_on(policy, one["copy"], kept)
@@ -194,15 +180,11 @@ class PlaybackWorker:
         playback.positions[copy] = kept["next"]
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
-        """Closes all environments; returns what went wrong."""
         return self._player.close(timeout_s)
 
 
 class OfflineWorker:
-    """Worker `number` of a run in which nobody plays: its copies are only counted.
-
-    `make` makes a worker that plays, when evaluation episodes are first asked for.
-    """
+    """Worker `number` of a run without sampling; `make` makes one for evaluation."""
 
     def __init__(self, number: int, copies: Sequence[int], make: Callable[[], Worker]) -> None:
         self._number, self._copies, self._make = number, tuple(copies), make
@@ -217,7 +199,6 @@ class OfflineWorker:
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        """Nothing."""
         begun = dict.fromkeys(self._copies, 0)
         return Receipt(self._number, 0, 0, (), {}, 0, 0.0, 0.0, 0.0, next_episodes=begun), {}
 
@@ -229,23 +210,19 @@ class OfflineWorker:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes in the environment that was recorded."""
         if self._evaluator is None:
             self._evaluator = self._make()
         return self._evaluator.evaluate(episodes, weights, matchups, mode, frozen)
 
     def state(self) -> dict[str, Any]:
-        """Its copies, none of them in an episode."""
         copies = [{"copy": copy, "next_episode": 0, "running": None} for copy in self._copies]
         return {"agents": None, "copies": copies, "tables": {}}
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
     ) -> ResumeReport:
-        """There is nothing to take up."""
         del tree, replay_max_env_steps, frozen
         return ResumeReport()
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
-        """Closes the environments of evaluations; returns what went wrong."""
         return () if self._evaluator is None else self._evaluator.close(timeout_s)

@@ -1,4 +1,4 @@
-"""Finds the recorded fragments of a policy, and reads them."""
+"""Find and read the recorded fragments of a policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from marlflow.rollout.records.writing import ENV_STEPS, ROWS, SEGMENTS, policy_f
 
 
 class RecordedFragment(NamedTuple):
-    """Where a fragment is: in which file (without its ending), and as which of its row groups."""
+    """A fragment's file (without its ending) and row group."""
 
     file: str
     group: int
@@ -30,21 +30,21 @@ class RecordedFragment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The fragments of one recorded policy, in order, each to be handed out `passes` times."""
+    """The fragments of one recorded policy, in order, read `passes` times."""
 
     folder: str
     policy: str
     passes: int
     fragments: Sequence[RecordedFragment]
     mark: int = 0
-    """What tells them from others: a hash of the names and sizes of their files."""
+    """Identifies the dataset: a hash of its files' names and sizes."""
 
     def read(self, fragment: RecordedFragment) -> Batch:
-        """Its rows as they were made; raises RecordsDamaged, with the file, if they cannot be read."""
+        """Return the rows as they were collected; raises RecordsDamaged with the file if they cannot be read."""
         return Batch(*(self._columns(fragment, ending) for ending in (ROWS, SEGMENTS)))
 
     def nothing(self) -> Batch:
-        """A batch of the same columns without rows."""
+        """Return an empty batch with the same columns."""
         first = self.read(self.fragments[0])
         return first.only(np.zeros(len(first.segments["length"]), bool))
 
@@ -58,9 +58,9 @@ class Records:
 
 
 def find_records(folder: Path | str, policy: str, passes: int = 1) -> Records:
-    """The whole files of `policy` in a folder of records, by name.
+    """Find the complete files of `policy` in a dataset folder, sorted by name.
 
-    Raises ConfigInvalid if there are none, or with every file that cannot be read.
+    Raises ConfigInvalid with every file that cannot be read, or if there are none.
     """
     where, problems = policy_folder(folder, policy), []
     files = hashlib.blake2b(digest_size=7)
@@ -82,7 +82,6 @@ def find_records(folder: Path | str, policy: str, passes: int = 1) -> Records:
 
 
 def _env_steps(where: Path, name: str) -> list[int]:
-    """Of each fragment of a file."""
     rows, segments = (pq.read_metadata(where / (name + ending)) for ending in (ROWS, SEGMENTS))
     steps = json.loads(rows.metadata[ENV_STEPS])
     if not isinstance(steps, list) or not all(type(count) is int and count >= 0 for count in steps):

@@ -1,4 +1,4 @@
-"""Spaces as plain data, so that a manifest can say them, and reading one runs nothing."""
+"""Spaces as plain data for a manifest, so that reading one executes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marlflow.base.spaces import Spaces
 
 
 def described(spaces: Spaces) -> dict[str, Any]:
-    """What the agents of one policy see and do, as JSON can say it."""
+    """Return a policy's spaces as JSON-compatible data."""
     return {
         "observation": space_described(spaces.observation),
         "action": space_described(spaces.action),
@@ -21,7 +21,7 @@ def described(spaces: Spaces) -> dict[str, Any]:
 
 
 def spaces_of(data: Mapping[str, Any]) -> Spaces:
-    """The spaces that `described` was given; raises ValueError or KeyError for anything else."""
+    """Return described spaces; raises ValueError or KeyError for malformed data."""
     return Spaces(space_of(data["observation"]), space_of(data["action"]), _flag(data["masked"]))
 
 
@@ -32,7 +32,7 @@ def _flag(value: object) -> bool:
 
 
 def space_described(space: gym.Space[Any]) -> dict[str, Any]:
-    """One space; raises TypeError for a kind that no policy sees or acts in."""
+    """Return one space as plain data; raises TypeError for unsupported spaces."""
     match space:
         case gym.Box():
             bounds = {"low": _bound(space.low), "high": _bound(space.high)}
@@ -52,7 +52,7 @@ def space_described(space: gym.Space[Any]) -> dict[str, Any]:
 
 
 def space_of(data: Mapping[str, Any]) -> gym.Space[Any]:
-    """The space that `space_described` was given; raises ValueError or KeyError for anything else."""
+    """Return a described space; raises ValueError or KeyError for malformed data."""
     match data["space"]:
         case "Box":
             dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
@@ -74,7 +74,7 @@ def space_of(data: Mapping[str, Any]) -> gym.Space[Any]:
 
 
 def _bound(bound: Any) -> Any:
-    """One number where it is the same for all, else all of them; infinities as text, which JSON lacks."""
+    """Return one number if all are equal; infinities as text, because JSON has none."""
     numbers = bound.reshape(-1).tolist()
     numbers = numbers[:1] if numbers and numbers.count(numbers[0]) == len(numbers) else numbers
     return [number if np.isfinite(number) else str(number) for number in numbers]

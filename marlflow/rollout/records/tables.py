@@ -1,8 +1,7 @@
-"""Columns of arrays as Arrow tables, and back, bit for bit.
+"""Convert arrays to Arrow tables and back, bit for bit.
 
-A column of shape [N] is a column of its dtype; of shape [N, ...] it has fixed-size lists, nested as the shape is; of
-uint8, which pixels and packed rows are, it has N blocks of bytes instead, at a tenth of the price in Parquet, and the
-shape stands in the field's metadata.
+A column of shape [N, ...] becomes nested fixed-size lists; of uint8, such as images, N byte blocks, ten times as fast
+in Parquet, with the shape in the field's metadata.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SHAPE = b"shape"
 
 
 def to_table(columns: Mapping[str, Array]) -> Any:
-    """`columns`, [N, ...] each, as a table of N rows; raises TypeError for what is neither a number nor a bool."""
+    """Return `columns`, [N, ...] each, as a table of N rows; raises TypeError unless numbers or bool."""
     fields, arrays = [], []
     for name, column in columns.items():
         if column.dtype.kind not in "biuf":
@@ -34,7 +33,7 @@ def to_table(columns: Mapping[str, Array]) -> Any:
 
 
 def to_columns(table: Any) -> dict[str, Array]:
-    """The columns that `to_table` was given, writable."""
+    """Return the writable columns of a table made by `to_table`."""
     found = {}
     for field, chunks in zip(table.schema, table.columns, strict=True):
         array = pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], field.type)
@@ -71,4 +70,5 @@ def _unlisted(array: Any) -> Array:
         shape.append(array.type.list_size)
         array = array.flatten()
     found: Array = array.to_numpy(zero_copy_only=False).reshape(shape)
+    # Arrow's buffers are read-only.
     return found.copy()
