@@ -265,8 +265,8 @@ def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | st
 def _checked(
     experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None
 ) -> tuple[CheckedExperiment, Machines | None]:
+    from marlflow.experiment.checks import check, machines_to_plan_for
     from marlflow.experiment.placing import described_machines
-    from marlflow.experiment.train import check, machines_to_plan_for
 
     found = machines_to_plan_for(experiment) if machines is None else described_machines(machines, "machines")
     return check(experiment, machines=found), found

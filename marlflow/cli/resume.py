@@ -154,9 +154,10 @@ def _key(override: str) -> str:
 
 def _resume(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
     """Checks the run, and whether it can resume from what is kept there, before anything is touched; then resumes."""
+    from marlflow.experiment.checks import check, machines_of
     from marlflow.experiment.keeping import check_identity, newest
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import check, machines_of, resume_checked
+    from marlflow.experiment.train import resume_checked
 
     found = list(problems)
     experiment = read(config, found)

@@ -89,9 +89,9 @@ def _as_written(config: DictConfig) -> Any:
 
 def _checked(config: DictConfig, problems: Sequence[str], several: bool) -> CheckedExperiment:
     """The checks of a run, made before it has so much as a folder; of several jobs, those of the first."""
+    from marlflow.experiment.checks import check, machines_of
     from marlflow.experiment.folders import existing_run_problems, folder_problems
     from marlflow.experiment.schema import read
-    from marlflow.experiment.train import check, machines_of
 
     found = list(problems)
     experiment = read(config, found)

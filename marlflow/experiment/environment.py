@@ -7,6 +7,7 @@ import importlib
 import inspect
 import logging
 import math
+import threading
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +19,12 @@ from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import import_factory, wrapped
 from marlflow.experiment.construct import kind_of
 from marlflow.experiment.experiment import Env
-from marlflow.experiment.relay import told_if_slow
 from marlflow.rollout.closing import close_window
 
 log = logging.getLogger("marlflow")
 
+_OPENS_FOR_S = 30.0
+"""So long an environment may take to open before it is said."""
 _FRAMES = 4
 """Most environments live in libraries, where the innermost lines are what tells."""
 
@@ -97,7 +99,7 @@ def opened(make_env: Callable[[], Any], env: Env) -> Iterator[Window]:
 def _open(make_env: Callable[[], Any], env: Env) -> Window:
     name = _name(env.factory)
     try:
-        with told_if_slow(f"environment {name}"):
+        with _told_if_slow(f"environment {name}"):
             return open_window(make_env(), name=name)
     except (ConfigInvalid, BdbQuit):  # who quits a debugger wants to stop
         raise
@@ -109,3 +111,16 @@ def _open(make_env: Callable[[], Any], env: Env) -> Window:
         given = ", ".join(f"{key}={value!r}" for key, value in env.arguments.items())
         what = f"environment {name} cannot be made" + (f" with {given}" if given else "")
         raise ConfigInvalid([f"{what}: {raised(error, _FRAMES)}"]) from error
+
+
+@contextmanager
+def _told_if_slow(what: str) -> Iterator[None]:
+    """Logs a warning if the body, which opens the environment `what`, takes longer than _OPENS_FOR_S."""
+    text = "%s has been opening for %.0f s: it is being made, or reset for the first time, and nothing ends that"
+    timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, what, _OPENS_FOR_S))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from marlflow.experiment.experiment import Experiment, Stop
@@ -131,16 +130,3 @@ def _bounds(step_timeout_s: float | None, stop: Stop) -> str:
         at_most_s = time_s + stop.grace_s
         ends = f"stop.time_s={time_s:g} and stop.grace_s={stop.grace_s:g} end it after {at_most_s:g} s at the latest"
     return f"{ends}; env.step_timeout_s=<seconds> would, and faults.env_hangs says how often that may happen"
-
-
-@contextmanager
-def told_if_slow(what: str) -> Iterator[None]:
-    """Logs a warning if the body, which opens the environment `what`, takes longer than SAYS_AFTER_S."""
-    text = "%s has been opening for %.0f s: it is being made, or reset for the first time, and nothing ends that"
-    timer = threading.Timer(SAYS_AFTER_S, log.warning, (text, what, SAYS_AFTER_S))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -25,7 +25,7 @@ from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.players import dealer_of
 from marlflow.experiment.ready import CheckedExperiment
-from marlflow.experiment.records import Left
+from marlflow.experiment.recording import DatasetProgress
 from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import Reporting, figure
 from marlflow.experiment.round_hooks import BetweenRounds, Requests
@@ -67,7 +67,7 @@ class Run:
         self._interrupt = interrupt
         self.budget = FaultBudget(made.experiment.faults, shown.notice)
         self._tally = Tally(tuple(made.spec.policies), made.agents)
-        self._left = Left(made.spec.records)
+        self._left = DatasetProgress(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
         self._clock = RunClock()
         self.stopped_by = ""

@@ -10,7 +10,7 @@ from typing import Any
 from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.experiment.faults import FaultBudget
 from marlflow.experiment.interrupt import Interrupt
-from marlflow.experiment.records import Left
+from marlflow.experiment.recording import DatasetProgress
 from marlflow.experiment.tally import Tally
 from marlflow.experiment.time_limit import TimeLimit
 from marlflow.flow import Executor
@@ -25,7 +25,7 @@ class StopConditions:
         experiment: Experiment,
         spec: RunSpec,
         tally: Tally,
-        left: Left,
+        left: DatasetProgress,
         budget: FaultBudget,
         interrupt: Interrupt,
         time_limit: TimeLimit,

@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
-from marlflow.base.problems import Problems
+from marlflow.experiment.checks import check, machines_of, runtime_of
 from marlflow.experiment.experiment import Experiment, RuntimeChoice
 from marlflow.experiment.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.keeping import check_identity, kept_at, newest, only_process_in, passed_over
 from marlflow.experiment.notes import notes_of
-from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import CheckedExperiment, problems_of
-from marlflow.experiment.records import forget_recorded_after, recording
-from marlflow.experiment.rehearsal import rehearsal_problems
+from marlflow.experiment.ready import CheckedExperiment
+from marlflow.experiment.recording import forget_recorded_after, recording
 from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import figure
 from marlflow.experiment.run import Run
@@ -34,7 +32,6 @@ from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.resources import Machines, without_cuda
 
 log = logging.getLogger("marlflow")
 
@@ -108,44 +105,6 @@ def resume_checked(made: CheckedExperiment, run_dir: Path, *, files: Mapping[str
     checkpoint = newest(run_dir)
     check_identity(checkpoint, made)
     return _go(made, runtime_of(made.experiment), run_dir, checkpoint, files or {})
-
-
-def check(
-    experiment: Experiment | None, found: Sequence[str] = (), machines: Machines | None = None
-) -> CheckedExperiment:
-    """Everything that can be known to be wrong before a run starts, for every command that runs one or shows it.
-
-    `found` is what was wrong with the configuration that the experiment was read from; it is None if that says no
-    environment. `machines` is what the run will find, from `machines_of`; None if that is not known yet. Raises
-    InvalidInput with all problems.
-    """
-    made: CheckedExperiment | None = None
-    problems: Problems = list(found)
-    if experiment is not None:
-        made, more = problems_of(experiment, machines)
-        problems += more
-        if made is not None and experiment.runtime.name == "inline":
-            problems += without_cuda(replace(made.spec, inference=None))
-    if made is None or problems:
-        raise ConfigInvalid(problems)
-    drawn_plan(made.experiment, made.spec).check()
-    if problems := list(rehearsal_problems(made.spec, made.state_space)):
-        raise ConfigInvalid(problems)
-    return made
-
-
-def machines_of(experiment: Experiment | None) -> Machines | None:
-    """What this machine, or the cluster that Ray has joined, has for a run; None if that is not known yet."""
-    return None if experiment is None else runtime_of(experiment).machines()
-
-
-def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
-    """As `machines_of`; the cluster at `runtime.address` is joined for a moment, to see what it has free."""
-    if experiment is None or experiment.runtime.name == "inline" or experiment.runtime.address is None:
-        return machines_of(experiment)
-    from marlflow.runtime.ray.joining import free_machines
-
-    return free_machines(experiment.runtime.address)
 
 
 def _go(
@@ -277,20 +236,6 @@ def _rounds_too_long(made: CheckedExperiment) -> Iterator[str]:
     if asked is not None and asked < round_env_steps:
         least = f"a round is {round_env_steps:,} env steps, and the least that a run takes"
         yield f"{least}; lower rollouts.fragment_env_steps for stop.env_steps={asked:,}"
-
-
-def runtime_of(experiment: Experiment) -> Runtime:
-    """The runtime that the experiment chose; Ray is imported only if it is asked for."""
-    if experiment.runtime.name == "inline":
-        from marlflow.runtime.inline import InlineRuntime
-
-        return InlineRuntime()
-    from marlflow.runtime.ray import RayRuntime
-
-    runtime = experiment.runtime
-    return RayRuntime(
-        runtime.address, object_store_bytes=runtime.object_store_bytes, node_ip_address=runtime.node_ip_address
-    )
 
 
 def _processes(made: CheckedExperiment) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.experiment import relay as module
 from marlflow.experiment.environment import environment_maker, opened
 from marlflow.experiment.experiment import Env, Stop
 from marlflow.experiment.relay import Relay
@@ -123,7 +122,7 @@ def test_an_environment_that_hangs_when_it_is_first_opened_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     said = threading.Event()
-    monkeypatch.setattr(module, "SAYS_AFTER_S", 0.01)
+    monkeypatch.setattr("marlflow.experiment.environment._OPENS_FOR_S", 0.01)
     caplog.handler.addFilter(lambda record: said.set() or True)
 
     class Loads(CartPoleTeam):

@@ -21,8 +21,9 @@ from marlflow.algorithms.dqn import DQN, DQNLoss
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.experiment.checks import runtime_of
 from marlflow.experiment.experiment import Env, Rollouts, RuntimeChoice
-from marlflow.experiment.train import runtime_of, train
+from marlflow.experiment.train import train
 from marlflow.learn.loss import LossTerms
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.protocol import Runtime
