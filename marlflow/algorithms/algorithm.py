@@ -69,7 +69,7 @@ class Algorithm(Protocol):
     stages: ClassVar[Mapping[str, Where]]
     """Default placement overrides, stage name to place; the user's `placement.stages` wins."""
 
-    only_for_actors: ClassVar[frozenset[str]]
+    actor_only_settings: ClassVar[frozenset[str]]
     """Settings that may be scheduled and that only the actor uses, not the learner or replay."""
 
     @property
@@ -77,7 +77,7 @@ class Algorithm(Protocol):
         """Number of replay buffers that it uses."""
         ...
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
         """Return why it cannot be used with these spaces, model or settings; empty if it can."""
         ...
 
@@ -110,7 +110,7 @@ class LearningAlgorithm:
 
     With a replay buffer it also adds `replay`. The learner is built from these and from the fields `learning_rate`
     (required), `max_grad_norm` and `optimiser`. Valid ranges of fields are in experiment.ranges, by name; any other
-    whole number must be at least 1, or at least 0 if named in `from_0`.
+    whole number must be at least 1, or at least 0 if named in `non_negative_fields`.
     """
 
     name: ClassVar[str]
@@ -123,17 +123,17 @@ class LearningAlgorithm:
     optimiser: Optimizer = Adam()
 
     stages: ClassVar[Mapping[str, Where]] = {}
-    only_for_actors: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
-    from_0: ClassVar[frozenset[str]] = frozenset()
+    actor_only_settings: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
+    non_negative_fields: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def replay_shards(self) -> int:
         return int(self.capabilities.replay)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        found = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
-        found += self._minibatch_problems()
-        return [*found, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
+        problems += self._minibatch_problems()
+        return [*problems, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
         """Make a torch module with an `actor`, whose parameters are published, and optionally a `critic`.
@@ -173,14 +173,14 @@ class LearningAlgorithm:
         return scheduled(self, agent_steps)
 
     @property
-    def sees_all_rows(self) -> bool:
+    def learner_sees_every_row(self) -> bool:
         """Whether the learner itself receives every row it learns from, as running statistics require."""
         return True
 
     def _normalising_problems(self, model: TorsoConfig) -> Iterator[str]:
         asked = {"normalise_observations": model, "normalise_returns": self}
         for setting, where in asked.items():
-            if getattr(where, setting, False) and not self.sees_all_rows:
+            if getattr(where, setting, False) and not self.learner_sees_every_row:
                 yield f"{self.name} cannot do {setting}: its learner does not see all rows; leave it off, or use ppo"
 
     def _setting_problems(self) -> Iterator[str]:

@@ -17,7 +17,7 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicCriticsLoss,
     DeterministicNetwork,
 )
-from marlflow.algorithms.from_replay import FromReplay
+from marlflow.algorithms.off_policy_actor_critic import OffPolicyActorCritic
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
@@ -32,7 +32,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 
 @dataclass(frozen=True)
-class DDPG(FromReplay):
+class DDPG(OffPolicyActorCritic):
     """DDPG's settings. Sizes are in agent steps of the policy; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "ddpg"

@@ -85,18 +85,18 @@ class DQN(LearningAlgorithm):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        found = super().problems(spaces, model)
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        problems = super().validate(spaces, model)
         if self.learning_starts_agent_steps > self.replay_agent_steps:
-            found.append(
+            problems.append(
                 f"{self.name} would start learning after {self.learning_starts_agent_steps} agent steps, but its "
                 f"replay holds {self.replay_agent_steps}; raise replay_agent_steps"
             )
         if self.atoms > 1 and isinstance(self.huber_delta, Schedule):
-            found.append(f"{self.name} with atoms has no Huber loss, so huber_delta cannot change; give it a number")
+            problems.append(f"{self.name} with atoms has no Huber loss, so huber_delta cannot change; give it a number")
         if self.atoms > 1 and not self.value_min < self.value_max:
-            found.append(f"{self.name} needs value_min below value_max, not {self.value_min} and {self.value_max}")
-        return found
+            problems.append(f"{self.name} needs value_min below value_max, not {self.value_min} and {self.value_max}")
+        return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:
         if self.atoms == 1:

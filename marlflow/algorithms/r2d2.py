@@ -78,10 +78,10 @@ class R2D2(LearningAlgorithm):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("r2d2", output=train, also={"store": store}, pace=ratio)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
         # Sizes that are invalid by themselves would make these comparisons confusing.
-        if found := super().problems(spaces, model):
-            return found
+        if problems := super().validate(spaces, model):
+            return problems
         rules = {
             f"learning_starts_agent_steps={self.learning_starts_agent_steps} of at most replay_agent_steps="
             f"{self.replay_agent_steps}, what its replay holds": (

@@ -66,14 +66,14 @@ class RecurrentPPO(LearningAlgorithm):
         )
         return Plan("recurrent_ppo", output=reports, waits_for_rounds=True)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        found = super().problems(spaces, model)
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        problems = super().validate(spaces, model)
         if self.sequence_agent_steps > self.minibatch_agent_steps >= 1:
-            found.append(
+            problems.append(
                 f"{self.name} needs sequence_agent_steps of at most minibatch_agent_steps, not "
                 f"{self.sequence_agent_steps} and {self.minibatch_agent_steps}"
             )
-        return found
+        return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:
         return RecurrentActorCritic(spaces, model, seed, self.normalise_returns)

@@ -14,7 +14,7 @@ from typing import ClassVar
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.from_replay import FromReplay
+from marlflow.algorithms.off_policy_actor_critic import OffPolicyActorCritic
 from marlflow.algorithms.sac_box import BoxActorLoss, BoxCriticsLoss, BoxNetwork
 from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
 from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
@@ -32,7 +32,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 
 @dataclass(frozen=True)
-class SAC(FromReplay):
+class SAC(OffPolicyActorCritic):
     """SAC's settings. Sizes are in agent steps of the policy; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "sac"

@@ -18,7 +18,7 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicNetwork,
     Smoothing,
 )
-from marlflow.algorithms.from_replay import FromReplay
+from marlflow.algorithms.off_policy_actor_critic import OffPolicyActorCritic
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
@@ -33,7 +33,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 
 @dataclass(frozen=True)
-class TD3(FromReplay):
+class TD3(OffPolicyActorCritic):
     """TD3's settings. Sizes are in agent steps of the policy; an update is one optimizer step of the critics."""
 
     name: ClassVar[str] = "td3"

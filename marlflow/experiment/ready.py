@@ -243,7 +243,7 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
     algorithm = policy.algorithm
     subject, action = f"policy {name!r} ({algorithm.name})", describe_space(spaces.action)
     acts = True
-    for problem in algorithm.problems(spaces, policy.model):
+    for problem in algorithm.validate(spaces, policy.model):
         text = problem.removeprefix(f"{algorithm.name} ")
         before, about_actions, rest = text.partition(action)
         if about_actions:
@@ -262,7 +262,7 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
 def _able(policy: Policy, spaces: Spaces) -> list[str]:
     """Some algorithms that could play instead, those first that are most like the policy's own."""
     own = policy.algorithm.capabilities
-    able = [one for one in SHIPPED if not one.problems(spaces, policy.model)]
+    able = [one for one in SHIPPED if not one.validate(spaces, policy.model)]
     able.sort(key=lambda one: (one.capabilities.replay != own.replay, one.capabilities.experience != own.experience))
     names = [one.name for one in able]
     return list(dict.fromkeys([*names[:_MOST_NAMED], *(["ppo"] if "ppo" in names else [])]))

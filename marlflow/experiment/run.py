@@ -176,7 +176,7 @@ class Run:
         """A process died, and has a successor."""
         self._faulted(fault)
         if fault.kind == "replays_lost":
-            self._executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
+            self._executor.reapply_starts(policy_of_replay(fault.where.removeprefix("replay ")))
 
     def _faulted(self, fault: Fault) -> None:
         """Counts what went wrong elsewhere than in a round or an evaluation."""
@@ -318,7 +318,7 @@ class Run:
         for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
-                self._executor.starts_again(name)
+                self._executor.reapply_starts(name)
         for text in said:
             self._say(text)
 

@@ -92,10 +92,10 @@ class Firing:
             ledger.took(side, rows_of(items[0]))
         if cell.kind is Kind.MERGE:
             self._begin(cell, 1)
-            handed_on = items if cell.hands_on(index) else []
-            for item in handed_on:
+            emitted = items if cell.emits(index) else []
+            for item in emitted:
                 cell.outs[None].put(item)
-            self._pass(cell, handed_on)
+            self._pass(cell, emitted)
         elif side == "output":
             self._on_output(cell.stages[0].plan, items[0])
 

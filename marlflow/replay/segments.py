@@ -70,17 +70,18 @@ class SegmentStore:
         first, segment = self.stop, self.stop_segment
         length = batch.segments["length"]
         numbers = np.arange(segment, segment + len(length))
-        own = np.repeat(numbers, length)
+        segment_of_row = np.repeat(numbers, length)
         rows = _named(batch.columns, {name: name for name in ("obs", "action", "action_mask", "version")})
         rows |= _named(batch.columns, {"window_reward": "reward", "window_discount": "discount"})
-        following, stop = np.arange(first, first + len(own)) + batch.columns["window_steps"], first + np.cumsum(length)
+        following = np.arange(first, first + len(segment_of_row)) + batch.columns["window_steps"]
+        stop = first + np.cumsum(length)
         # The row after the window, or ~segment (negative) if the window bootstraps at its segment's end.
-        rows["next"] = np.where(following == np.repeat(stop, length), ~own, following)
-        rows["segment"] = own
+        rows["next"] = np.where(following == np.repeat(stop, length), ~segment_of_row, following)
+        rows["segment"] = segment_of_row
         ends = _named(batch.segments, {"bootstrap_obs": "obs", "bootstrap_mask": "action_mask"})
         ends |= {name: batch.segments[name] for name in self._kept}
         ends["stop"] = stop
-        self._write(rows, ends, len(own), len(numbers))
+        self._write(rows, ends, len(segment_of_row), len(numbers))
         return first, self.stop
 
     def take(self, row_ids: Array, weight: Array) -> Transitions:
@@ -123,9 +124,9 @@ class SegmentStore:
         self.first_segment = self.stop_segment = first_segment
         self._rows = self._segments = None
 
-    def load(self, kept: Sequence[Tree]) -> None:
+    def load(self, saved: Sequence[Tree]) -> None:
         """Restore what `rows` returned, after `begin_at`: in order and without gaps; evicted rows are skipped."""
-        for part in kept:
+        for part in saved:
             if not part or part["stop"] <= self.first:
                 continue
             columns, segments, old = part["columns"], part["segments"], self.stop - part["first"]

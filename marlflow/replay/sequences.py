@@ -143,11 +143,11 @@ class SequenceStore(SegmentStore):
         mask[np.arange(count), trained.sum(1)] = last
         return mask
 
-    def _at(self, name: str, row: Array, there: Array) -> Array:
+    def _at(self, name: str, row: Array, valid: Array) -> Array:
         rows, _ = self._rings()
-        found: Array = rows.columns[name].take(row % self.capacity, axis=0)
-        found[~there] = 0
-        return found
+        column: Array = rows.columns[name].take(row % self.capacity, axis=0)
+        column[~valid] = 0
+        return column
 
     def _segment(self, name: str, number: int) -> Array:
         _, segments = self._rings()

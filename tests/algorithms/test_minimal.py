@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
-from marlflow.algorithms.from_replay import FromReplay
+from marlflow.algorithms.off_policy_actor_critic import OffPolicyActorCritic
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.batch import Batch, Transitions
 from marlflow.base.spaces import Spaces
@@ -62,7 +62,7 @@ class Minimal(LearningAlgorithm):
 
 
 @dataclass(frozen=True)
-class Replaying(FromReplay):
+class Replaying(OffPolicyActorCritic):
     """The least that an algorithm with a replay can be."""
 
     name: ClassVar[str] = "replaying"

@@ -57,7 +57,7 @@ def _problems(algorithm: Algorithm, spaces: Spaces, has_tasks: bool) -> str:
     if algorithm.capabilities.tasks and not has_tasks:
         return 'adapts to tasks, and the environment has none (metadata["tasks"])'
     model = GRU() if algorithm.capabilities.memory == "needed" else MLP()
-    return "; ".join(problem.removeprefix(f"{algorithm.name} ") for problem in algorithm.problems(spaces, model))
+    return "; ".join(problem.removeprefix(f"{algorithm.name} ") for problem in algorithm.validate(spaces, model))
 
 
 def _unbuildable(spaces: Spaces) -> str:

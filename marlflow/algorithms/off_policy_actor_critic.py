@@ -16,7 +16,7 @@ from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.sampling import Uniform
 
 
-class FromReplay(LearningAlgorithm):
+class OffPolicyActorCritic(LearningAlgorithm):
     """Base of off-policy actor-critics: target network, uniform replay, random actions until learning starts.
 
     A frozen dataclass derives from it, defines these fields and adds `network()`, `losses()` and `plan()`.
@@ -24,23 +24,23 @@ class FromReplay(LearningAlgorithm):
 
     has_target: ClassVar[bool] = True
 
-    only_for_actors: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
+    actor_only_settings: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
 
     learning_starts_agent_steps: int
     replay_agent_steps: int
     discount: float
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        found = super().problems(spaces, model)
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
+        problems = super().validate(spaces, model)
         # Actions are squashed into the Box, so it must be bounded.
         if isinstance(spaces.action, gym.Box) and (problem := box_problem(spaces.action)):
-            found.append(f"{self.name} cannot act in {describe_space(spaces.action)}: {problem}")
+            problems.append(f"{self.name} cannot act in {describe_space(spaces.action)}: {problem}")
         if self.learning_starts_agent_steps > self.replay_agent_steps:
-            found.append(
+            problems.append(
                 f"{self.name} would start learning after {self.learning_starts_agent_steps} agent steps, but its "
                 f"replay holds {self.replay_agent_steps}; raise replay_agent_steps"
             )
-        return found
+        return problems
 
     @property
     def window_steps(self) -> int:
