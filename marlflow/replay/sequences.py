@@ -121,7 +121,7 @@ class SequenceStore(SegmentStore):
         obs[behind[0], behind[1] + self.burn_in] = ends["obs"]
         return SequenceTransitions(
             obs=obs,
-            present=(step >= -ends["burn_in"][:, None]) & (step <= length),
+            valid=(step >= -ends["burn_in"][:, None]) & (step <= length),
             memory=ends["memory"],
             trained=trained,
             action=window["action"],
