@@ -22,7 +22,9 @@ def problems(plan: AnyPlan) -> list[str]:
     sentences += [*_capacities(stages, owner), *_uses(plan, stages, owner), *_learners(stages, owner)]
     sentences += pace_problems(plans, stages, owner)
     if isinstance(plan, Together):
-        sentences += [*_shared_name(plan), *_rounds(plan)]
+        if any(member.name == plan.name for member in plans):
+            sentences.append(f"a plan is named {plan.name!r}, as what all plans share is: give it another name")
+        sentences += _rounds(plan)
     return sentences
 
 
@@ -38,11 +40,6 @@ def _names(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[int, st
     for (plan, name), count in named.items():
         if count > 1:
             yield f"plan {plan!r} has {count} stages named {name!r}: tell them apart with name=..."
-
-
-def _shared_name(plan: Together) -> Iterator[str]:
-    if any(member.name == plan.name for member in plan.plans):
-        yield f"a plan is named {plan.name!r}, as what all plans share is: give it another name"
 
 
 def _calls(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:

@@ -59,7 +59,8 @@ def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
         return
     for side, share in pace.shares:
         given = [hint for _, hint in producers(ends[side])]
-        if isinstance(share, AgentSteps) and (without := [hint for hint in given if not _has_rows(hint)]):
+        without = [hint for hint in given if not any(map(_counts_rows, options(hint)))]
+        if isinstance(share, AgentSteps) and without:
             yield (
                 f"{what}: {side!r} is paced in agent steps, but its items ({type_name(without[0])}) have no `rows`: "
                 "it would earn no turn for any input; end it with a stage that counts, such as Insert"
@@ -80,10 +81,6 @@ def _shares(sides: Iterable[str]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return " and ".join(repr(name) for name in sorted(names))
-
-
-def _has_rows(hint: Any) -> bool:
-    return any(_counts_rows(option) for option in options(hint))
 
 
 def _counts_rows(hint: Any) -> bool:

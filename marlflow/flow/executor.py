@@ -105,7 +105,9 @@ class Executor:
             elif all(cell.ended for cell in self._order):
                 return
             else:
-                raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in self._stuck()])
+                # The ends of plans that merely lack input are a consequence, not a cause.
+                stuck = [c for c in self._network.cells if not c.ended and (c.kind is not None or c.held())]
+                raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in stuck])
 
     def run_sync(self) -> None:
         """Run from synchronous code, in a thread if an event loop is running (as in a notebook)."""
@@ -334,10 +336,6 @@ class Executor:
         now_s = time.perf_counter()
         for cell in self._network.cells:
             cell.clock.turn(condition(cell), now_s)
-
-    def _stuck(self) -> list[Cell]:
-        # The ends of plans that merely lack input are a consequence, not a cause.
-        return [cell for cell in self._network.cells if not cell.ended and (cell.kind is not None or cell.held())]
 
     def _waits_for(self, cell: Cell) -> str:
         if (known := cell.waits_for()) is not None:

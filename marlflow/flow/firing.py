@@ -34,7 +34,7 @@ class Firing:
         """Call a `then` or source with items (None per turn of a source), awaiting it if necessary."""
         began_s = self._begin(cell, len(items))
         try:
-            result = _run(cell, items)
+            result = cell.call(items) if cell.call is not None else cell.calls[0](items[0])
             if hasattr(type(result), "__await__"):
                 awaited: asyncio.Future[Any] = asyncio.ensure_future(result)
                 cell.in_flight = len(items)
@@ -212,7 +212,3 @@ def _without_frames_of_flow(traceback: TracebackType | None) -> TracebackType | 
     while traceback is not None and traceback.tb_frame.f_globals.get("__name__", "").startswith("marlflow.flow."):
         traceback = traceback.tb_next
     return traceback
-
-
-def _run(cell: Cell, items: list[Any]) -> Any:
-    return cell.call(items) if cell.call is not None else cell.calls[0](items[0])

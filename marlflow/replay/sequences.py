@@ -55,7 +55,7 @@ class SequenceStore(SegmentStore):
     __slots__ = ("burn_in", "length")
 
     def __init__(self, capacity: int, length: int, burn_in: int) -> None:
-        super().__init__(capacity, kept=("length", "burn_in", "memory"))
+        super().__init__(capacity, properties=("length", "burn_in", "memory"))
         self.length, self.burn_in = length, burn_in
 
     @property
