@@ -18,7 +18,7 @@ from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
 from marlflow.flow.firing import Firing, condition
 from marlflow.flow.flow import Kind
-from marlflow.flow.metering import stage_figures
+from marlflow.flow.metering import stage_metrics
 from marlflow.flow.meters import Condition, Hook
 from marlflow.flow.operators import BeginsAhead
 from marlflow.flow.plan import AnyPlan, Together
@@ -172,7 +172,7 @@ class Executor:
     def meters(self) -> dict[str, dict[str, Any]]:
         """Return each stage's metrics so far, by `plan/stage`. Buffers have no times."""
         self._look()
-        return stage_figures(self._network, self._metered_before)
+        return stage_metrics(self._network, self._metered_before)
 
     def held(self) -> dict[str, int]:
         """Return the number of items at each stage, for tests of bounds and conservation."""
@@ -189,7 +189,7 @@ class Executor:
     def load_state(self, state: Mapping[str, Any], restore_item: ConvertItem) -> None:
         """Restore `state` before `run`; raises CheckpointUnusable if it belongs to a different plan."""
         load_network_state(self._network, state, restore_item)
-        self._metered_before = {stage: dict(figures) for stage, figures in state["meters"].items()}
+        self._metered_before = {stage: dict(metrics) for stage, metrics in state["meters"].items()}
         self._ending = True
 
     def reapply_starts(self, plan: str) -> None:

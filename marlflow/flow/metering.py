@@ -10,7 +10,7 @@ from marlflow.flow.compile import Network
 from marlflow.flow.meters import Meter
 
 
-def stage_figures(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def stage_metrics(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return each stage's metrics by `plan/stage`, added to `before` (of a resumed run). Buffers have no times."""
     metrics: dict[str, dict[str, Any]] = {}
     for cell in network.cells:
@@ -20,9 +20,9 @@ def stage_figures(network: Network, before: Mapping[str, Mapping[str, Any]]) -> 
     for edge in network.edges:
         if edge.stage is not None:
             metrics[str(edge.stage)] = Meter(edge.passed, edge.rows, edge.dropped, edge.rows_dropped).snapshot()
-    for name, figures in before.items():
-        now = metrics.get(name, dict.fromkeys(figures, 0))
-        metrics[name] = {figure: now[figure] + value for figure, value in figures.items()}
+    for name, earlier in before.items():
+        now = metrics.get(name, dict.fromkeys(earlier, 0))
+        metrics[name] = {metric: now[metric] + value for metric, value in earlier.items()}
     return metrics
 
 
