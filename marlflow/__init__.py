@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.impala import IMPALA
     from marlflow.algorithms.maml import MAML
     from marlflow.algorithms.marwil import MARWIL
+    from marlflow.algorithms.off_policy import OffPolicyActorCritic, OffPolicyAlgorithm
     from marlflow.algorithms.ppo import PPO
     from marlflow.algorithms.r2d2 import R2D2
     from marlflow.algorithms.recurrent_ppo import RecurrentPPO
@@ -157,15 +158,16 @@ __all__ = [
     "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference", "InitialPriorities",
     "Insert", "InvalidInput", "Join", "KeptMatchmaker", "Learn", "Learner", "LearningAlgorithm", "Linear", "Located",
     "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn",
-    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimizer", "Place", "Placement",
-    "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "PopulationChange", "PopulationMatchmaker",
-    "Prioritized", "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged",
-    "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation",
-    "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed",
-    "Scripted", "Setting", "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop",
-    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
-    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "at_start",
-    "check_environment", "merge", "placement", "plan", "resume", "source", "train",
+    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
+    "OperatorRaised", "Optimizer", "Place", "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement",
+    "PolicyStop", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Publish", "QNetwork", "Random",
+    "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
+    "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts", "Rotation", "RowRandom", "Rule",
+    "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting", "ShardedBatch", "Shards",
+    "SplitSegments", "StageFailed", "Stalled", "Step", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
+    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
+    "UserCodeFailed", "VTrace", "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan",
+    "resume", "source", "train",
 ]
 # fmt: on
 
@@ -183,6 +185,7 @@ _GIVEN = {
     "marlflow.algorithms.impala": "IMPALA",
     "marlflow.algorithms.maml": "MAML",
     "marlflow.algorithms.marwil": "MARWIL",
+    "marlflow.algorithms.off_policy": "OffPolicyActorCritic OffPolicyAlgorithm",
     "marlflow.algorithms.ppo": "PPO",
     "marlflow.algorithms.r2d2": "R2D2",
     "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",

@@ -17,7 +17,7 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicCriticsLoss,
     DeterministicNetwork,
 )
-from marlflow.algorithms.off_policy_actor_critic import OffPolicyActorCritic
+from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Setting, at_start
@@ -53,10 +53,6 @@ class DDPG(OffPolicyActorCritic):
     publish_every_updates: int = 10
     max_grad_norm: Setting = float("inf")
     optimiser: Optimizer = Adam()
-
-    @property
-    def window_steps(self) -> int:
-        return self.n_step
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

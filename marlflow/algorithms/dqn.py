@@ -7,13 +7,14 @@ prioritized (Schaul et al., 2016, arXiv:1511.05952), and distributional (C51, ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.c51_loss import C51Loss
 from marlflow.algorithms.dqn_loss import DQNLoss
+from marlflow.algorithms.off_policy import OffPolicyAlgorithm
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import Linear, Schedule, Setting, at_start
@@ -25,14 +26,13 @@ from marlflow.learn.protocol import Learner
 from marlflow.policy.distributional import DistributionalQNetwork
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
 from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprioritize, SyncTarget
 
 
 @dataclass(frozen=True)
-class DQN(LearningAlgorithm):
+class DQN(OffPolicyAlgorithm):
     """DQN's settings. Sizes are in agent steps of the policy; an update is one optimizer step.
 
     More than one of `atoms` makes action values distributions over that many values from `value_min` to `value_max`.
@@ -40,7 +40,6 @@ class DQN(LearningAlgorithm):
 
     name: ClassVar[str] = "dqn"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "off-policy", Transitions, replay=True)
-    has_target: ClassVar[bool] = True
 
     batch_agent_steps: int = 64
     train_every_agent_steps: int = 8
@@ -87,11 +86,6 @@ class DQN(LearningAlgorithm):
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
         problems = super().validate(spaces, model)
-        if self.learning_starts_agent_steps > self.replay_agent_steps:
-            problems.append(
-                f"{self.name} would start learning after {self.learning_starts_agent_steps} agent steps, but its "
-                f"replay holds {self.replay_agent_steps}; raise replay_agent_steps"
-            )
         if self.atoms > 1 and isinstance(self.huber_delta, Schedule):
             problems.append(f"{self.name} with atoms has no Huber loss, so huber_delta cannot change; give it a number")
         if self.atoms > 1 and not self.value_min < self.value_max:
@@ -106,13 +100,5 @@ class DQN(LearningAlgorithm):
     def losses(self, spaces: Spaces) -> LossFunction:
         return DQNLoss(self.double, at_start(self.huber_delta)) if self.atoms == 1 else C51Loss(self.double)
 
-    def replay(self, name: str, seed: int) -> ReplayBuffer:
-        uniform = not self.prioritized
-        sampling = Uniform() if uniform else Prioritized(self.priority_alpha, at_start(self.priority_beta))
-        # Rounded up, so that shards together hold at least `replay_agent_steps`.
-        capacity = -(-self.replay_agent_steps // self.replay_shards)
-        return ReplayBuffer(capacity, self.n_step, self.discount, seed, sampling, name)
-
-    def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        # Always sent, because the actor has no epsilon of its own.
-        return {"epsilon": at_start(self.epsilon), **super().schedules(agent_steps)}
+    def sampling(self) -> Uniform | Prioritized:
+        return Prioritized(self.priority_alpha, at_start(self.priority_beta)) if self.prioritized else Uniform()

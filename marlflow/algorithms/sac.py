@@ -14,7 +14,7 @@ from typing import ClassVar
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Capabilities
-from marlflow.algorithms.off_policy_actor_critic import OffPolicyActorCritic
+from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.algorithms.sac_box import BoxActorLoss, BoxCriticsLoss, BoxNetwork
 from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsLoss, DiscreteNetwork
 from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
@@ -59,7 +59,7 @@ class SAC(OffPolicyActorCritic):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(NStep(self.window_steps, self.discount), at=replay)
+            .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
         train = (

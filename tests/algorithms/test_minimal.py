@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
-from marlflow.algorithms.off_policy_actor_critic import OffPolicyActorCritic
+from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.batch import Batch, Transitions
 from marlflow.base.spaces import Spaces
