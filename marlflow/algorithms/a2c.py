@@ -30,7 +30,7 @@ from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradient
 
 
 @dataclass(frozen=True)
-class ActorCriticSettings(LearningAlgorithm):
+class ActorCriticAlgorithm(LearningAlgorithm):
     """Base of A2C and its asynchronous variants: an actor and a critic trained with one loss."""
 
     learning_rate: Setting = 7e-4
@@ -50,7 +50,7 @@ class ActorCriticSettings(LearningAlgorithm):
 
 
 @dataclass(frozen=True)
-class A2C(ActorCriticSettings):
+class A2C(ActorCriticAlgorithm):
     """A2C's settings. Sizes are in agent steps of the policy."""
 
     name: ClassVar[str] = "a2c"
@@ -62,7 +62,7 @@ class A2C(ActorCriticSettings):
     max_staleness: int = 0
 
     @property
-    def sees_all_rows(self) -> bool:
+    def learner_sees_every_row(self) -> bool:
         # Averaged gradients come without the rows that they were computed from.
         return self.microbatches == 1
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marlflow.algorithms.a2c import ActorCriticSettings
+from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
@@ -23,7 +23,7 @@ from marlflow.stages import Advantages, ApplyGradients, ComputeGradients, Publis
 
 
 @dataclass(frozen=True)
-class A3C(ActorCriticSettings):
+class A3C(ActorCriticAlgorithm):
     """A3C's settings. A batch is one worker's fragment, `rollouts.fragment_env_steps`."""
 
     name: ClassVar[str] = "a3c"
@@ -33,7 +33,7 @@ class A3C(ActorCriticSettings):
     gae_lambda: Setting = 1.0
 
     @property
-    def sees_all_rows(self) -> bool:
+    def learner_sees_every_row(self) -> bool:
         # Gradients are computed on the workers.
         return False
 

@@ -70,7 +70,7 @@ class Algorithm(Protocol):
     stages: ClassVar[Mapping[str, Where]]
     """Default placement overrides, stage name to place; the user's `placement.stages` wins."""
 
-    only_for_actors: ClassVar[frozenset[str]]
+    actor_only_settings: ClassVar[frozenset[str]]
     """Settings that may be scheduled and that only the actor uses, not the learner or replay."""
 
     @property
@@ -114,7 +114,7 @@ class LearningAlgorithm:
 
     With a replay buffer it also adds `replay`. The learner is built from these and from the fields `learning_rate`
     (required), `max_grad_norm` and `optimiser`. Valid ranges of fields are in experiment.ranges, by name; any other
-    whole number must be at least 1, or at least 0 if named in `from_0`.
+    whole number must be at least 1, or at least 0 if named in `non_negative_fields`.
     """
 
     name: ClassVar[str]
@@ -127,8 +127,8 @@ class LearningAlgorithm:
     optimiser: Optimizer = Adam()
 
     stages: ClassVar[Mapping[str, Where]] = {}
-    only_for_actors: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
-    from_0: ClassVar[frozenset[str]] = frozenset()
+    actor_only_settings: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
+    non_negative_fields: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def replay_shards(self) -> int:
@@ -177,7 +177,7 @@ class LearningAlgorithm:
         return scheduled(self, agent_steps)
 
     @property
-    def sees_all_rows(self) -> bool:
+    def learner_sees_every_row(self) -> bool:
         """Whether the learner itself receives every row it learns from, as running statistics require."""
         return True
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from marlflow.algorithms.a2c import ActorCriticSettings
+from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
@@ -29,7 +29,7 @@ from marlflow.stages import Concat, Learn, Normalize, Publish, VTrace
 
 
 @dataclass(frozen=True)
-class APPO(ActorCriticSettings):
+class APPO(ActorCriticAlgorithm):
     """APPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
 
     name: ClassVar[str] = "appo"

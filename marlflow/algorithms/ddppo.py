@@ -28,7 +28,7 @@ class DDPPO(PPO):
     capabilities: ClassVar[Capabilities] = replace(PPO.capabilities, learns_on="workers")
 
     @property
-    def sees_all_rows(self) -> bool:
+    def learner_sees_every_row(self) -> bool:
         # Each replica sees only its own worker's rows.
         return False
 

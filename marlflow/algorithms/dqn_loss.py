@@ -24,8 +24,8 @@ class DQNLoss:
 
     def __call__(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
         # Equal in value and gradient; the closed form is quicker.
-        found = self.in_closed_form if QPass.fits(module) else self.composed
-        return found(module, target_module, minibatch)
+        loss = self.in_closed_form if QPass.fits(module) else self.composed
+        return loss(module, target_module, minibatch)
 
     def composed(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the loss of a minibatch of Transitions, differentiable, for any network."""

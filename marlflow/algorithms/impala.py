@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marlflow.algorithms.a2c import ActorCriticSettings
+from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
@@ -22,7 +22,7 @@ from marlflow.stages import Concat, Learn, Publish, VTrace
 
 
 @dataclass(frozen=True)
-class IMPALA(ActorCriticSettings):
+class IMPALA(ActorCriticAlgorithm):
     """IMPALA's settings. Sizes are in agent steps of the policy; a batch is one optimizer step."""
 
     name: ClassVar[str] = "impala"

@@ -61,7 +61,7 @@ class MAML(LearningAlgorithm):
     max_staleness: int = 0
 
     @property
-    def sees_all_rows(self) -> bool:
+    def learner_sees_every_row(self) -> bool:
         # The rows go through adapted copies of its network.
         return False
 

@@ -109,5 +109,5 @@ class MARWILLoss:
         policy = exponential_imitation_loss(logp, advantage, scale, now["beta"], now["max_weight"]).mean()
         values = value_loss(value, return_t).mean()
         terms = {"policy": policy, "value": values, "entropy": entropy.mean(), "scale": scale}
-        found = {name: term.detach() for name, term in terms.items()}
-        return LossTerms(policy + now["value_coefficient"] * values, found)
+        metrics = {name: term.detach() for name, term in terms.items()}
+        return LossTerms(policy + now["value_coefficient"] * values, metrics)

@@ -1,4 +1,4 @@
-"""Bases of off-policy algorithms: a replay buffer, a target network, and uniform actions before learning starts."""
+"""Bases of off-policy algorithms: replay buffer, target network, and random actions before learning starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from marlflow.replay.sampling import Prioritized, Uniform
 
 
 class OffPolicyAlgorithm(LearningAlgorithm):
-    """Base of algorithms that learn from a replay buffer with a target network: a frozen dataclass derives from it.
+    """Base of algorithms with a replay buffer and a target network: a frozen dataclass derives from it.
 
-    It gives `network()`, `losses()` and `plan()`, and has these fields; without `n_step` it is 1. Sizes are in agent
-    steps of the policy.
+    It defines these fields, of which `n_step` defaults to 1, and adds `network()`, `losses()` and `plan()`. Sizes are
+    in agent steps of the policy.
     """
 
     has_target: ClassVar[bool] = True
@@ -46,22 +46,21 @@ class OffPolicyAlgorithm(LearningAlgorithm):
         return Uniform()
 
     def replay(self, name: str, seed: int) -> ReplayBuffer:
-        """Return a new buffer of the newest rows; of several shards, one shard's part of them."""
+        # Rounded up, so that shards together hold at least `replay_agent_steps`.
         capacity = -(-self.replay_agent_steps // self.replay_shards)
         return ReplayBuffer(capacity, self.n_step, self.discount, seed, self.sampling(), name)
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Return every field that is a schedule, by its name, and `epsilon` also if it is constant."""
         epsilon = getattr(self, "epsilon", None)
-        # An epsilon-greedy actor is made from the network and learns its epsilon in no other way.
+        # A constant epsilon is sent too, because the actor has no epsilon of its own.
         constant = {} if epsilon is None else {"epsilon": at_start(epsilon)}
         return {**constant, **super().schedules(agent_steps)}
 
 
 class OffPolicyActorCritic(OffPolicyAlgorithm):
-    """An OffPolicyAlgorithm whose actor takes uniform random actions until learning starts."""
+    """An OffPolicyAlgorithm that acts uniformly at random until learning starts."""
 
-    only_for_actors: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
+    actor_only_settings: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """Return why it cannot be used here; a Box of actions needs bounds."""
@@ -71,10 +70,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return found
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
-        """Return the network's actor, with uniform actions until learning starts."""
         return UniformFirst(self.network(spaces, model, seed).actor, spaces.action)
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Return every field that is a schedule, by its name, and whether to act uniformly."""
+        # Sent as a schedule, so that workers switch when the first round after the warm-up starts.
         acts_uniformly = float(agent_steps < self.learning_starts_agent_steps)
         return {"acts_uniformly": acts_uniformly, **super().schedules(agent_steps)}

@@ -81,8 +81,8 @@ class R2D2(LearningAlgorithm):
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         # Sizes that are invalid by themselves would make these comparisons confusing.
-        if found := super().problems(spaces, model):
-            return found
+        if problems := super().validate(spaces, model):
+            return problems
         rules = {
             f"learning_starts_agent_steps={self.learning_starts_agent_steps} of at most replay_agent_steps="
             f"{self.replay_agent_steps}, what its replay holds": (

@@ -62,5 +62,5 @@ class R2D2Loss:
             return LossTerms(total, terms, sequence_priority(size, trained, self.max_share))
 
     def _values(self, module: RecurrentQNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
-        q: Tensor = module(minibatch["obs"], minibatch["memory"], minibatch["present"], self.burn_in)
+        q: Tensor = module(minibatch["obs"], minibatch["memory"], minibatch["valid"], self.burn_in)
         return q

@@ -93,14 +93,14 @@ class RecurrentPPOLoss:
         self.by_row.set_schedule(values)
 
     def __call__(self, module: RecurrentActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        present, sequences = minibatch["present"], len(minibatch["present"])
-        outputs, value = module(minibatch["obs"], minibatch["memory"], present)
+        valid, sequences = minibatch["valid"], len(minibatch["valid"])
+        outputs, value = module(minibatch["obs"], minibatch["memory"], valid)
         # Drop padding before the loss: its action masks may be empty.
-        rows = {name: column[present] for name, column in minibatch.items() if name not in ("memory", "present", "obs")}
+        rows = {name: column[valid] for name, column in minibatch.items() if name not in ("memory", "valid", "obs")}
         weight = rows["weight"]
 
         def mean(by_row: Tensor) -> Tensor:
             # Weights make the expectation the same however rows fall into minibatches.
             return torch.dot(by_row, weight) / sequences
 
-        return self.by_row.of_rows(module.actor.head, module.value_error, outputs[present], value[present], rows, mean)
+        return self.by_row.of_rows(module.actor.head, module.value_error, outputs[valid], value[valid], rows, mean)

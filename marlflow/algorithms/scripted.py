@@ -26,7 +26,7 @@ class _ActsOnly:
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "MultiDiscrete", "MultiBinary", "Box"), "none")
     stages: ClassVar[Mapping[str, Where]] = {}
-    only_for_actors: ClassVar[frozenset[str]] = frozenset()
+    actor_only_settings: ClassVar[frozenset[str]] = frozenset()
     replay_shards: ClassVar[int] = 0
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:

@@ -17,8 +17,8 @@ class SequenceTransitions(TrainBatch):
     Trained rows begin at step B, burn-in ends right before it, and the observation after the last trained row follows
     it. Missing steps are zero.
 
-    `obs` [S, B + L + 1, ...]; `present` bool [S, B + L + 1] marks existing ones. `memory` [S, ...] is the recurrent
-    state before the first present step. Per trained row, [S, L, ...] each: `trained` (bool: the row exists), `action`,
+    `obs` [S, B + L + 1, ...]; `valid` bool [S, B + L + 1] marks existing ones. `memory` [S, ...] is the recurrent
+    state before the first valid step. Per trained row, [S, L, ...] each: `trained` (bool: the row exists), `action`,
     `reward` (discounted n-step sum), `discount` (of the value after the n steps, 0 after termination) and `following`
     (int64: the step of the observation after them, from step B). `mask` bool [S, L + 1, A] are the legal actions from
     step B. `weight` [S] are importance weights, `row_id` [S] the sequences' ids in their replay, `version` [rows] each
@@ -31,7 +31,7 @@ class SequenceTransitions(TrainBatch):
     }
 
     obs: Array
-    present: Array
+    valid: Array
     memory: Array
     trained: Array
     action: Array

@@ -19,7 +19,7 @@ from marlflow.base.train_batch import TrainBatch, for_losses
 class Sequences(TrainBatch):
     """S sequences of up to T rows each, with their estimates.
 
-    `columns` are an EstimatedBatch's, [S, T, ...] each, zero after a sequence's last row; `present` (bool [S, T]) marks
+    `columns` are an EstimatedBatch's, [S, T, ...] each, zero after a sequence's last row; `valid` (bool [S, T]) marks
     rows. `memory` [S, ...] is the recurrent state before the first row. `carried` (bool [S]): the first row was begun
     in the previous fragment.
     """
@@ -34,24 +34,24 @@ class Sequences(TrainBatch):
     }
 
     columns: Mapping[str, Array]
-    present: Array
+    valid: Array
     memory: Array
     carried: Array
 
     @property
     def count(self) -> int:
         """Number of sequences, S."""
-        return len(self.present)
+        return len(self.valid)
 
     @property
     def rows(self) -> int:
         """Number of agent steps."""
-        return int(np.count_nonzero(self.present))
+        return int(np.count_nonzero(self.valid))
 
     @property
     def version(self) -> Array:
         """Weights version of each row, [rows]."""
-        version: Array = self.columns["version"][self.present]
+        version: Array = self.columns["version"][self.valid]
         return version
 
     @property
@@ -60,11 +60,11 @@ class Sequences(TrainBatch):
 
         Losses of minibatches are then means over sequences, and losses of several shares add up.
         """
-        return self.present * np.float32(self.count / max(1, self.rows))
+        return self.valid * np.float32(self.count / max(1, self.rows))
 
     def columns_for_losses(self) -> dict[str, Array]:
-        """`columns`, `present`, `memory` and `weight`; no float64."""
-        return for_losses({**self.columns, "present": self.present, "memory": self.memory, "weight": self.weight})
+        """`columns`, `valid`, `memory` and `weight`; no float64."""
+        return for_losses({**self.columns, "valid": self.valid, "memory": self.memory, "weight": self.weight})
 
     def rows_carried(self) -> int:
         """Return the number of sequences whose first row was begun in the previous fragment."""
@@ -79,11 +79,11 @@ def cut_sequences(batch: EstimatedBatch, length: int) -> Sequences:
     offset = (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)) * length
     first = np.repeat(np.cumsum(rows_of) - rows_of, counts) + offset
     at = first[:, None] + np.arange(length)
-    present = at < (first + np.repeat(rows_of, counts) - offset)[:, None]
+    valid = at < (first + np.repeat(rows_of, counts) - offset)[:, None]
     # Any valid index will do: the gathered rows are zeroed below.
-    at[~present] = 0
+    at[~valid] = 0
     columns = {name: column[at] for name, column in batch.columns.items() if name != "memory"}
     for column in columns.values():
-        column[~present] = 0
+        column[~valid] = 0
     carried = np.repeat(batch.segments["carried"], counts) & (offset == 0)
-    return Sequences(columns, present, batch.columns["memory"][first], carried)
+    return Sequences(columns, valid, batch.columns["memory"][first], carried)

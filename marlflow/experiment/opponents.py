@@ -184,7 +184,7 @@ class _Table:
 
 def _unfit(spec: PolicySpec) -> Sequence[Problem | str]:
     """Why it cannot act in its spaces."""
-    if problems := [*spec.algorithm.problems(spec.spaces, spec.model), *spec.spaces.problems()]:
+    if problems := [*spec.algorithm.validate(spec.spaces, spec.model), *spec.spaces.problems()]:
         return problems
     try:
         spec.actor()

@@ -271,7 +271,7 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
 def _able(policy: Policy, spaces: Spaces) -> list[str]:
     """Some algorithms that could play instead, those first that are most like the policy's own."""
     own = policy.algorithm.capabilities
-    able = [one for one in SHIPPED if not one.problems(spaces, policy.model)]
+    able = [one for one in SHIPPED if not one.validate(spaces, policy.model)]
     able.sort(key=lambda one: (one.capabilities.replay != own.replay, one.capabilities.experience != own.experience))
     names = [one.name for one in able]
     return list(dict.fromkeys([*names[:_MOST_NAMED], *(["ppo"] if "ppo" in names else [])]))

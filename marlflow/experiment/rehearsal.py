@@ -25,7 +25,7 @@ from marlflow.env.stand_in import StandIn
 from marlflow.experiment.plans import policy_plan
 from marlflow.flow import source
 from marlflow.flow.item_types import type_name
-from marlflow.flow.rehearsal import Broken, rehearse
+from marlflow.flow.rehearsal import FailedStage, rehearse
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.tensors import as_tensor
@@ -178,7 +178,7 @@ def _fragments(alone: RunSpec, parts: Parts) -> list[Fragment]:
     return list(make_round(0, [receipt], [batches]).fragments)
 
 
-def _of_stage(broken: Broken, rows: int) -> str:
+def _of_stage(broken: FailedStage, rows: int) -> str:
     failure, call = broken.failure, broken.call
     reason = raised(failure.__cause__ or failure)
     where = f"stage {failure.stage!r} of its plan"

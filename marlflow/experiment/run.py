@@ -226,7 +226,7 @@ class Run:
         for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
-                self._executor.starts_again(name)
+                self._executor.reapply_starts(name)
         for text in said:
             self._say(text)
 

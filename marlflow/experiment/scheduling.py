@@ -23,8 +23,8 @@ class Scheduler:
         """What the next round is collected with: each policy's scheduled settings, and `copies`."""
         found = self.values(agent_steps_sampled)
         for name, values in found.items():
-            only_for_actors = self._spec.policies[name].algorithm.only_for_actors
-            self._tell(name, {key: value for key, value in values.items() if key not in only_for_actors})
+            actor_only_settings = self._spec.policies[name].algorithm.actor_only_settings
+            self._tell(name, {key: value for key, value in values.items() if key not in actor_only_settings})
             values["copies"] = self._spec.copies
         return found
 

@@ -156,7 +156,7 @@ def range_of(owner: type, name: str, default: Any) -> Range:
     if name in RANGES:
         return RANGES[name]
     if issubclass(owner, LearningAlgorithm) and type(default) is int:
-        return Range(int(name not in owner.from_0), 2**62)
+        return Range(int(name not in owner.non_negative_fields), 2**62)
     return _ANY_NUMBER if default is MISSING or default != INFINITY else Range(-INFINITY, INFINITY, infinite=True)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from marlflow.flow.flow import Full, Kind
 from marlflow.flow.meters import Clock, Meter, StageId, rows_of
 from marlflow.flow.operators import StageCall
-from marlflow.flow.pace import UNLIMITED, Ledger
+from marlflow.flow.pace import UNLIMITED, PaceLedger
 
 
 class Edge:
@@ -83,7 +83,7 @@ class Edge:
 class Gate:
     """Admits items to one side of a pace; tracks the cells and edges up to the side's end."""
 
-    ledger: Ledger
+    ledger: PaceLedger
     side: str
     peers: list[Gate]
     """The gates of all sides of the pace, including this one."""
@@ -120,9 +120,9 @@ class Cell:
     outs: dict[Hashable, Edge] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
     """Sources: the paces that hold it, innermost first. Other cells are held at their inboxes' gates."""
-    sides: list[tuple[Ledger | None, str]] = field(default_factory=list)
+    sides: list[tuple[PaceLedger | None, str]] = field(default_factory=list)
     """Merges and ends of plans: the ledger and side name to count each inbox's items under."""
-    handed_on: str | None = None
+    emitted_side: str | None = None
     """Merges: the one side whose items are emitted; None: all."""
     meters: list[Meter] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
@@ -157,9 +157,9 @@ class Cell:
         """Return how many items all its consumers can accept."""
         return min([edge.room() for edge in self.outs.values()], default=UNLIMITED)
 
-    def hands_on(self, index: int) -> bool:
+    def emits(self, index: int) -> bool:
         """Return whether items of an inbox are emitted."""
-        return self.handed_on in (None, self.sides[index][1])
+        return self.emitted_side in (None, self.sides[index][1])
 
     def leave(self) -> bool:
         """Take ended sides out of their pace and discard unusable input; return whether any changed."""

@@ -17,13 +17,15 @@ from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, o
 def problems(plan: AnyPlan) -> list[str]:
     """Return one sentence per problem of the plan; empty if it can run."""
     plans, stages, owner = plans_of(plan), all_stages(plan), owners(plan)
-    found = [f"plan {one.name!r}: {problem}" for one in plans for problem in one.unmet]
-    found += [*_names(plans, stages, owner), *_calls(stages, owner), *_neighbours(stages, owner)]
-    found += [*_capacities(stages, owner), *_uses(plan, stages, owner), *_learners(stages, owner)]
-    found += pace_problems(plans, stages, owner)
+    sentences = [f"plan {member.name!r}: {problem}" for member in plans for problem in member.unmet]
+    sentences += [*_names(plans, stages, owner), *_calls(stages, owner), *_neighbours(stages, owner)]
+    sentences += [*_capacities(stages, owner), *_uses(plan, stages, owner), *_learners(stages, owner)]
+    sentences += pace_problems(plans, stages, owner)
     if isinstance(plan, Together):
-        found += [*_shared_name(plan), *_rounds(plan)]
-    return found
+        if any(member.name == plan.name for member in plans):
+            sentences.append(f"a plan is named {plan.name!r}, as what all plans share is: give it another name")
+        sentences += _rounds(plan)
+    return sentences
 
 
 def _where(stage: Flow[Any], owner: dict[int, str]) -> str:
@@ -38,11 +40,6 @@ def _names(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[int, st
     for (plan, name), count in named.items():
         if count > 1:
             yield f"plan {plan!r} has {count} stages named {name!r}: tell them apart with name=..."
-
-
-def _shared_name(plan: Together) -> Iterator[str]:
-    if any(one.name == plan.name for one in plan.plans):
-        yield f"a plan is named {plan.name!r}, as what all plans share is: give it another name"
 
 
 def _calls(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
@@ -81,7 +78,7 @@ def _capacities(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]
 
 def _uses(plan: AnyPlan, stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
     taken = consumers(stages)
-    ends = Counter(id(end) for one in plans_of(plan) for end in one.ends().values())
+    ends = Counter(id(end) for member in plans_of(plan) for end in member.ends().values())
     for stage in stages:
         if stage.kind in (Kind.FORK, Kind.SPLIT):
             yield from _branch_uses(stage, taken[id(stage)], owner)
@@ -122,34 +119,34 @@ def _learners(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
 
 
 def _rounds(plan: Together) -> Iterator[str]:
-    for one in plan.plans:
-        own = [stage for stage in one.stages() if id(stage) not in plan.shared]
-        if one.waits_for_rounds:
-            yield from _on_policy(one, own)
-        strict = [stage for stage in own if stage.traits.max_staleness == 0]
-        if strict and not one.waits_for_rounds:
+    for member in plan.plans:
+        own_stages = [stage for stage in member.stages() if id(stage) not in plan.shared]
+        if member.waits_for_rounds:
+            yield from _on_policy(member, own_stages)
+        strict = [stage for stage in own_stages if stage.traits.max_staleness == 0]
+        if strict and not member.waits_for_rounds:
             yield (
-                f"plan {one.name!r} takes no stale row (stage {strict[0].name!r} has max_staleness 0), but rounds do "
-                "not wait for it: say Plan(..., waits_for_rounds=True)"
+                f"plan {member.name!r} takes no stale row (stage {strict[0].name!r} has max_staleness 0), but rounds "
+                "do not wait for it: say Plan(..., waits_for_rounds=True)"
             )
         # Overlapping and asynchronous rounds sample with weights at least one version old.
         if plan.rounds.pace != "lockstep" and strict:
             why = "rounds overlap learning" if plan.rounds.pace == "overlap" else "rounds do not wait for learning"
             yield (
                 f"{why}, so rows are a version old, but stage {strict[0].name!r} of plan "
-                f"{one.name!r} has max_staleness 0; give it 1 or more, or choose rollouts.pace=lockstep"
+                f"{member.name!r} has max_staleness 0; give it 1 or more, or choose rollouts.pace=lockstep"
             )
 
 
-def _on_policy(plan: Plan, own: list[Flow[Any]]) -> Iterator[str]:
-    if not any(stage.traits.publishes for stage in own):
+def _on_policy(plan: Plan, own_stages: list[Flow[Any]]) -> Iterator[str]:
+    if not any(stage.traits.publishes for stage in own_stages):
         yield (
             f"plan {plan.name!r} is on-policy but never publishes: from its second update on its rows would all be "
             "too old; end it with .then(Publish(), at=learner)"
         )
     # An unpaced source never idles, so a plan that has one never comes to rest.
     paced = {id(stage) for pace, ends in paces_of(plan) if isinstance(pace, InTurn) for stage in regions(ends)}
-    for stage in own:
+    for stage in own_stages:
         if stage.kind is Kind.SOURCE and id(stage) not in paced:
             yield (
                 f"plan {plan.name!r} waits for rounds, but its source {stage.name!r} runs freely: the plan would never "

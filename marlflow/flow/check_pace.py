@@ -24,8 +24,8 @@ def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[
         if stage.kind is not Kind.MERGE:
             continue
         what = f"merge {stage.name!r} of plan {owner[id(stage)]!r}"
-        if stage.handed_on not in (None, *stage.sides):
-            yield f"{what} is to hand on only {stage.handed_on!r}, but its sides are {_listed(stage.sides)}"
+        if stage.emitted_side not in (None, *stage.sides):
+            yield f"{what} is to hand on only {stage.emitted_side!r}, but its sides are {_listed(stage.sides)}"
         if stage.pace is None:
             yield f"{what} has no pace: say Freely() or InTurn({_shares(stage.sides)})"
         else:
@@ -59,7 +59,8 @@ def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
         return
     for side, share in pace.shares:
         given = [hint for _, hint in producers(ends[side])]
-        if isinstance(share, AgentSteps) and (without := [hint for hint in given if not _has_rows(hint)]):
+        without = [hint for hint in given if not any(map(_counts_rows, options(hint)))]
+        if isinstance(share, AgentSteps) and without:
             yield (
                 f"{what}: {side!r} is paced in agent steps, but its items ({type_name(without[0])}) have no `rows`: "
                 "it would earn no turn for any input; end it with a stage that counts, such as Insert"
@@ -82,17 +83,13 @@ def _listed(names: Iterable[str]) -> str:
     return " and ".join(repr(name) for name in sorted(names))
 
 
-def _has_rows(hint: Any) -> bool:
-    return any(_counts_rows(option) for option in options(hint))
-
-
 def _counts_rows(hint: Any) -> bool:
     kind = get_origin(hint) or hint
     # Unknown types get the benefit of the doubt.
     if kind is Any or not inspect.isclass(kind):
         return True
     # Dataclass fields without default are annotations only, not class attributes.
-    return hasattr(kind, "rows") or any("rows" in vars(one).get("__annotations__", {}) for one in kind.__mro__)
+    return hasattr(kind, "rows") or any("rows" in vars(base).get("__annotations__", {}) for base in kind.__mro__)
 
 
 def _region(end: Flow[Any]) -> list[Flow[Any]]:
@@ -114,8 +111,8 @@ def _fork_ratio(what: str, pace: InTurn, ends: dict[str, Flow[Any]]) -> Iterator
                 forks.setdefault(id(fork), {})[side] = share
     for sides in forks.values():
         if len(set(sides.values())) > 1:
-            shown = ", ".join(f"{side}={share}" for side, share in sides.items())
+            ratio = ", ".join(f"{side}={share}" for side, share in sides.items())
             yield (
-                f"{what}: the sides of InTurn({shown}) are branches of one fork, which bring item for item the same: "
+                f"{what}: the sides of InTurn({ratio}) are branches of one fork, which bring item for item the same: "
                 "it would block for every input; give equal shares, or drop_oldest on the fork"
             )

@@ -8,7 +8,7 @@ from typing import Any
 from marlflow.flow.cells import Cell, Edge, Gate
 from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.meters import Meter, StageId
-from marlflow.flow.pace import Ledger, Pace
+from marlflow.flow.pace import Pace, PaceLedger
 from marlflow.flow.plan import AnyPlan, Plan, all_stages, consumers, owners, plans_of
 
 TURNS_PER_CALL = 64
@@ -24,9 +24,9 @@ class Network:
     feeds: dict[str, Edge] = field(default_factory=dict)
     """The queue that connects each plan to the shared stream."""
     edges: list[Edge] = field(default_factory=list)
-    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    ledgers: dict[str, PaceLedger] = field(default_factory=dict)
 
-    def ledgers_of(self, plan: str) -> list[Ledger]:
+    def ledgers_of(self, plan: str) -> list[PaceLedger]:
         """Return the ledgers of a plan's pace and of its merges."""
         return [ledger for name, ledger in self.ledgers.items() if name == plan or name.startswith(f"{plan}/")]
 
@@ -47,8 +47,8 @@ class _Compiler:
         self._fed_by: dict[int, tuple[Flow[Any], ...]] = {}
         # By the ledger's identity.
         self._gates: dict[int, list[Gate]] = {}
-        for one in plans_of(plan):
-            self._close(one)
+        for member in plans_of(plan):
+            self._close(member)
 
     def _close(self, plan: Plan) -> None:
         ledger = self._ledger(plan.pace, plan.name)
@@ -61,7 +61,7 @@ class _Compiler:
             self._add(Cell(None, [StageId(plan.name, f"({side})")], inboxes=[edge], sides=[(ledger, side)]))
             self._gate(end, edge, ledger, side)
 
-    def _ledger(self, pace: Pace | None, name: str) -> Ledger | None:
+    def _ledger(self, pace: Pace | None, name: str) -> PaceLedger | None:
         ledger = pace.ledger() if pace is not None else None
         if ledger is not None:
             self.network.ledgers[name] = ledger
@@ -127,7 +127,7 @@ class _Compiler:
             cell.call = place.prepare(cell.calls)
         if first.kind is Kind.MERGE:
             ledger = self._ledger(first.pace, f"{self._owner[id(first)]}/{first.name}")
-            cell.sides, cell.handed_on = [(ledger, side) for side in first.sides], first.handed_on
+            cell.sides, cell.emitted_side = [(ledger, side) for side in first.sides], first.emitted_side
             for side, before, edge in zip(first.sides, first.inputs, cell.inboxes, strict=True):
                 self._gate(before, edge, ledger, side)
         return self._add(cell)
@@ -147,7 +147,7 @@ class _Compiler:
 
     # -- gates --------------------------------------------------------------------------------------------------
 
-    def _gate(self, end: Flow[Any], edge: Edge, ledger: Ledger | None, side: str) -> None:
+    def _gate(self, end: Flow[Any], edge: Edge, ledger: PaceLedger | None, side: str) -> None:
         if ledger is None:
             return
         # A side is held back at its sources and directly after forks, splits and queues.

@@ -30,11 +30,11 @@ def label(stage: Flow[Any]) -> str:
     if stage.kind is Kind.FORK:
         return f"{stage.name}({len(stage.branches)}, capacity={stage.capacity}{full})"
     if stage.kind is Kind.MERGE:
-        return f"{stage.name}, {stage.pace}" + (f"; hands on {stage.handed_on}" if stage.handed_on else "")
+        return f"{stage.name}, {stage.pace}" + (f"; hands on {stage.emitted_side}" if stage.emitted_side else "")
     if stage.kind is Kind.BRANCH:
         return stage.name
-    own_name = stage.shown.split("(")[0] == stage.name
-    return stage.shown if own_name else f"{stage.name}: {stage.shown}"
+    own_name = stage.description.split("(")[0] == stage.name
+    return stage.description if own_name else f"{stage.name}: {stage.description}"
 
 
 # -- the tree ---------------------------------------------------------------------------------------------------
@@ -48,12 +48,12 @@ def tree(plan: AnyPlan) -> str:
 def _together(plan: Together) -> Iterator[str]:
     yield f"{plan.name}: {_round_text(plan)}"
     yield from _hung(list(_rows(plan.source, frozenset(), set())), last=not plan.plans)
-    for number, one in enumerate(plan.plans, 1):
-        yield from _hung(list(_plan(one, plan.shared)), last=number == len(plan.plans))
+    for number, member in enumerate(plan.plans, 1):
+        yield from _hung(list(_plan(member, plan.shared)), last=number == len(plan.plans))
 
 
 def _round_text(plan: Together) -> str:
-    waiting = [one.name for one in plan.plans if one.waits_for_rounds]
+    waiting = [member.name for member in plan.plans if member.waits_for_rounds]
     if plan.rounds.pace == "asynchronous":
         return "asynchronous, each worker a round of its own"
     if not waiting:
@@ -121,19 +121,19 @@ def _row(end: Flow[Any], shared: frozenset[int]) -> list[Flow[Any]]:
 def _wrapped(labels: Iterable[str]) -> Iterator[str]:
     first, *others = labels
     line = first
-    for one in others:
-        if len(line) + len(one) > _ROW_WIDTH:
+    for text in others:
+        if len(line) + len(text) > _ROW_WIDTH:
             yield line
-            line = f"→ {one}"
+            line = f"→ {text}"
         else:
-            line += f" → {one}"
+            line += f" → {text}"
     yield line
 
 
 def _in_places(row: Sequence[Flow[Any]]) -> Iterator[str]:
     for place, stages in groupby(row, key=lambda stage: stage.place):
-        shown = " → ".join(label(stage) for stage in stages)
-        yield shown if place is None else f"[{shown}] at {place.name}"
+        labels = " → ".join(label(stage) for stage in stages)
+        yield labels if place is None else f"[{labels}] at {place.name}"
 
 
 # -- the flowchart ----------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def _arrows(stage: Flow[Any], ids: Mapping[int, str]) -> Iterator[str]:
 def _title(plan: AnyPlan, name: str) -> str:
     if isinstance(plan, Together) and name == plan.name:
         return f"{name}, {_round_text(plan)}"
-    one = next(one for one in plans_of(plan) if one.name == name)
-    return _heading(one) + (f", {one.pace}" if one.pace is not None else "")
+    member = next(member for member in plans_of(plan) if member.name == name)
+    return _heading(member) + (f", {member.pace}" if member.pace is not None else "")
 
 
 def _with_place(stage: Flow[Any]) -> str:

@@ -18,12 +18,12 @@ from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
 from marlflow.flow.firing import Firing, condition
 from marlflow.flow.flow import Kind
-from marlflow.flow.metering import stage_figures
+from marlflow.flow.metering import stage_metrics
 from marlflow.flow.meters import Condition, Hook
 from marlflow.flow.operators import BeginsAhead
 from marlflow.flow.plan import AnyPlan, Together
 from marlflow.flow.rest import Rest
-from marlflow.flow.state import Keep, load_network_state, network_state
+from marlflow.flow.state import ConvertItem, load_network_state, network_state
 
 SETTLE_S = 60.0
 """After a stage fails: the most seconds to wait for calls in flight before the error is raised."""
@@ -52,7 +52,8 @@ class Executor:
         self._firing = Firing(on_output or _ignore, hooks)
         self._rest = Rest(between_rounds)
         self._metered_before: dict[str, dict[str, Any]] = {}
-        self._plans = (plan.name, *(one.name for one in plan.plans)) if isinstance(plan, Together) else (plan.name,)
+        members = plan.plans if isinstance(plan, Together) else ()
+        self._plans = (plan.name, *(member.name for member in members))
         self._stopping: set[str] = set()
         self._closed: set[str] = set()
         self._has_begun = False
@@ -60,7 +61,7 @@ class Executor:
         self._ending = False
         self._shared = self._network.by_plan.get(plan.name, []) if isinstance(plan, Together) else []
         self._rounds = plan.rounds.pace if isinstance(plan, Together) else "lockstep"
-        waiting = [one.name for one in plan.plans if one.waits_for_rounds] if isinstance(plan, Together) else []
+        waiting = [member.name for member in members if member.waits_for_rounds]
         self._waited_for = {name: self._network.by_plan[name] for name in waiting}
         # The shared source fires only when nothing else can move, so that items are consumed before a new round starts.
         # Not with other unpaced sources: those can always move, so the round would never start.
@@ -104,7 +105,9 @@ class Executor:
             elif all(cell.ended for cell in self._order):
                 return
             else:
-                raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in self._stuck()])
+                # The ends of plans that merely lack input are a consequence, not a cause.
+                stuck = [c for c in self._network.cells if not c.ended and (c.kind is not None or c.held())]
+                raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in stuck])
 
     def run_sync(self) -> None:
         """Run from synchronous code, in a thread if an event loop is running (as in a notebook)."""
@@ -169,30 +172,30 @@ class Executor:
     def meters(self) -> dict[str, dict[str, Any]]:
         """Return each stage's metrics so far, by `plan/stage`. Buffers have no times."""
         self._look()
-        return stage_figures(self._network, self._metered_before)
+        return stage_metrics(self._network, self._metered_before)
 
     def held(self) -> dict[str, int]:
         """Return the number of items at each stage, for tests of bounds and conservation."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for cell in self._network.cells:
             stage = str(cell.stages[0])
-            found[stage] = found.get(stage, 0) + cell.held()
-        return found
+            counts[stage] = counts.get(stage, 0) + cell.held()
+        return counts
 
-    def state(self, keep: Keep) -> dict[str, Any]:
-        """Return paces, waiting items (converted by `keep`) and metrics as plain data; call at rest."""
-        return {**network_state(self._network, keep), "meters": self.meters()}
+    def state(self, save_item: ConvertItem) -> dict[str, Any]:
+        """Return paces, waiting items (converted by `save_item`) and metrics as plain data; call at rest."""
+        return {**network_state(self._network, save_item), "meters": self.meters()}
 
-    def load_state(self, state: Mapping[str, Any], give_back: Keep) -> None:
+    def load_state(self, state: Mapping[str, Any], restore_item: ConvertItem) -> None:
         """Restore `state` before `run`; raises CheckpointUnusable if it belongs to a different plan."""
-        load_network_state(self._network, state, give_back)
-        self._metered_before = {stage: dict(figures) for stage, figures in state["meters"].items()}
+        load_network_state(self._network, state, restore_item)
+        self._metered_before = {stage: dict(metrics) for stage, metrics in state["meters"].items()}
         self._ending = True
 
-    def starts_again(self, plan: str) -> None:
+    def reapply_starts(self, plan: str) -> None:
         """Apply `starts` of a plan's paces again after its store was lost; earned turns remain available."""
         for ledger in self._network.ledgers_of(plan):
-            ledger.starts_again()
+            ledger.reapply_starts()
 
     def rejoin(self, plan: str) -> None:
         """Let a plan that had ended take part again; call after `load_state`."""
@@ -258,7 +261,7 @@ class Executor:
         sides = len(cell.inboxes)
         for offset in range(sides):
             index = (cell.next_inbox + offset) % sides
-            if cell.takeable(index) < 1 or (cell.room() < 1 and cell.hands_on(index)):
+            if cell.takeable(index) < 1 or (cell.room() < 1 and cell.emits(index)):
                 continue
             self._firing.take_side(cell, index)
             while cell.kind is None and cell.takeable(index) > 0:
@@ -302,7 +305,6 @@ class Executor:
             return True
         if source.stages[0].plan not in self._stopping:
             return False
-        # With nested paces, the outermost must be at rest.
         return not source.gates or source.gates[-1].may_stop()
 
     def _has_ended(self, cell: Cell) -> bool:
@@ -334,10 +336,6 @@ class Executor:
         now_s = time.perf_counter()
         for cell in self._network.cells:
             cell.clock.turn(condition(cell), now_s)
-
-    def _stuck(self) -> list[Cell]:
-        # The ends of plans that merely lack input are a consequence, not a cause.
-        return [cell for cell in self._network.cells if not cell.ended and (cell.kind is not None or cell.held())]
 
     def _waits_for(self, cell: Cell) -> str:
         if (known := cell.waits_for()) is not None:

@@ -34,7 +34,7 @@ class Firing:
         """Call a `then` or source with items (None per turn of a source), awaiting it if necessary."""
         began_s = self._begin(cell, len(items))
         try:
-            result = _run(cell, items)
+            result = cell.call(items) if cell.call is not None else cell.calls[0](items[0])
             if hasattr(type(result), "__await__"):
                 awaited: asyncio.Future[Any] = asyncio.ensure_future(result)
                 cell.in_flight = len(items)
@@ -92,10 +92,10 @@ class Firing:
             ledger.took(side, rows_of(items[0]))
         if cell.kind is Kind.MERGE:
             self._begin(cell, 1)
-            handed_on = items if cell.hands_on(index) else []
-            for item in handed_on:
+            emitted = items if cell.emits(index) else []
+            for item in emitted:
                 cell.outs[None].put(item)
-            self._pass(cell, handed_on)
+            self._pass(cell, emitted)
         elif side == "output":
             self._on_output(cell.stages[0].plan, items[0])
 
@@ -212,7 +212,3 @@ def _without_frames_of_flow(traceback: TracebackType | None) -> TracebackType | 
     while traceback is not None and traceback.tb_frame.f_globals.get("__name__", "").startswith("marlflow.flow."):
         traceback = traceback.tb_next
     return traceback
-
-
-def _run(cell: Cell, items: list[Any]) -> Any:
-    return cell.call(items) if cell.call is not None else cell.calls[0](items[0])

@@ -53,9 +53,9 @@ class Flow(Generic[T]):
     branches: tuple[Hashable, ...] = ()
     pace: Pace | None = None
     sides: tuple[str, ...] = ()
-    handed_on: str | None = None
+    emitted_side: str | None = None
     """Merges only: the one side whose items are emitted; None: all."""
-    shown: str = ""
+    description: str = ""
     gives: Any = None
     """Overrides the type of items, when a relocated stage has already converted them upstream."""
 
@@ -113,12 +113,12 @@ class Flow(Generic[T]):
         declare its own `traits`.
         """
         call = stage_call(operator, at, traits)
-        return Flow(Kind.THEN, name or name_of(operator), (self,), call, shown=describe(operator))
+        return Flow(Kind.THEN, name or name_of(operator), (self,), call, description=describe(operator))
 
     def gather(self, operator: GatherOperator[T, U], *, name: str | None = None) -> Flow[U]:
         """Combine items: each output appears when the operator completes it. Runs on the driver."""
         call = StageCall(operator, None, traits_of(operator, None, "add", None), passes_at=False)
-        return Flow(Kind.GATHER, name or name_of(operator), (self,), call, shown=describe(operator))
+        return Flow(Kind.GATHER, name or name_of(operator), (self,), call, description=describe(operator))
 
     def split(
         self,
@@ -130,7 +130,9 @@ class Flow(Generic[T]):
         """Route items to the branches that the operator names; one flow per branch. Runs on the driver."""
         call = StageCall(operator, None, traits_of(operator, None, "route", None), passes_at=False)
         name = name or name_of(operator)
-        stage: Flow[Any] = Flow(Kind.SPLIT, name, (self,), call, branches=tuple(branches), shown=describe(operator))
+        stage: Flow[Any] = Flow(
+            Kind.SPLIT, name, (self,), call, branches=tuple(branches), description=describe(operator)
+        )
         return {key: Flow(Kind.BRANCH, f"{stage.name}[{key}]", (stage,), branch=key, capacity=1) for key in branches}
 
     def fork(
@@ -151,7 +153,7 @@ class Flow(Generic[T]):
 
     def only(self, side: str) -> Flow[T]:
         """Return this merge emitting only the items of one side; the others still count towards the pace."""
-        return replace(self, handed_on=side)
+        return replace(self, emitted_side=side)
 
     def named(self, name: str) -> Flow[T]:
         """Return the same stage under another name."""
@@ -196,7 +198,7 @@ def source(
     The stage runs where `at` lives, and an operator with one parameter receives `at`.
     """
     call = stage_call(operator, at, traits, is_source=True)
-    return Flow(Kind.SOURCE, name or name_of(operator), call=call, shown=describe(operator))
+    return Flow(Kind.SOURCE, name or name_of(operator), call=call, description=describe(operator))
 
 
 def merge(pace: Pace | None = None, name: str = "merge", **sides: Flow[Any]) -> Flow[Any]:

@@ -10,20 +10,20 @@ from marlflow.flow.compile import Network
 from marlflow.flow.meters import Meter
 
 
-def stage_figures(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def stage_metrics(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return each stage's metrics by `plan/stage`, added to `before` (of a resumed run). Buffers have no times."""
-    found: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, dict[str, Any]] = {}
     for cell in network.cells:
         if not cell.is_plumbing:
             for position, stage in enumerate(cell.stages):
-                found[str(stage)] = _metered(cell, position).snapshot()
+                metrics[str(stage)] = _metered(cell, position).snapshot()
     for edge in network.edges:
         if edge.stage is not None:
-            found[str(edge.stage)] = Meter(edge.passed, edge.rows, edge.dropped, edge.rows_dropped).snapshot()
-    for name, figures in before.items():
-        now = found.get(name, dict.fromkeys(figures, 0))
-        found[name] = {figure: now[figure] + value for figure, value in figures.items()}
-    return found
+            metrics[str(edge.stage)] = Meter(edge.passed, edge.rows, edge.dropped, edge.rows_dropped).snapshot()
+    for name, earlier in before.items():
+        now = metrics.get(name, dict.fromkeys(earlier, 0))
+        metrics[name] = {metric: now[metric] + value for metric, value in earlier.items()}
+    return metrics
 
 
 def _metered(cell: Cell, position: int) -> Meter:

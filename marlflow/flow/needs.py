@@ -32,7 +32,7 @@ class _Needs:
 
     def before(self, stage: Flow[object]) -> int:
         """Return the fewest agent steps needed before an item leaves `stage`."""
-        of_inputs = [self.before(one) for one in _inputs(stage)]
+        of_inputs = [self.before(feeder) for feeder in _inputs(stage)]
         gathered = stage.traits.agent_steps if stage.kind is Kind.GATHER else 0
         return max(min(of_inputs, default=0), gathered, *self._earned(stage), 0)
 
@@ -44,9 +44,9 @@ class _Needs:
 
 
 def _inputs(stage: Flow[object]) -> list[Flow[object]]:
-    if stage.handed_on is None:
+    if stage.emitted_side is None:
         return list(stage.inputs)
-    return [one for side, one in zip(stage.sides, stage.inputs, strict=True) if side == stage.handed_on]
+    return [feeder for side, feeder in zip(stage.sides, stage.inputs, strict=True) if side == stage.emitted_side]
 
 
 def _ratios(plan: Plan) -> Iterator[tuple[Flow[object], AgentSteps, list[Flow[object]]]]:

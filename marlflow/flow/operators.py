@@ -186,10 +186,18 @@ class _Parameters:
         # Some builtins have no signature; they are assumed to take one parameter.
         except (TypeError, ValueError):
             return cls()
-        by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
-        takes_all = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-        required = [one.name for one in by_position if one.default is one.empty]
+        by_position = [
+            parameter
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        by_name = [
+            parameter.name
+            for parameter in parameters
+            if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+        ]
+        takes_all = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+        required = [parameter.name for parameter in by_position if parameter.default is parameter.empty]
         return cls(required, by_name, float("inf") if takes_all else len(by_position))
 
 
@@ -201,6 +209,6 @@ def name_of(operator: Any) -> str:
 def describe(operator: Any) -> str:
     """Return the operator with its int, float, str and bool settings, as plans print it."""
     is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
-    shown = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
-    settings = [f"{name}={value!r}" for name, value in shown.items() if isinstance(value, int | float | str | bool)]
+    values = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
+    settings = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, int | float | str | bool)]
     return f"{name_of(operator)}({', '.join(settings)})" if settings else name_of(operator)

@@ -21,7 +21,7 @@ class AgentSteps:
     starts: int = 0
 
 
-class Ledger(Protocol):
+class PaceLedger(Protocol):
     """A pace's run-time state. Sides are identified by name."""
 
     def permits(self, side: str) -> int:
@@ -39,7 +39,7 @@ class Ledger(Protocol):
     def may_stop(self, side: str, idle: bool) -> bool:
         """Return whether a source may end on request; `idle`: all sides are idle, and no other flow feeds them."""
 
-    def starts_again(self) -> None:
+    def reapply_starts(self) -> None:
         """Apply `starts` again, as the leading side's store was emptied; earned turns remain available."""
 
     def rejoin(self) -> None:
@@ -64,7 +64,7 @@ class Freely:
         """Return no problems."""
         return []
 
-    def ledger(self) -> Ledger | None:
+    def ledger(self) -> PaceLedger | None:
         """Return None: nothing needs counting."""
         return None
 
@@ -91,20 +91,20 @@ class InTurn:
 
     def problems(self) -> list[str]:
         """Return why this ratio could never be kept."""
-        found = []
+        sentences = []
         for name, share in self.shares:
             unit = share.per if isinstance(share, AgentSteps) else share
             if unit < 1:
-                found.append(f"InTurn gives {name!r} a share of {unit}: it would block for ever; give at least 1")
+                sentences.append(f"InTurn gives {name!r} a share of {unit}: it would block for ever; give at least 1")
             if isinstance(share, AgentSteps) and share.starts < 0:
-                found.append(f"InTurn starts {name!r} after {share.starts} agent steps; give 0 or more")
+                sentences.append(f"InTurn starts {name!r} after {share.starts} agent steps; give 0 or more")
         if len(self.shares) < 2:
-            found.append("InTurn needs two sides or more")
+            sentences.append("InTurn needs two sides or more")
         if sum(isinstance(share, AgentSteps) for _, share in self.shares) > 1:
-            found.append("InTurn can measure one side in agent steps, not several")
-        return found
+            sentences.append("InTurn can measure one side in agent steps, not several")
+        return sentences
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> PaceLedger:
         """Return a new ledger."""
         rows = [(name, share) for name, share in self.shares if isinstance(share, AgentSteps)]
         items = [(name, share) for name, share in self.shares if not isinstance(share, AgentSteps)]
@@ -130,12 +130,12 @@ class AtMost(InTurn):
 
     def problems(self) -> list[str]:
         # Not super(): slots=True recreates the class, which breaks the zero-argument form.
-        found = InTurn.problems(self)
+        sentences = InTurn.problems(self)
         if not any(isinstance(share, AgentSteps) for _, share in self.shares):
-            found.append("AtMost needs one side in agent steps, which earns the others their turns")
-        return found
+            sentences.append("AtMost needs one side in agent steps, which earns the others their turns")
+        return sentences
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> PaceLedger:
         (leader,) = [(name, share) for name, share in self.shares if isinstance(share, AgentSteps)]
         return _LimitLedger(*leader, [(name, share) for name, share in self.shares if isinstance(share, int)])
 
@@ -191,7 +191,7 @@ class _ItemLedger:
     def may_stop(self, side: str, idle: bool) -> bool:
         return idle and not self._begun
 
-    def starts_again(self) -> None:
+    def reapply_starts(self) -> None:
         return
 
     def rejoin(self) -> None:
@@ -268,7 +268,7 @@ class _RowLedger:
         # Once the leader has left, the followers are over when they have spent the turns it earned.
         return side == self._leader
 
-    def starts_again(self) -> None:
+    def reapply_starts(self) -> None:
         # At least 1, so that no follower runs on an empty store even with starts=0.
         self._to_start = max(1, self._share.starts)
 

@@ -47,8 +47,8 @@ class Plan:
         """Raise PlanInvalid with all problems, if there are any."""
         from marlflow.flow.check import problems
 
-        if found := problems(self):
-            raise PlanInvalid(found)
+        if sentences := problems(self):
+            raise PlanInvalid(sentences)
 
     def mermaid(self) -> str:
         """Return the plan as a Mermaid flowchart."""
@@ -96,8 +96,8 @@ class Together:
         """Raise PlanInvalid with all problems, if there are any."""
         from marlflow.flow.check import problems
 
-        if found := problems(self):
-            raise PlanInvalid(found)
+        if sentences := problems(self):
+            raise PlanInvalid(sentences)
 
     def mermaid(self) -> str:
         """Return the plans as one Mermaid flowchart."""
@@ -153,20 +153,20 @@ def owners(plan: AnyPlan) -> dict[int, str]:
     """Return each stage's plan name, by the stage's identity."""
     shared = plan.shared if isinstance(plan, Together) else frozenset()
     named = dict.fromkeys(shared, plan.name)
-    for one in plans_of(plan):
-        for stage in one.stages():
-            named.setdefault(id(stage), one.name)
+    for member in plans_of(plan):
+        for stage in member.stages():
+            named.setdefault(id(stage), member.name)
     return named
 
 
 def all_stages(plan: AnyPlan) -> list[Flow[Any]]:
     """Return every stage of every plan, once each, in topological order."""
-    found: dict[int, Flow[Any]] = {}
+    stages: dict[int, Flow[Any]] = {}
     if isinstance(plan, Together):
-        found.update((id(stage), stage) for stage in plan.source.upstream())
-    for one in plans_of(plan):
-        found.update((id(stage), stage) for stage in one.stages() if id(stage) not in found)
-    return list(found.values())
+        stages.update((id(stage), stage) for stage in plan.source.upstream())
+    for member in plans_of(plan):
+        stages.update((id(stage), stage) for stage in member.stages() if id(stage) not in stages)
+    return list(stages.values())
 
 
 def consumers(stages: list[Flow[Any]]) -> dict[int, list[Flow[Any]]]:
@@ -186,9 +186,9 @@ def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
         return [(flow, flow.traits.emits)]
     if flow.kind is Kind.BRANCH and flow.inputs[0].kind is Kind.SPLIT:
         return [(flow.inputs[0], flow.inputs[0].traits.emits)]
-    if flow.handed_on in flow.sides:
-        return producers(flow.inputs[flow.sides.index(flow.handed_on)])
-    return [found for before in flow.inputs for found in producers(before)]
+    if flow.emitted_side in flow.sides:
+        return producers(flow.inputs[flow.sides.index(flow.emitted_side)])
+    return [producer for before in flow.inputs for producer in producers(before)]
 
 
 def head_stages(end: Flow[Any]) -> list[Flow[Any]]:

@@ -21,7 +21,7 @@ from marlflow.flow.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class FailedStage:
     """The first stage that failed, the input of its fused call (None for a source), and the error."""
 
     call: StageCall
@@ -29,7 +29,7 @@ class Broken:
     failure: StageFailed
 
 
-def rehearse(plan: Plan, experience: Flow[Any]) -> Broken | None:
+def rehearse(plan: Plan, experience: Flow[Any]) -> FailedStage | None:
     """Run the first item of `experience`, then of each other source; return the failure, if any.
 
     A gather emits its remainder if it can; items that it withholds do not reach later stages.
@@ -55,7 +55,7 @@ class _Rehearsal:
         self._sources = [cell for cell in self._cells if cell.kind is Kind.SOURCE]
         self._sources.sort(key=lambda cell: cell.calls[0] is not experience.call)
         self._firing = Firing(_ignore, ())
-        self.broken: Broken | None = None
+        self.broken: FailedStage | None = None
 
     async def run(self) -> None:
         for source in self._sources:
@@ -79,7 +79,7 @@ class _Rehearsal:
     async def _take(self, cell: Cell, index: int) -> None:
         items = cell.take(len(cell.inboxes[index].items), index)
         if cell.kind is Kind.MERGE:
-            for item in items if cell.hands_on(index) else ():
+            for item in items if cell.emits(index) else ():
                 cell.outs[None].put(item)
         # Items at a plan's end are discarded.
         elif cell.kind is not None:
@@ -113,7 +113,7 @@ class _Rehearsal:
         failure = self._firing.failure
         if isinstance(failure, StageFailed):
             position = [stage.stage for stage in cell.stages].index(failure.stage)
-            self.broken = Broken(cell.calls[position], given, failure)
+            self.broken = FailedStage(cell.calls[position], given, failure)
         elif failure is not None:
             raise failure
 

@@ -19,11 +19,11 @@ from marlflow.flow.traits import Traits
 Where: TypeAlias = Literal["learner", "worker", "driver"]
 """At the learner or replay, as the plan says; on the rollout workers; or on the driver."""
 
-StandIn: TypeAlias = Callable[[Any, Where], Located]
+MakeSubstitute: TypeAlias = Callable[[Any, Where], Located]
 """Makes the worker's or driver's substitute for what a stage runs at (None: nothing)."""
 
 
-def relocated(plan: Plan, experience: Flow[Any], wishes: Mapping[str, Where], stand_in: StandIn) -> Plan:
+def relocated(plan: Plan, experience: Flow[Any], wishes: Mapping[str, Where], make_substitute: MakeSubstitute) -> Plan:
     """Return `plan` with the stages in `wishes` moved; stages at "worker" come directly after `experience`.
 
     If a wish cannot be met, the plan is unchanged and its `check()` reports why.
@@ -34,16 +34,16 @@ def relocated(plan: Plan, experience: Flow[Any], wishes: Mapping[str, Where], st
         return replace(plan, unmet=(*plan.unmet, *unmet))
     ahead = [stage for name, stage in stages.items() if wishes.get(name) == "worker"]
     aside = [stage for name, stage in stages.items() if wishes.get(name) == "driver"]
-    return _rebuilt(plan, experience, ahead, aside, stand_in)
+    return _rebuilt(plan, experience, ahead, aside, make_substitute)
 
 
 def _rebuilt(
-    plan: Plan, experience: Flow[Any], ahead: list[Flow[Any]], aside: list[Flow[Any]], stand_in: StandIn
+    plan: Plan, experience: Flow[Any], ahead: list[Flow[Any]], aside: list[Flow[Any]], make_substitute: MakeSubstitute
 ) -> Plan:
     given = Traits(accepts=Any, emits=next((gives for _, gives in producers(experience)), Any))
     behind = experience
     for stage in ahead:
-        ran = StageCall(_as_it_came, stand_in(stage.at, "worker"), given, passes_at=False)
+        ran = StageCall(_as_it_came, make_substitute(stage.at, "worker"), given, passes_at=False)
         behind = replace(stage, inputs=(behind,), call=ran)
     again = {id(stage): stage for stage in experience.upstream()} | {id(experience): behind}
     for stage in plan.stages():
@@ -56,7 +56,7 @@ def _rebuilt(
             continue
         moved = replace(stage, inputs=inputs)
         if stage in aside and stage.call is not None and stage.at is not None:
-            moved = replace(moved, call=replace(stage.call, at=stand_in(stage.at, "driver")))
+            moved = replace(moved, call=replace(stage.call, at=make_substitute(stage.at, "driver")))
         again[id(stage)] = moved
     return replace(plan, output=again[id(plan.output)], also={side: again[id(end)] for side, end in plan.also.items()})
 

@@ -16,30 +16,30 @@ from marlflow.flow.flow import Kind
 from marlflow.flow.operators import HoldsItems
 from marlflow.flow.rotation import Rotation
 
-Keep = Callable[[Any], Any]
+ConvertItem = Callable[[Any], Any]
 """Converts an item to its saved form, or back."""
 
 
-def network_state(network: Network, keep: Keep) -> dict[str, Any]:
-    """Return the state of a network at rest: plain data, with items converted by `keep`."""
+def network_state(network: Network, save_item: ConvertItem) -> dict[str, Any]:
+    """Return the state of a network at rest: plain data, with items converted by `save_item`."""
     edges, cells = dict(_edges(network)), dict(_cells(network))
     names = {id(edge): name for name, edge in edges.items()}
     return {
         "paces": {name: dict(ledger.state()) for name, ledger in network.ledgers.items()},
-        "waiting": {name: [keep(item) for item in edge.items] for name, edge in edges.items() if edge.items},
+        "waiting": {name: [save_item(item) for item in edge.items] for name, edge in edges.items() if edge.items},
         "undelivered": {
-            name: [[names[id(edge)], keep(item)] for edge, item in cell.pending]
+            name: [[names[id(edge)], save_item(item)] for edge, item in cell.pending]
             for name, cell in cells.items()
             if cell.pending
         },
-        "held": {name: [keep(item) for item in held] for name, held in _held(network).items() if held},
+        "held": {name: [save_item(item) for item in held] for name, held in _held(network).items() if held},
         "next_inbox": {name: cell.next_inbox for name, cell in cells.items() if cell.next_inbox},
         "next_branch": {name: split.next_branch for name, split in _rotations(network).items()},
         "exhausted": [name for name, cell in cells.items() if cell.exhausted],
     }
 
 
-def load_network_state(network: Network, state: Mapping[str, Any], give_back: Keep) -> None:
+def load_network_state(network: Network, state: Mapping[str, Any], restore_item: ConvertItem) -> None:
     """Restore what `network_state` returned; raises CheckpointUnusable if it belongs to a different plan."""
     edges, cells, held = dict(_edges(network)), dict(_cells(network)), _held(network)
     rotations = _rotations(network)
@@ -47,11 +47,11 @@ def load_network_state(network: Network, state: Mapping[str, Any], give_back: Ke
     for name, pace in state["paces"].items():
         network.ledgers[name].load_state(pace)
     for name, items in state["waiting"].items():
-        edges[name].items.extend(give_back(item) for item in items)
+        edges[name].items.extend(restore_item(item) for item in items)
     for name, undelivered in state["undelivered"].items():
-        cells[name].pending.extend((edges[edge], give_back(item)) for edge, item in undelivered)
+        cells[name].pending.extend((edges[edge], restore_item(item)) for edge, item in undelivered)
     for name, items in state["held"].items():
-        held[name][:] = [give_back(item) for item in items]
+        held[name][:] = [restore_item(item) for item in items]
     for name, number in state["next_inbox"].items():
         cells[name].next_inbox = number
     for name, number in state.get("next_branch", {}).items():

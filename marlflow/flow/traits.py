@@ -53,12 +53,12 @@ def traits_of(operator: Any, at: Any, method: str, given: Traits | None) -> Trai
     `method` is the called method: `__call__`, `add` (gather) or `route` (the `__call__` of a split).
     """
     declared = getattr(operator, "traits", None)
-    own = given or (declared if isinstance(declared, Traits) else NO_TRAITS)
-    accepts, emits = own.accepts, own.emits
+    traits = given or (declared if isinstance(declared, Traits) else NO_TRAITS)
+    accepts, emits = traits.accepts, traits.emits
     if accepts is None:
         accepts = annotated_input(operator, "add" if method == "add" else "__call__")
     elif inspect.isfunction(accepts):
         accepts = Any if at is None else accepts(at)
     if emits is None:
         emits = annotated_route(operator) if method == "route" else annotated_output(operator, method)
-    return replace(own, accepts=accepts, emits=emits)
+    return replace(traits, accepts=accepts, emits=emits)

@@ -26,7 +26,7 @@ class Observer(Protocol):
     """A submodule that updates its statistics from each training batch."""
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Update from columns [N, ...], or [S, T, ...] with a bool [S, T] column `present`."""
+        """Update from columns [N, ...], or [S, T, ...] with a bool [S, T] column `valid`."""
         ...
 
 
@@ -139,4 +139,4 @@ def observers(module: nn.Module) -> list[Observer]:
 
 
 def _present(columns: Mapping[str, Tensor], name: str) -> Tensor:
-    return columns[name][columns["present"]] if "present" in columns else columns[name]
+    return columns[name][columns["valid"]] if "valid" in columns else columns[name]

@@ -54,14 +54,14 @@ class RecurrentTorso(nn.Module):
         """Return features [N, F] of `obs` [N, ...] and the next memory, given `memory` [N, *memory_shape]."""
         return self._cell(self._project(self.encoder(obs)), memory)
 
-    def unroll(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    def unroll(self, obs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [S, T, F] of `obs` [S, T, ...] and the last memory, given `memory` [S, *memory_shape].
 
-        Steps where `present` (bool [S, T]) is false leave the memory as it is; their features are meaningless.
+        Steps where `valid` (bool [S, T]) is false leave the memory as it is; their features are meaningless.
         """
         projected = self._project(self.encoder(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
         steps = []
-        for inputs, there in zip(projected.unbind(1), present.unbind(1), strict=True):
+        for inputs, there in zip(projected.unbind(1), valid.unbind(1), strict=True):
             features, after = self._cell(inputs, memory)
             memory = torch.where(there.view(-1, *[1] * (memory.dim() - 1)), after, memory)
             steps.append(features)

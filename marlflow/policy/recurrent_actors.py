@@ -33,9 +33,9 @@ class RecurrentActor(nn.Module, Generic[Head]):
         self.memory_shape = torso.memory_shape
         self.device: str | None = None
 
-    def unroll(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def unroll(self, obs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the head's outputs [S, T, ...], features [S, T, F] and last memory; see `RecurrentTorso.unroll`."""
-        features, after = self.torso.unroll(obs, memory, present)
+        features, after = self.torso.unroll(obs, memory, valid)
         outputs: Tensor = self.head(features.flatten(0, 1))
         return outputs.unflatten(0, features.shape[:2]), features, after
 
@@ -82,9 +82,9 @@ class RecurrentActorCritic(nn.Module):
         self.critic_head = linear(self.actor.torso.features, 1, 1.0, generator)
         self.returns = ReturnScale(self.critic_head) if normalise_returns else None
 
-    def forward(self, obs: Tensor, memory: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Return actor outputs [S, T, ...] and values [S, T] of `obs` [S, T, ...]; see `RecurrentTorso.unroll`."""
-        outputs, features, _ = self.actor.unroll(obs, memory, present)
+        outputs, features, _ = self.actor.unroll(obs, memory, valid)
         return outputs, in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
     def critic(self, obs: Tensor, memory: Tensor) -> Tensor:

@@ -24,14 +24,14 @@ class RecurrentQNetwork(nn.Module):
         head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
         self.actor = RecurrentActor(torso, QActor(nn.Identity(), head))
 
-    def forward(self, obs: Tensor, memory: Tensor, present: Tensor, burn_in: int) -> Tensor:
+    def forward(self, obs: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
         """Return action values [S, T - burn_in, A] of `obs` [S, T, ...], given `memory` [S, ...] before the burn-in.
 
-        `present` (bool [S, T]) marks existing steps. The first `burn_in` steps only refresh the memory, without
+        `valid` (bool [S, T]) marks existing steps. The first `burn_in` steps only refresh the memory, without
         gradients (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3).
         """
         if burn_in:
             with torch.no_grad():
-                _, memory = self.actor.torso.unroll(obs[:, :burn_in], memory, present[:, :burn_in])
-        q, _, _ = self.actor.unroll(obs[:, burn_in:], memory, present[:, burn_in:])
+                _, memory = self.actor.torso.unroll(obs[:, :burn_in], memory, valid[:, :burn_in])
+        q, _, _ = self.actor.unroll(obs[:, burn_in:], memory, valid[:, burn_in:])
         return q

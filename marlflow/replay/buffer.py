@@ -70,7 +70,7 @@ class Store(Protocol[Drawn_co]):
         """Empty the store, and number the next row and segment."""
         ...
 
-    def load(self, kept: Sequence[Tree]) -> None:
+    def load(self, saved: Sequence[Tree]) -> None:
         """Restore what `rows` returned."""
         ...
 
@@ -179,8 +179,8 @@ class StoredReplay(Generic[Drawn]):
         are missing.
         """
         held = [part for part in rows if part and part["stop"] > state["first"]]
-        if found := [*self._other_terms(state), *self._other_rows(state, held)]:
-            raise CheckpointUnusable([f"replay {self.name!r}: {problem}" for problem in found])
+        if problems := [*self._other_terms(state), *self._other_rows(state, held)]:
+            raise CheckpointUnusable([f"replay {self.name!r}: {problem}" for problem in problems])
         if held:
             self._store.begin_at(state["first"], state["first_segment"])
             self._store.load(held)
@@ -208,11 +208,11 @@ class StoredReplay(Generic[Drawn]):
 
     def _other_terms(self, state: Tree) -> Iterator[str]:
         for name, expected in self._terms.items():
-            if (kept := state.get(name)) != expected:
-                yield f"expected {name}={expected}, but it was kept with {name}={kept}"
+            if (saved := state.get(name)) != expected:
+                yield f"expected {name}={expected}, but it was kept with {name}={saved}"
         kind = self._sampler.state(0, 0)["kind"]
-        if (kept := state["sampler"]["kind"]) != kind:
-            yield f"expected {kind} sampling, but it was kept with {kept} sampling"
+        if (saved := state["sampler"]["kind"]) != kind:
+            yield f"expected {kind} sampling, but it was kept with {saved} sampling"
 
     def _other_rows(self, state: Tree, held: Sequence[Tree]) -> Iterator[str]:
         if not held:

@@ -21,14 +21,14 @@ _FEW_SEGMENTS = 64
 class SegmentStore:
     """At most `capacity` rows in whole segments; rows first to stop - 1 are stored.
 
-    A unit is a row, drawn as a transition. `kept` names segment properties to store unchanged.
+    A unit is a row, drawn as a transition. `properties` names columns of segments to store unchanged.
     """
 
-    __slots__ = ("_kept", "_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
+    __slots__ = ("_properties", "_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
 
-    def __init__(self, capacity: int, kept: Sequence[str] = ()) -> None:
+    def __init__(self, capacity: int, properties: Sequence[str] = ()) -> None:
         self.capacity = capacity
-        self._kept = tuple(kept)
+        self._properties = tuple(properties)
         self.first = self.stop = 0
         self.first_segment = self.stop_segment = 0
         self._rows: Ring | None = None
@@ -70,17 +70,18 @@ class SegmentStore:
         first, segment = self.stop, self.stop_segment
         length = batch.segments["length"]
         numbers = np.arange(segment, segment + len(length))
-        own = np.repeat(numbers, length)
+        segment_of_row = np.repeat(numbers, length)
         rows = _named(batch.columns, {name: name for name in ("obs", "action", "action_mask", "version")})
         rows |= _named(batch.columns, {"window_reward": "reward", "window_discount": "discount"})
-        following, stop = np.arange(first, first + len(own)) + batch.columns["window_steps"], first + np.cumsum(length)
+        following = np.arange(first, first + len(segment_of_row)) + batch.columns["window_steps"]
+        stop = first + np.cumsum(length)
         # The row after the window, or ~segment (negative) if the window bootstraps at its segment's end.
-        rows["next"] = np.where(following == np.repeat(stop, length), ~own, following)
-        rows["segment"] = own
+        rows["next"] = np.where(following == np.repeat(stop, length), ~segment_of_row, following)
+        rows["segment"] = segment_of_row
         ends = _named(batch.segments, {"bootstrap_obs": "obs", "bootstrap_mask": "action_mask"})
-        ends |= {name: batch.segments[name] for name in self._kept}
+        ends |= {name: batch.segments[name] for name in self._properties}
         ends["stop"] = stop
-        self._write(rows, ends, len(own), len(numbers))
+        self._write(rows, ends, len(segment_of_row), len(numbers))
         return first, self.stop
 
     def take(self, row_ids: Array, weight: Array) -> Transitions:
@@ -123,9 +124,9 @@ class SegmentStore:
         self.first_segment = self.stop_segment = first_segment
         self._rows = self._segments = None
 
-    def load(self, kept: Sequence[Tree]) -> None:
+    def load(self, saved: Sequence[Tree]) -> None:
         """Restore what `rows` returned, after `begin_at`: in order and without gaps; evicted rows are skipped."""
-        for part in kept:
+        for part in saved:
             if not part or part["stop"] <= self.first:
                 continue
             columns, segments, old = part["columns"], part["segments"], self.stop - part["first"]
@@ -158,7 +159,8 @@ class SegmentStore:
         if ("action_mask" in known) != ("action_mask" in batch.columns):
             masked = "with" if "action_mask" in known else "without"
             problems.append(f"this replay holds rows {masked} an action mask, and the batch is not so")
-        problems += [f"the batch's segments have no {n!r}, which this replay stores" for n in self._unkept(batch)]
+        missing = [name for name in self._properties if name not in batch.segments]
+        problems += [f"the batch's segments have no {name!r}, which this replay stores" for name in missing]
         pairs = [("obs", "obs", batch.columns), ("action", "action", batch.columns)]
         pairs.append(("obs", "bootstrap_obs", batch.segments))
         if "action_mask" in known and "action_mask" in batch.columns:
@@ -170,9 +172,6 @@ class SegmentStore:
             elif (want := known[stored]).dtype != table[name].dtype or want.shape[1:] != table[name].shape[1:]:
                 problems.append(f"{name!r} of the batch is {row_type(table[name])}, expected {row_type(want)}")
         return problems
-
-    def _unkept(self, batch: Batch) -> list[str]:
-        return [name for name in self._kept if name not in batch.segments]
 
     def _write(self, rows: Mapping[str, Array], ends: Mapping[str, Array], row_count: int, segment_count: int) -> None:
         if self._rows is None or self._segments is None:

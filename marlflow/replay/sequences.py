@@ -55,7 +55,7 @@ class SequenceStore(SegmentStore):
     __slots__ = ("burn_in", "length")
 
     def __init__(self, capacity: int, length: int, burn_in: int) -> None:
-        super().__init__(capacity, kept=("length", "burn_in", "memory"))
+        super().__init__(capacity, properties=("length", "burn_in", "memory"))
         self.length, self.burn_in = length, burn_in
 
     @property
@@ -121,7 +121,7 @@ class SequenceStore(SegmentStore):
         obs[behind[0], behind[1] + self.burn_in] = ends["obs"]
         return SequenceTransitions(
             obs=obs,
-            present=(step >= -ends["burn_in"][:, None]) & (step <= length),
+            valid=(step >= -ends["burn_in"][:, None]) & (step <= length),
             memory=ends["memory"],
             trained=trained,
             action=window["action"],
@@ -143,11 +143,11 @@ class SequenceStore(SegmentStore):
         mask[np.arange(count), trained.sum(1)] = last
         return mask
 
-    def _at(self, name: str, row: Array, there: Array) -> Array:
+    def _at(self, name: str, row: Array, valid: Array) -> Array:
         rows, _ = self._rings()
-        found: Array = rows.columns[name].take(row % self.capacity, axis=0)
-        found[~there] = 0
-        return found
+        column: Array = rows.columns[name].take(row % self.capacity, axis=0)
+        column[~valid] = 0
+        return column
 
     def _segment(self, name: str, number: int) -> Array:
         _, segments = self._rings()

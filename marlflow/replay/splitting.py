@@ -9,7 +9,7 @@ import numpy as np
 
 from marlflow.base.batch import Array, Batch
 
-_OF_REMEMBERING = ("memory", "memory_version", "bootstrap_memory")
+_MEMORY_PROPERTIES = ("memory", "memory_version", "bootstrap_memory")
 
 
 def split(batch: Batch, length: int, burn_in: int) -> Batch:
@@ -17,25 +17,25 @@ def split(batch: Batch, length: int, burn_in: int) -> Batch:
     segments, columns = batch.segments, batch.columns
     parts = -(-segments["length"] // length)
     # The segment of each sequence, and the sequence's index in its segment.
-    own = np.repeat(np.arange(len(parts)), parts)
-    number = np.arange(len(own)) - np.repeat(np.cumsum(parts) - parts, parts)
-    start = _start(segments["length"][own], parts[own], number)
-    stop = _start(segments["length"][own], parts[own], number + 1)
-    first = (batch.ends() + 1 - segments["length"])[own] + start
-    last = number == parts[own] - 1
+    parent = np.repeat(np.arange(len(parts)), parts)
+    number = np.arange(len(parent)) - np.repeat(np.cumsum(parts) - parts, parts)
+    start = _start(segments["length"][parent], parts[parent], number)
+    stop = _start(segments["length"][parent], parts[parent], number + 1)
+    first = (batch.ends() + 1 - segments["length"])[parent] + start
+    last = number == parts[parent] - 1
     before = np.minimum(start, burn_in)
-    found = {name: column[own] for name, column in segments.items() if name not in _OF_REMEMBERING}
+    properties = {name: column[parent] for name, column in segments.items() if name not in _MEMORY_PROPERTIES}
     # Only a segment's last sequence ends as the segment does; others bootstrap from the next sequence's first row.
-    found |= {name: found[name] & last for name in ("terminated", "truncated") if name in found}
-    if "carried" in found:
-        found["carried"] &= number == 0
+    properties |= {name: properties[name] & last for name in ("terminated", "truncated") if name in properties}
+    if "carried" in properties:
+        properties["carried"] &= number == 0
     # Index 0 is a placeholder: the last sequence uses the segment's own bootstrap.
     after = np.where(last, 0, first + stop - start)
     for name, row in (("bootstrap_obs", "obs"), ("bootstrap_mask", "action_mask")):
-        if name in found:
-            found[name] = _where(last, found[name], columns[row][after])
-    found |= {"length": stop - start, "burn_in": before, "memory": columns["memory"][first - before]}
-    return Batch({name: column for name, column in columns.items() if name != "memory"}, found)
+        if name in properties:
+            properties[name] = _where(last, properties[name], columns[row][after])
+    properties |= {"length": stop - start, "burn_in": before, "memory": columns["memory"][first - before]}
+    return Batch({name: column for name, column in columns.items() if name != "memory"}, properties)
 
 
 def sequence_problems(length: int, burn_in: int) -> list[str]:
@@ -54,6 +54,6 @@ def _start(length: Array, parts: Array, number: Array) -> Array:
     return start
 
 
-def _where(condition: Array, one: Array, other: Array) -> Array:
-    found: Array = np.where(condition.reshape(-1, *[1] * (one.ndim - 1)), one, other)
-    return found
+def _where(condition: Array, if_true: Array, if_false: Array) -> Array:
+    selected: Array = np.where(condition.reshape(-1, *[1] * (if_true.ndim - 1)), if_true, if_false)
+    return selected

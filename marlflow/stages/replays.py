@@ -40,11 +40,13 @@ class NStep:
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with `window_reward`, `window_discount` (float32 [N]) and `window_steps`, for a replay."""
         segments = batch.segments
-        found = windows(batch.columns["reward"], segments["length"], segments["terminated"], self.n_step, self.discount)
+        n_step_windows = windows(
+            batch.columns["reward"], segments["length"], segments["terminated"], self.n_step, self.discount
+        )
         return batch.with_columns(
-            window_reward=found.reward.astype(np.float32),
-            window_discount=found.discount.astype(np.float32),
-            window_steps=found.steps,
+            window_reward=n_step_windows.reward.astype(np.float32),
+            window_discount=n_step_windows.discount.astype(np.float32),
+            window_steps=n_step_windows.steps,
         )
 
 

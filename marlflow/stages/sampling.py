@@ -78,12 +78,14 @@ def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -
     workers: dict[int, dict[str, Fragment]] = {}
     for fragment in fragments:
         workers.setdefault(fragment.worker, {})[fragment.policy] = fragment
-    for worker, made in workers.items():
-        if name in made:
+    for worker, by_policy in workers.items():
+        if name in by_policy:
             raise PlanInvalid([f"the joint stream {name!r} has the name of a policy: give it another"])
-        if missing := [policy for policy in policies if policy not in made]:
-            raise PlanInvalid([f"the joint stream {name!r} joins {missing}, but rows come only from {sorted(made)}"])
-        parts = [made[policy] for policy in policies]
+        if missing := [policy for policy in policies if policy not in by_policy]:
+            raise PlanInvalid(
+                [f"the joint stream {name!r} joins {missing}, but rows come only from {sorted(by_policy)}"]
+            )
+        parts = [by_policy[policy] for policy in policies]
         yield Fragment(
             policy=name,
             worker=worker,

@@ -146,7 +146,7 @@ class Loops:
         """The memory after the burn-in."""
         memory = drawn.memory[s].astype(np.float64)
         for t in range(CONFIG.burn_in_agent_steps):
-            if drawn.present[s, t]:
+            if drawn.valid[s, t]:
                 _, memory = self.step(drawn.obs[s, t], memory)
         return memory
 
@@ -154,7 +154,7 @@ class Loops:
         """Of the rows trained on, and of what follows them."""
         found = []
         for t in range(CONFIG.burn_in_agent_steps, drawn.obs.shape[1]):
-            if drawn.present[s, t]:
+            if drawn.valid[s, t]:
                 q, memory = self.step(drawn.obs[s, t], memory)
                 found.append(q)
         return found

@@ -116,12 +116,12 @@ def test_unrolled_probabilities_are_those_acted_by_and_values_those_estimated_by
     assert cut.count > len(batch.segments["length"])
     columns = {key: torch.from_numpy(column) for key, column in cut.columns_for_losses().items()}
     with torch.no_grad():
-        present = columns["present"]
-        outputs, values = learner.module(columns["obs"], columns["memory"], present)
-        mask = columns["action_mask"][present] if "action_mask" in columns else None
-        logp, _ = learner.module.actor.head.log_prob_and_entropy(outputs[present], columns["action"][present], mask)
+        valid = columns["valid"]
+        outputs, values = learner.module(columns["obs"], columns["memory"], valid)
+        mask = columns["action_mask"][valid] if "action_mask" in columns else None
+        logp, _ = learner.module.actor.head.log_prob_and_entropy(outputs[valid], columns["action"][valid], mask)
     np.testing.assert_allclose(logp.numpy(), batch.columns["behaviour_logp"], atol=1e-5)
-    np.testing.assert_allclose(values[present].numpy(), estimated.columns["value"], atol=1e-5)
+    np.testing.assert_allclose(values[valid].numpy(), estimated.columns["value"], atol=1e-5)
     assert np.ptp(batch.columns["behaviour_logp"]) > 0.1
 
 
@@ -189,7 +189,7 @@ def naive_terms(config: RecurrentPPO, module: Any, cut: Sequences) -> dict[str, 
     sums = {"policy": 0.0, "value": 0.0, "entropy": 0.0, "kl": 0.0}
     for number in range(cut.count):
         memory = torch.from_numpy(cut.memory[number : number + 1])
-        for t in range(int(cut.present[number].sum())):
+        for t in range(int(cut.valid[number].sum())):
             row = {name: column[number, t] for name, column in cut.columns.items()}
             with torch.no_grad():
                 features, memory = module.actor.torso.step(torch.from_numpy(row["obs"][None]), memory)
@@ -223,7 +223,7 @@ def test_what_stands_where_no_row_is_has_no_part_in_it() -> None:
     terms, gradient, _ = loss_and_gradient(learner, cut.columns_for_losses())
     spoiled = {name: column.copy() for name, column in cut.columns.items()}
     for column in spoiled.values():
-        column[~cut.present] = 1 if column.dtype == bool else 2
+        column[~cut.valid] = 1 if column.dtype == bool else 2
     again, same, _ = loss_and_gradient(learner, replace(cut, columns=spoiled).columns_for_losses())
     assert again == terms
     np.testing.assert_allclose(same, gradient, atol=1e-7)
@@ -237,7 +237,7 @@ def test_gradients_of_shares_of_the_sequences_add_up() -> None:
     total, of_terms = np.zeros_like(gradient), dict.fromkeys(terms, 0.0)
     for share in (slice(0, 1), slice(1, 4), slice(4, cut.count)):
         part = {name: column[share] for name, column in columns.items()}
-        weight = len(part["present"]) / cut.count
+        weight = len(part["valid"]) / cut.count
         found, gradient_of_share, _ = loss_and_gradient(learner, part)
         total += weight * gradient_of_share
         of_terms = {name: of_terms[name] + weight * found[name] for name in terms}
@@ -250,13 +250,13 @@ def test_an_update_uses_each_row_once_per_epoch_in_whole_sequences() -> None:
     loss = learner.parameters.groups[0].loss
 
     def watching(module: Any, target: Any, minibatch: Any) -> Any:
-        seen.append(minibatch["present"].sum(1).tolist())
+        seen.append(minibatch["valid"].sum(1).tolist())
         return loss(module, target, minibatch)
 
     learner.parameters.groups[0].loss = watching  # type: ignore[assignment]
     cut = sequences(lengths=(7, 4, 1, 6))
     update = learner.update(cut, epochs=3, minibatch_agent_steps=5)
     assert (update.rows, update.updates) == (3 * 18, 9)
-    lengths = sorted(cut.present.sum(1).tolist())
+    lengths = sorted(cut.valid.sum(1).tolist())
     assert [sorted(n for part in seen[e : e + 3] for n in part) for e in (0, 3, 6)] == [lengths] * 3
     assert learner.update(sequences(lengths=()), epochs=3, minibatch_agent_steps=5).updates == 0

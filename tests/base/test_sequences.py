@@ -38,11 +38,11 @@ def test_they_are_what_a_naive_loop_cuts(lengths, length, seed):
     batch = batch_of(lengths, seed)
     cut, expected = cut_sequences(batch, length), naive(batch, length)
     assert (cut.count, cut.rows) == (len(expected), batch.rows)
-    assert cut.present.shape == (len(expected), length)
+    assert cut.valid.shape == (len(expected), length)
     assert set(cut.columns) == set(batch.columns) - {"memory"}
     np.testing.assert_array_equal(cut.version, batch.columns["version"])
     for number, (rows, carried) in enumerate(expected):
-        np.testing.assert_array_equal(cut.present[number], np.arange(length) < len(rows))
+        np.testing.assert_array_equal(cut.valid[number], np.arange(length) < len(rows))
         for name, column in cut.columns.items():
             np.testing.assert_array_equal(column[number, : len(rows)], batch.columns[name][rows])
             assert column.dtype == batch.columns[name].dtype
@@ -54,9 +54,9 @@ def test_they_are_what_a_naive_loop_cuts(lengths, length, seed):
 def test_a_segment_of_five_in_sequences_of_two():
     cut = cut_sequences(batch_of([5]), length=2)
     np.testing.assert_array_equal(cut.columns["action"], [[1000, 1001], [1002, 1003], [1004, 0]])
-    np.testing.assert_array_equal(cut.present, [[True, True], [True, True], [True, False]])
+    np.testing.assert_array_equal(cut.valid, [[True, True], [True, True], [True, False]])
     np.testing.assert_array_equal(cut.memory[:, 0, 0], [-1, -3, -5])
-    np.testing.assert_array_equal(cut.weight, np.float32(0.6) * cut.present)
+    np.testing.assert_array_equal(cut.weight, np.float32(0.6) * cut.valid)
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(1, 7), st.data())

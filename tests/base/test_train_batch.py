@@ -107,7 +107,7 @@ def test_what_each_kind_says_of_its_rows() -> None:
     cut = cut_sequences(EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 2)
     found = [(kind.rows, kind.count, kind.mean_version(), kind.rows_carried()) for kind in (batch, cut)]
     assert found == [(5, 5, 2.0, 1), (5, 3, 2.0, 1)]
-    assert {"present", "memory", "weight"} <= cut.columns_for_losses().keys()
+    assert {"valid", "memory", "weight"} <= cut.columns_for_losses().keys()
     sequences = sequence_transitions(7, 0)
     assert (sequences.rows, sequences.count, sequences.mean_version()) == (7, len(sequences.row_id), 0.0)
     tasks = TaskBatch({"version": np.array([3, 5])}, {"carried": np.array([True])}, agent_steps=40)

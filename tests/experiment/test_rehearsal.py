@@ -247,7 +247,7 @@ def test_plans_of_all_shipped_algorithms_hold(algorithm: Any, observation: Space
     action: Space[Any] = Discrete(3) if "Discrete" in algorithm.capabilities.actions else Box(-1.0, 1.0, (2,))
     spaces = Spaces(observation, action, masked=isinstance(action, Discrete))
     models: list[Any] = [mf.MLP((8,)), mf.GRU(8), mf.LSTM(8)] if observation is not PIXELS else [SMALL_CNN]
-    fitting = [model for model in models if not algorithm.problems(spaces, model)]
+    fitting = [model for model in models if not algorithm.validate(spaces, model)]
     for number, model in enumerate(fitting):
         own = _as_a_users(algorithm)
         policy = PolicySpec("own", own, model, spaces, seed=number, placement=Placement(replay="own"))

@@ -171,7 +171,7 @@ class Own(PPO):
     tries: int = 3
     spare: int = 0
     bound: float = math.inf
-    from_0 = frozenset({"spare"})
+    non_negative_fields = frozenset({"spare"})
 
 
 def test_settings_of_a_users_own_are_held_against_what_their_class_says() -> None:

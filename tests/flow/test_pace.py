@@ -3,10 +3,10 @@
 import pytest
 
 from marlflow.flow import AgentSteps, Freely, InTurn
-from marlflow.flow.pace import Ledger
+from marlflow.flow.pace import PaceLedger
 
 
-def _turns(ledger: Ledger, sides: str, times: int) -> str:
+def _turns(ledger: PaceLedger, sides: str, times: int) -> str:
     """Which side goes, each time the first one that may."""
     taken = ""
     for _ in range(times):

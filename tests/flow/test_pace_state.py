@@ -14,7 +14,7 @@ def test_a_lost_replay_keeps_its_credit_and_starts_again(rows: list[int], per: i
     counted, to_start, taken = 0, starts, 0
     for number, amount in enumerate(rows):
         if number == at:
-            ledger.starts_again()
+            ledger.reapply_starts()
             to_start = max(1, starts)  # what is gone cannot be drawn from
         ledger.took("store", amount)
         for _ in range(amount):

@@ -3,7 +3,7 @@
 import asyncio
 
 from marlflow.flow import AgentSteps, AtMost, Flow, InTurn, Plan, merge, source
-from marlflow.flow.rehearsal import Broken, rehearse
+from marlflow.flow.rehearsal import FailedStage, rehearse
 from tests.flow.fakes import Batches, Count, Item, Keep
 
 
@@ -23,7 +23,7 @@ def _tried(plan: Plan, experience: Flow[object]) -> tuple[str, object, str] | No
     broken = rehearse(plan, experience)
     if broken is None:
         return None
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, FailedStage)
     return broken.failure.stage, broken.given, str(broken.failure.__cause__)
 
 

@@ -102,8 +102,8 @@ def test_aside_a_stage_stays_in_its_row_and_is_handed_what_stands_for_its_learne
     assert names(plan) == ["Read", "queue", *"abcd"]
     places = {stage.name: stage.place for stage in plan.stages() if stage.name in "abcd"}
     assert places == {name: DRIVER if name == wish else LEARNER for name in "abcd"}
-    shown = " ".join(f"{name}@{'driver' if name == wish else 'learner'}" for name in "abcd")
-    assert outputs(plan) == [f"{number} {shown}" for number in range(1, 5)]
+    description = " ".join(f"{name}@{'driver' if name == wish else 'learner'}" for name in "abcd")
+    assert outputs(plan) == [f"{number} {description}" for number in range(1, 5)]
 
 
 def test_types_are_those_of_the_plan_as_it_was_written() -> None:

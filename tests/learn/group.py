@@ -79,7 +79,7 @@ def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
     reward, discount = rng.random((2, count, 3)).astype(np.float32)
     return SequenceTransitions(
         obs=rng.standard_normal((count, 6, FEATURES)).astype(np.float32),
-        present=np.arange(-2, 4) <= length,
+        valid=np.arange(-2, 4) <= length,
         memory=rng.standard_normal((count, 6)).astype(np.float32),
         trained=np.arange(3) < length,
         action=rng.integers(0, ACTIONS, (count, 3)),

@@ -48,12 +48,12 @@ def test_steps_that_are_not_there_change_nothing(model: GRU | LSTM) -> None:
     """Burn-in shorter than its room stands right before the rest: in front of it is nothing."""
     network = RecurrentQNetwork(SPACES, model, dueling=True, seed=1)
     obs, memory = torch.randn(3, 6, 2), torch.randn(3, *model.memory_shape)
-    present = torch.ones(3, 6, dtype=torch.bool)
-    present[0, :2] = present[1, :1] = False
-    q = network(obs, memory, present, 3)
+    valid = torch.ones(3, 6, dtype=torch.bool)
+    valid[0, :2] = valid[1, :1] = False
+    q = network(obs, memory, valid, 3)
     for row, absent in enumerate((2, 1, 0)):
         alone = slice(row, row + 1)
-        want = network(obs[alone, absent:], memory[alone], present[alone, absent:], 3 - absent)
+        want = network(obs[alone, absent:], memory[alone], valid[alone, absent:], 3 - absent)
         torch.testing.assert_close(q[alone], want)
 
 

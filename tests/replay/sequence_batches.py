@@ -107,7 +107,7 @@ class Reference:
         seen = {t: segment["obs"][at + t] for t in range(-before, rows)}
         seen[rows] = segment["bootstrap_obs"] if ends else segment["obs"][at + rows]
         np.testing.assert_array_equal(drawn.memory[index], segment["memory"][at - before])
-        np.testing.assert_array_equal(drawn.present[index], [t in seen for t in steps.tolist()])
+        np.testing.assert_array_equal(drawn.valid[index], [t in seen for t in steps.tolist()])
         for column, t in enumerate(steps.tolist()):
             np.testing.assert_array_equal(drawn.obs[index, column], seen.get(t, 0))
         for t in range(self.length):
