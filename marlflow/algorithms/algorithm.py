@@ -78,7 +78,7 @@ class Algorithm(Protocol):
         """Number of replay buffers that it uses."""
         ...
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> Sequence[Problem | str]:
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> Sequence[Problem | str]:
         """Return why it cannot be used with these spaces, model or settings; empty if it can.
 
         A Problem whose subject is the algorithm's name is reported of the policy; a sentence comes after its name.
@@ -134,10 +134,10 @@ class LearningAlgorithm:
     def replay_shards(self) -> int:
         return int(self.capabilities.replay)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        found = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
-        found += self._minibatch_problems()
-        return [*found, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+        problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
+        problems += self._minibatch_problems()
+        return [*problems, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
         """Make a torch module with an `actor`, whose parameters are published, and optionally a `critic`.
@@ -184,7 +184,7 @@ class LearningAlgorithm:
     def _normalising_problems(self, model: TorsoConfig) -> Iterator[Problem]:
         asked = {"normalise_observations": model, "normalise_returns": self}
         for setting, where in asked.items():
-            if getattr(where, setting, False) and not self.sees_all_rows:
+            if getattr(where, setting, False) and not self.learner_sees_every_row:
                 reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
                 yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 

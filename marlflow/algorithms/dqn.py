@@ -85,15 +85,15 @@ class DQN(OffPolicyAlgorithm):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("dqn", output=train, also={"store": store}, pace=ratio)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        found = super().problems(spaces, model)
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+        problems = super().validate(spaces, model)
         if self.atoms > 1 and isinstance(self.huber_delta, Schedule):
             says = "with atoms has no Huber loss, so huber_delta cannot change"
-            found.append(Problem(says, self.name, remedy="give it a number"))
+            problems.append(Problem(says, self.name, remedy="give it a number"))
         if self.atoms > 1 and not self.value_min < self.value_max:
             says = f"needs value_min below value_max, not {self.value_min} and {self.value_max}"
-            found.append(Problem(says, self.name))
-        return found
+            problems.append(Problem(says, self.name))
+        return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:
         if self.atoms == 1:

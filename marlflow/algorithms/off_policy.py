@@ -32,14 +32,14 @@ class OffPolicyAlgorithm(LearningAlgorithm):
     discount: float
     n_step: int = 1
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """Return why it cannot be used here; learning has to start before the replay buffer is full."""
-        found = super().problems(spaces, model)
+        problems = super().validate(spaces, model)
         if self.learning_starts_agent_steps > self.replay_agent_steps:
             starts, holds = self.learning_starts_agent_steps, self.replay_agent_steps
             says = f"would start learning after {starts} agent steps, but its replay holds {holds}"
-            found.append(Problem(says, self.name, remedy="raise replay_agent_steps"))
-        return found
+            problems.append(Problem(says, self.name, remedy="raise replay_agent_steps"))
+        return problems
 
     def sampling(self) -> Uniform | Prioritized:
         """Return how rows are drawn from the replay buffer."""
@@ -62,12 +62,12 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         """Return why it cannot be used here; a Box of actions needs bounds."""
-        found = super().problems(spaces, model)
+        problems = super().validate(spaces, model)
         if isinstance(spaces.action, gym.Box) and (problem := box_problem(spaces.action)):
-            found.append(cannot_act(self.name, spaces, reason=problem))
-        return found
+            problems.append(cannot_act(self.name, spaces, reason=problem))
+        return problems
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
         return UniformFirst(self.network(spaces, model, seed).actor, spaces.action)

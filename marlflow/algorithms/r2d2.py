@@ -79,7 +79,7 @@ class R2D2(LearningAlgorithm):
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("r2d2", output=train, also={"store": store}, pace=ratio)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         # Sizes that are invalid by themselves would make these comparisons confusing.
         if problems := super().validate(spaces, model):
             return problems

@@ -67,13 +67,13 @@ class RecurrentPPO(LearningAlgorithm):
         )
         return Plan("recurrent_ppo", output=reports, waits_for_rounds=True)
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        found = super().problems(spaces, model)
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+        problems = super().validate(spaces, model)
         if self.sequence_agent_steps > self.minibatch_agent_steps >= 1:
             lengths = f"{self.sequence_agent_steps} and {self.minibatch_agent_steps}"
             says = f"needs sequence_agent_steps of at most minibatch_agent_steps, not {lengths}"
-            found.append(Problem(says, self.name))
-        return found
+            problems.append(Problem(says, self.name))
+        return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:
         return RecurrentActorCritic(spaces, model, seed, self.normalise_returns)

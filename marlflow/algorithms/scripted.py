@@ -29,7 +29,7 @@ class _ActsOnly:
     actor_only_settings: ClassVar[frozenset[str]] = frozenset()
     replay_shards: ClassVar[int] = 0
 
-    def problems(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         return list(action_problems(self.name, self.capabilities, spaces))
 
     def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:

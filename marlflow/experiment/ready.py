@@ -250,7 +250,7 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
     algorithm = policy.algorithm
     subject = f"policy {name!r} ({algorithm.name})"
     acts = True
-    for problem in algorithm.problems(spaces, policy.model):
+    for problem in algorithm.validate(spaces, policy.model):
         if isinstance(problem, str):  # of a user's own algorithm
             yield f"{subject}: {problem}"
             continue

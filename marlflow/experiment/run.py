@@ -158,7 +158,7 @@ class Run:
         """A process died, and has a successor."""
         self._faulted(fault)
         if fault.kind is FaultKind.REPLAYS_LOST:
-            self._executor.starts_again(policy_of_replay(fault.replay))
+            self._executor.reapply_starts(policy_of_replay(fault.replay))
 
     def _faulted(self, fault: Fault) -> None:
         """Counts what went wrong elsewhere than in a round or an evaluation."""

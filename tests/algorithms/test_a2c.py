@@ -55,7 +55,7 @@ def test_with_microbatches_gradients_are_averaged_before_they_are_applied() -> N
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
 def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
-    assert sentences(A2C().problems(spaces, SMALL)) == []
+    assert sentences(A2C().validate(spaces, SMALL)) == []
     assert isinstance(A2C(), Algorithm)
     learner, actor = make_learner(A2C(), spaces, seed=1), A2C().actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -65,7 +65,7 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
 
 def test_what_it_refuses() -> None:
     multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert len(sentences(A2C().problems(multi, SMALL))) == 1
+    assert len(sentences(A2C().validate(multi, SMALL))) == 1
 
 
 def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:

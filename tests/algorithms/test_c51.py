@@ -84,10 +84,10 @@ def test_only_the_action_taken_has_a_gradient_and_the_target_none() -> None:
 
 
 def test_what_it_refuses_and_what_it_builds() -> None:
-    assert sentences(config(value_min=1.0, value_max=1.0).problems(DISCRETE, MLP())) == [
+    assert sentences(config(value_min=1.0, value_max=1.0).validate(DISCRETE, MLP())) == [
         "dqn needs value_min below value_max, not 1.0 and 1.0"
     ]
-    assert sentences(DQN(value_min=1.0, value_max=0.0).problems(DISCRETE, MLP())) == []
+    assert sentences(DQN(value_min=1.0, value_max=0.0).validate(DISCRETE, MLP())) == []
     learner = make_learner(config(dueling=True), seed=1)
     actor = config(dueling=True).actor(DISCRETE, MLP((4,)), seed=2)
     actor.load_flat(learner.published.flat)

@@ -27,7 +27,7 @@ def test_the_plan_reads_as_its_paper() -> None:
 
 def test_its_actor_takes_what_its_learner_publishes() -> None:
     config = DDPG()
-    assert sentences(config.problems(BOX, SMALL)) == []
+    assert sentences(config.validate(BOX, SMALL)) == []
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, BOX, seed=1), config.actor(BOX, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -36,7 +36,7 @@ def test_its_actor_takes_what_its_learner_publishes() -> None:
 
 
 def test_what_it_refuses() -> None:
-    assert sentences(DDPG().problems(DISCRETE, SMALL)) == ["ddpg cannot act in Discrete(3); it needs Box actions"]
+    assert sentences(DDPG().validate(DISCRETE, SMALL)) == ["ddpg cannot act in Discrete(3); it needs Box actions"]
 
 
 def test_losses_are_those_of_plain_loops() -> None:

@@ -139,7 +139,7 @@ def test_it_is_ppo_but_for_where_it_learns() -> None:
     learner, other = spec.learner(), replace(spec, seed=spec.seed + 1).learner()
     assert isinstance(learner.exchange, AllShards)
     assert not np.array_equal(learner.published.flat, other.published.flat)
-    assert sentences(spec.algorithm.problems(spec.spaces, SMALL)) == []
-    assert sentences(DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).problems(spec.spaces, SMALL)) == [
+    assert sentences(spec.algorithm.validate(spec.spaces, SMALL)) == []
+    assert sentences(DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).validate(spec.spaces, SMALL)) == [
         "ddppo cannot cut batches of 10 agent steps into minibatches of 11; lower minibatch_agent_steps"
     ]

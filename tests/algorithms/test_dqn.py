@@ -74,7 +74,7 @@ def test_no_round_waits_for_it_and_it_needs_a_replay() -> None:
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED])
 def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, dueling: bool) -> None:
     config = DQN(dueling=dueling)
-    assert sentences(config.problems(spaces, SMALL)) == []
+    assert sentences(config.validate(spaces, SMALL)) == []
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, spaces, seed=1), config.actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -83,12 +83,12 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, dueling: boo
 
 
 def test_what_it_refuses() -> None:
-    assert sentences(DQN().problems(CONTINUOUS, SMALL)) == ["dqn cannot act in Box(2,); it needs Discrete actions"]
-    assert sentences(DQN(learning_starts_agent_steps=11, replay_agent_steps=10).problems(DISCRETE, SMALL)) == [
+    assert sentences(DQN().validate(CONTINUOUS, SMALL)) == ["dqn cannot act in Box(2,); it needs Discrete actions"]
+    assert sentences(DQN(learning_starts_agent_steps=11, replay_agent_steps=10).validate(DISCRETE, SMALL)) == [
         "dqn would start learning after 11 agent steps, but its replay holds 10; raise replay_agent_steps"
     ]
     multi = Spaces(DISCRETE.observation, gym.MultiBinary(2))
-    assert len(sentences(DQN().problems(multi, SMALL))) == 1
+    assert len(sentences(DQN().validate(multi, SMALL))) == 1
 
 
 def test_epsilon_falls_linearly_and_stays() -> None:

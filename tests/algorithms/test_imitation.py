@@ -78,7 +78,7 @@ def test_cloning_is_the_mean_negative_log_likelihood(algorithm: Algorithm, space
 
 @pytest.mark.parametrize("algorithm", [BC, MARWIL])
 def test_a_batch_smaller_than_a_minibatch_is_refused(algorithm: type[BC | MARWIL]) -> None:
-    problems = sentences(algorithm(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL))
+    problems = sentences(algorithm(batch_agent_steps=64, minibatch_agent_steps=65).validate(DISCRETE, SMALL))
     refusal = "cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
     assert problems == [f"{algorithm.name} {refusal}"]
 

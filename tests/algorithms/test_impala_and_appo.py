@@ -46,13 +46,13 @@ def test_rounds_do_not_wait_for_it_and_rows_of_any_age_are_taken(algorithm: Any)
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
 def test_where_they_act(algorithm: Any, spaces: Spaces) -> None:
     assert isinstance(algorithm, Algorithm)
-    assert sentences(algorithm.problems(spaces, SMALL)) == []
+    assert sentences(algorithm.validate(spaces, SMALL)) == []
     multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert len(sentences(algorithm.problems(multi, SMALL))) == 1
+    assert len(sentences(algorithm.validate(multi, SMALL))) == 1
 
 
 def test_minibatches_that_do_not_fit_into_a_batch_are_refused() -> None:
-    assert sentences(APPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL)) == [
+    assert sentences(APPO(batch_agent_steps=64, minibatch_agent_steps=65).validate(DISCRETE, SMALL)) == [
         "appo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
     ]
 

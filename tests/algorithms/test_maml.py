@@ -39,12 +39,12 @@ def test_the_plan_reads_as_its_paper() -> None:
 def test_where_it_can_act() -> None:
     assert isinstance(MAML(), Algorithm)
     for spaces in (DISCRETE, MASKED):
-        assert sentences(MAML().problems(spaces, SMALL)) == []
+        assert sentences(MAML().validate(spaces, SMALL)) == []
         learner, actor = make_learner(MAML(), spaces, seed=1), MAML().actor(spaces, SMALL, seed=2)
         assert isinstance(actor, WeightedActor)
         actor.load_flat(learner.published.flat)
         np.testing.assert_array_equal(actor.flat(), learner.published.flat)
-    assert len(sentences(MAML().problems(CONTINUOUS, SMALL))) == 1
+    assert len(sentences(MAML().validate(CONTINUOUS, SMALL))) == 1
 
 
 def tiny(seed: int = 0) -> MetaActor:
@@ -218,6 +218,6 @@ def test_a_learner_adapts_as_its_actors_do() -> None:
 
 def test_other_actions_are_refused() -> None:
     multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert sentences(MAML().problems(multi, SMALL)) == [
+    assert sentences(MAML().validate(multi, SMALL)) == [
         "maml cannot act in MultiDiscrete([2 3]); it needs Discrete actions"
     ]

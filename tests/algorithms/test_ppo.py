@@ -54,7 +54,7 @@ def test_settings_reach_the_stages() -> None:
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
 def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
-    assert sentences(PPO().problems(spaces, SMALL)) == []
+    assert sentences(PPO().validate(spaces, SMALL)) == []
     learner, actor = make_learner(PPO(), spaces, seed=1), PPO().actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
     actor.load_flat(learner.published.flat)
@@ -63,13 +63,13 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
 
 def test_what_it_refuses() -> None:
     multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert sentences(PPO().problems(multi, SMALL)) == [
+    assert sentences(PPO().validate(multi, SMALL)) == [
         "ppo cannot act in MultiDiscrete([2 3]); it needs Discrete or Box actions"
     ]
     whole = Spaces(DISCRETE.observation, gym.Box(0, 3, (2,), np.int64))
     expected = "ppo cannot act in Box(2,); it needs Discrete or Box actions, and a Box of floats, not of int64"
-    assert sentences(PPO().problems(whole, SMALL)) == [expected]
-    assert sentences(PPO(batch_agent_steps=64, minibatch_agent_steps=65).problems(DISCRETE, SMALL)) == [
+    assert sentences(PPO().validate(whole, SMALL)) == [expected]
+    assert sentences(PPO(batch_agent_steps=64, minibatch_agent_steps=65).validate(DISCRETE, SMALL)) == [
         "ppo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
     ]
 

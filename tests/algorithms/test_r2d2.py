@@ -68,7 +68,7 @@ def test_the_plan_reads_as_its_paper() -> None:
 @pytest.mark.parametrize("model", [MODEL, LSTM(hidden_size=3, encoder_sizes=(4,))])
 def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, model: GRU | LSTM) -> None:
     config = R2D2()
-    assert sentences(config.problems(spaces, model)) == []
+    assert sentences(config.validate(spaces, model)) == []
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, spaces, 1, model), config.actor(spaces, model, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -79,14 +79,14 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, model: GRU |
 
 
 def test_what_it_refuses() -> None:
-    assert len(sentences(CONFIG.problems(CONTINUOUS, SMALL))) == 2
-    assert sentences(R2D2(n_step=21, burn_in_agent_steps=0).problems(DISCRETE, MODEL)) == [
+    assert len(sentences(CONFIG.validate(CONTINUOUS, SMALL))) == 2
+    assert sentences(R2D2(n_step=21, burn_in_agent_steps=0).validate(DISCRETE, MODEL)) == [
         "r2d2 needs n_step=21 of at most sequence_agent_steps=20"
     ]
-    assert sentences(R2D2(batch_agent_steps=19).problems(DISCRETE, MODEL)) == [
+    assert sentences(R2D2(batch_agent_steps=19).validate(DISCRETE, MODEL)) == [
         "r2d2 needs batch_agent_steps=19 of at least one sequence, sequence_agent_steps=20"
     ]
-    assert sentences(R2D2(replay_agent_steps=999).problems(DISCRETE, MODEL)) == [
+    assert sentences(R2D2(replay_agent_steps=999).validate(DISCRETE, MODEL)) == [
         "r2d2 needs learning_starts_agent_steps=2000 of at most replay_agent_steps=999, what its replay holds"
     ]
 

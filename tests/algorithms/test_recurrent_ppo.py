@@ -68,7 +68,7 @@ def test_the_plan_reads_as_its_paper() -> None:
 def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces, model: Any) -> None:
     config = RecurrentPPO()
     assert isinstance(config, Algorithm)
-    assert sentences(config.problems(spaces, model)) == []
+    assert sentences(config.validate(spaces, model)) == []
     learner, actor = config.learner("hunter", spaces, model, 1, ON_CPU), config.actor(spaces, model, 2)
     actor.load_flat(learner.published.flat)
     np.testing.assert_array_equal(actor.flat(), learner.published.flat)
@@ -76,20 +76,20 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces, model: Any) -> None:
 
 def test_who_takes_which_model() -> None:
     for algorithm in (PPO(), DQN()):
-        assert sentences(algorithm.problems(DISCRETE, GRU())) == [
+        assert sentences(algorithm.validate(DISCRETE, GRU())) == [
             f"{algorithm.name} cannot learn with GRU, which has memory: it does not look at rows in their order; use "
             "recurrent_ppo or r2d2, or a model without memory, such as mlp"
         ]
-    assert sentences(RecurrentPPO().problems(DISCRETE, MLP())) == [
+    assert sentences(RecurrentPPO().validate(DISCRETE, MLP())) == [
         "recurrent_ppo needs a model with memory, gru or lstm, not MLP; or use ppo or dqn, which need none"
     ]
 
 
 def test_sizes_that_do_not_fit() -> None:
-    assert sentences(RecurrentPPO(sequence_agent_steps=300).problems(DISCRETE, GRU())) == [
+    assert sentences(RecurrentPPO(sequence_agent_steps=300).validate(DISCRETE, GRU())) == [
         "recurrent_ppo needs sequence_agent_steps of at most minibatch_agent_steps, not 300 and 256"
     ]
-    assert sentences(RecurrentPPO(minibatch_agent_steps=5_000).problems(DISCRETE, GRU())) == [
+    assert sentences(RecurrentPPO(minibatch_agent_steps=5_000).validate(DISCRETE, GRU())) == [
         "recurrent_ppo cannot cut batches of 4000 agent steps into minibatches of 5000; lower minibatch_agent_steps"
     ]
 

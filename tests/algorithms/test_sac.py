@@ -39,7 +39,7 @@ def test_the_plan_reads_as_its_paper() -> None:
 @pytest.mark.parametrize("spaces", SPACES, ids=IDS)
 def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces) -> None:
     config = SAC()
-    assert sentences(config.problems(spaces, SMALL)) == []
+    assert sentences(config.validate(spaces, SMALL)) == []
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, spaces, seed=1), config.actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -49,13 +49,13 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces) -> None:
 
 def test_what_it_refuses() -> None:
     unbounded = Spaces(DISCRETE.observation, gym.Box(-np.inf, 1.0, (2,)))
-    (problem,) = sentences(SAC().problems(unbounded, SMALL))
+    (problem,) = sentences(SAC().validate(unbounded, SMALL))
     assert problem.startswith("sac cannot act in Box(2,): it needs actions with finite bounds")
     multi = Spaces(DISCRETE.observation, gym.MultiBinary(2))
-    assert sentences(SAC().problems(multi, SMALL)) == [
+    assert sentences(SAC().validate(multi, SMALL)) == [
         "sac cannot act in MultiBinary(2); it needs Discrete or Box actions"
     ]
-    assert sentences(SAC(learning_starts_agent_steps=11, replay_agent_steps=10).problems(DISCRETE, SMALL)) == [
+    assert sentences(SAC(learning_starts_agent_steps=11, replay_agent_steps=10).validate(DISCRETE, SMALL)) == [
         "sac would start learning after 11 agent steps, but its replay holds 10; raise replay_agent_steps"
     ]
 

@@ -35,7 +35,7 @@ def test_they_take_part_without_learning(algorithm: Algorithm) -> None:
     assert isinstance(algorithm, Algorithm)
     assert (algorithm.capabilities.learns, algorithm.replay_shards) == (False, 0)
     for spaces in (DISCRETE, MASKED, CONTINUOUS):
-        assert sentences(algorithm.problems(spaces, SMALL)) == []
+        assert sentences(algorithm.validate(spaces, SMALL)) == []
     assert algorithm.schedules(10**6) == {}
     with pytest.raises(TypeError, match="'hunter' does not learn"):
         algorithm.learner("hunter", DISCRETE, SMALL, 0, ON_CPU)
@@ -48,12 +48,12 @@ def test_they_take_part_without_learning(algorithm: Algorithm) -> None:
 @pytest.mark.parametrize("algorithm", [Random(), Scripted(last_legal)])
 def test_actions_that_are_no_array_are_refused(algorithm: Algorithm) -> None:
     for action in (gym.Tuple([gym.Discrete(2)]), gym.Dict(a=gym.Discrete(2)), gym.Text(3)):
-        (problem,) = sentences(algorithm.problems(Spaces(DISCRETE.observation, action), SMALL))
+        (problem,) = sentences(algorithm.validate(Spaces(DISCRETE.observation, action), SMALL))
         assert problem.startswith(
             f"{algorithm.name} cannot act in {action}; it needs Discrete, MultiDiscrete, MultiBinary or Box actions"
         )
     for taken in (gym.MultiDiscrete([[2, 3]]), gym.MultiBinary((2, 2)), gym.Box(0, 3, (2,), np.int64)):
-        assert sentences(algorithm.problems(Spaces(DISCRETE.observation, taken), SMALL)) == []
+        assert sentences(algorithm.validate(Spaces(DISCRETE.observation, taken), SMALL)) == []
 
 
 def one_by_one(actor: Actor, mask: Array, counters: int) -> Array:

@@ -35,7 +35,7 @@ def test_the_plan_reads_as_its_paper() -> None:
 
 def test_its_actor_takes_what_its_learner_publishes() -> None:
     config = TD3()
-    assert sentences(config.problems(BOX, SMALL)) == []
+    assert sentences(config.validate(BOX, SMALL)) == []
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, BOX, seed=1), config.actor(BOX, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
@@ -44,11 +44,11 @@ def test_its_actor_takes_what_its_learner_publishes() -> None:
 
 
 def test_what_it_refuses() -> None:
-    assert sentences(TD3().problems(DISCRETE, SMALL)) == ["td3 cannot act in Discrete(3); it needs Box actions"]
+    assert sentences(TD3().validate(DISCRETE, SMALL)) == ["td3 cannot act in Discrete(3); it needs Box actions"]
     unbounded = Spaces(DISCRETE.observation, gym.Box(-np.inf, 1.0, (2,)))
-    (problem,) = sentences(TD3().problems(unbounded, SMALL))
+    (problem,) = sentences(TD3().validate(unbounded, SMALL))
     assert problem.startswith("td3 cannot act in Box(2,): it needs actions with finite bounds")
-    assert len(sentences(TD3(learning_starts_agent_steps=9, replay_agent_steps=8).problems(BOX, SMALL))) == 1
+    assert len(sentences(TD3(learning_starts_agent_steps=9, replay_agent_steps=8).validate(BOX, SMALL))) == 1
 
 
 def test_its_exploration_is_scheduled() -> None:

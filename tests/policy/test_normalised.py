@@ -149,9 +149,9 @@ def test_normalised_returns_are_learned_at_any_scale() -> None:
 
 @pytest.mark.parametrize("algorithm", [mf.A3C(), mf.DDPPO(), mf.MAML(), mf.A2C(microbatches=2)])
 def test_who_does_not_see_all_rows_keeps_no_moments(algorithm: mf.Algorithm) -> None:
-    assert sentences(algorithm.problems(SEEN, MLP())) == []
+    assert sentences(algorithm.validate(SEEN, MLP())) == []
     text = "cannot do normalise_observations: its learner does not see all rows; leave it off, or use ppo"
-    assert sentences(algorithm.problems(SEEN, MODEL)) == [f"{algorithm.name} {text}"]
+    assert sentences(algorithm.validate(SEEN, MODEL)) == [f"{algorithm.name} {text}"]
 
 
 BOX = Spaces(spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1.0, 1.0, (2,)))

@@ -56,7 +56,7 @@ class DrivenRun:
         """Of the runtime's: a process died."""
         self.faults.append(fault)
         if fault.kind is FaultKind.REPLAYS_LOST:
-            self.executor.starts_again(policy_of_replay(fault.replay))
+            self.executor.reapply_starts(policy_of_replay(fault.replay))
 
     def dropped(self, stage: str) -> int:
         """Items that were lost at a stage, in what was played last."""

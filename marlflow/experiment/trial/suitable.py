@@ -57,7 +57,7 @@ def _problems(algorithm: Algorithm, spaces: Spaces, has_tasks: bool) -> str:
     if algorithm.capabilities.tasks and not has_tasks:
         return 'adapts to tasks, and the environment has none (metadata["tasks"])'
     model = GRU() if algorithm.capabilities.memory == "needed" else MLP()
-    found = algorithm.problems(spaces, model)
+    found = algorithm.validate(spaces, model)
     return "; ".join(one if isinstance(one, str) else str(replace(one, subject="")) for one in found)
 
 
