@@ -7,10 +7,10 @@ from pathlib import Path
 
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.notes import notes_of
+from marlflow.offline.dataset import Dataset
+from marlflow.offline.dataset_writer import DatasetTarget, discard_after
+from marlflow.offline.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
 from marlflow.rollout.fragment import Receipt
-from marlflow.rollout.records.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
-from marlflow.rollout.records.reading import Records
-from marlflow.rollout.records.writing import Recording, forget_after
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.spec import RunSpec
 
@@ -19,7 +19,7 @@ _FOLDER = "record"
 
 def recording(
     experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], run_dir: Path, run: str
-) -> Recording | None:
+) -> DatasetTarget | None:
     """What the run named `run` records, its folder made and described; None if nothing.
 
     The experiment has no `record_problems`. Raises ConfigInvalid if records of something else are there.
@@ -38,10 +38,10 @@ def recording(
             environment_described(env.factory, env.arguments, env.wrappers),
         ),
     )
-    return Recording(str(folder), policies, run, there.record)
+    return DatasetTarget(str(folder), policies, run, there.record)
 
 
-def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, now: Recording | None) -> None:
+def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, now: DatasetTarget | None) -> None:
     """Removes what a run recorded after `checkpoint`, from which it resumes: no worker runs yet.
 
     That is in the run's own folder of records, and in the one that it records into `now`.
@@ -50,13 +50,13 @@ def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, now: Recording 
     folders = {(run_dir / _FOLDER).resolve()} | ({Path(now.folder)} if now is not None else set())
     for folder in folders:
         if (folder / NAME).is_file():
-            forget_after(folder, notes.run, notes.recorded.get(read_manifest(folder).record, {}))
+            discard_after(folder, notes.run, notes.recorded.get(read_manifest(folder).record, {}))
 
 
 class DatasetProgress:
     """Which policies have been handed all their `records`, as far as the workers have said."""
 
-    def __init__(self, records: Mapping[str, Records]) -> None:
+    def __init__(self, records: Mapping[str, Dataset]) -> None:
         self._all = {name: len(one.fragments) * one.passes for name, one in records.items()}
         self._handed: dict[str, dict[str, int]] = {name: {} for name in records}
 

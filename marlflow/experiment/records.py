@@ -17,9 +17,9 @@ from marlflow.env.stand_in import StandIn
 from marlflow.experiment.environment import environment_maker, opened
 from marlflow.experiment.experiment import Env, Experiment, Policy, Recorded
 from marlflow.experiment.folders import folder_problems
-from marlflow.rollout.records.environment import recorded_environment
-from marlflow.rollout.records.manifest import Manifest, read_manifest
-from marlflow.rollout.records.reading import Records, find_records
+from marlflow.offline.dataset import Dataset, find_dataset
+from marlflow.offline.environment import recorded_environment
+from marlflow.offline.manifest import Manifest, read_manifest
 
 _OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname__}"
 _ABLE = "bc, marwil, dqn or another off-policy algorithm"
@@ -88,7 +88,7 @@ def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str,
 
 def records_of(
     experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: Problems
-) -> dict[str, Records]:
+) -> dict[str, Dataset]:
     """The records of each policy that learns from any; adds to `problems` what keeps one from doing so."""
     found = {}
     asked = sources(experiment, policies)
@@ -102,7 +102,7 @@ def records_of(
                     f"policy {name!r} sees and does {spaces[name]}, but {recorded!r} in {source.folder} was recorded "
                     f"with {manifest.policies[recorded]}; give it records of the same spaces"
                 )
-            found[name] = find_records(Path(source.folder).resolve(), recorded, source.passes)
+            found[name] = find_dataset(Path(source.folder).resolve(), recorded, source.passes)
         except ConfigInvalid as error:
             problems += [f"policy {name!r}: {problem}" for problem in error.problems]
     return found

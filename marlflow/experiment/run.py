@@ -38,9 +38,9 @@ from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
 from marlflow.observe.record import MetricsRecord
 from marlflow.rollout.fragment import Fault
-from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.matchups import DealtWorkers
 from marlflow.rollout.protocol import FrozenPolicy, Round
+from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import policy_of_replay
