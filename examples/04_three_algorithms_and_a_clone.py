@@ -49,7 +49,7 @@ def school() -> mf.Experiment:
 def watching(folder: str) -> mf.Experiment:
     """`clone` learns from what `ppo` did, the bad and the good, each row three times; it ends with the records."""
     return mf.Experiment(
-        env=mf.Env("marlflow.rollout.records.environment.recorded_environment", {"folder": folder, "passes": 3}),
+        env=mf.Env("marlflow.offline.environment.recorded_environment", {"folder": folder, "passes": 3}),
         policies={"clone": mf.Policy(mf.MARWIL(batch_agent_steps=1_600, beta=1.0))},
         mapping=[mf.Rule("*", "clone")],
         rollouts=mf.Rollouts(num_workers=1),

@@ -110,7 +110,7 @@ if TYPE_CHECKING:
     from marlflow.replay.protocol import Replay
     from marlflow.replay.sampling import Prioritized, Uniform
     from marlflow.rollout.mapping import Rule
-    from marlflow.rollout.matchups import EpisodeId, KeptMatchmaker, Matchmaker, RandomSeats
+    from marlflow.rollout.matchups import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
     from marlflow.rollout.population import PopulationChange, PopulationMatchmaker
     from marlflow.runtime.resources import Machines
     from marlflow.runtime.spec import Inference, Placement, Reservation
@@ -155,17 +155,18 @@ __all__ = [
     "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "Cosine", "CutSequences", "Draw", "DropStale",
     "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation",
     "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference", "InitialPriorities",
-    "Insert", "InvalidInput", "Join", "KeptMatchmaker", "Learn", "Learner", "LearningAlgorithm", "Linear", "Located",
-    "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn",
-    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimizer", "Place", "Placement",
-    "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "PopulationChange", "PopulationMatchmaker",
-    "Prioritized", "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged",
-    "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation",
-    "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed",
-    "Scripted", "Setting", "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop",
-    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
-    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "at_start",
-    "check_environment", "merge", "placement", "plan", "resume", "source", "train",
+    "Insert", "InvalidInput", "Join", "Learn", "Learner", "LearningAlgorithm", "Linear", "Located", "Log",
+    "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn",
+    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimizer", "Place",
+    "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded",
+    "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer",
+    "Reprioritize", "Reservation", "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
+    "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting", "ShardedBatch", "Shards", "SplitSegments",
+    "StageFailed", "Stalled", "StatefulMatchmaker", "Step", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
+    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
+    "UserCodeFailed", "VTrace", "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan",
+    "resume", "source", "train",
 ]
 # fmt: on
 
@@ -223,7 +224,7 @@ _GIVEN = {
     "marlflow.replay.protocol": "Replay",
     "marlflow.replay.sampling": "Prioritized Uniform",
     "marlflow.rollout.mapping": "Rule",
-    "marlflow.rollout.matchups": "EpisodeId KeptMatchmaker Matchmaker RandomSeats",
+    "marlflow.rollout.matchups": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
     "marlflow.rollout.population": "PopulationChange PopulationMatchmaker",
     "marlflow.runtime.spec": "Inference Placement Reservation",
     "marlflow.stages": (

@@ -21,8 +21,8 @@ from marlflow.experiment.frozen import frozen_file
 from marlflow.experiment.notes import Notes, notes_of
 from marlflow.experiment.ready import Ready
 from marlflow.experiment.waiting import Waiting
-from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.protocol import FrozenPolicy
+from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
 from marlflow.runtime.keeping import RowsFile, rows_file
 from marlflow.runtime.protocol import Runtime

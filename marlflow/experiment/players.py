@@ -16,7 +16,16 @@ from marlflow.env import Window
 from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.experiment.opponents import only_opponents
 from marlflow.rollout.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
-from marlflow.rollout.matchups import TRIAL, Dealer, EpisodeId, Matchmaker, Seats, change_of, deal_one, matchmaker_name
+from marlflow.rollout.matchups import (
+    TRIAL,
+    AllowedSeats,
+    Dealer,
+    EpisodeId,
+    Matchmaker,
+    change_of,
+    deal_one,
+    matchmaker_name,
+)
 from marlflow.rollout.population import Population, PopulationMatchmaker
 
 TRIAL_EPISODES = 200
@@ -161,7 +170,7 @@ def _on_trial(
         none_yet = {name: Weights(0, None) for name in learning}
         change = change_of(asked, population, dict.fromkeys(learning, 0), dict.fromkeys(policies, 0))
         population.apply(change, none_yet, {})
-    seats = Seats(agents, population.fits)
+    seats = AllowedSeats(agents, population.fits)
     dealt = [deal_one(asked, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]
     frozen = {entry: kept.policy for entry, kept in population.entries.items()}
     return [{agent: frozen.get(entry, entry) for agent, entry in matchup.items()} for matchup in dealt]
@@ -183,7 +192,7 @@ def _remedy(name: str, policies: Collection[str]) -> str:
     return question if "did you mean" in question else f"{question}; add it with policy@policies.{name}=ppo"
 
 
-def dealer_of(experiment: Experiment, seats: Seats) -> Dealer | None:
+def dealer_of(experiment: Experiment, seats: AllowedSeats) -> Dealer | None:
     """What deals the run's matchups; None if its mapping is fixed.
 
     The matchmaker is copied: an experiment is data, and the same one may be run again.

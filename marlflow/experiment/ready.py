@@ -28,9 +28,9 @@ from marlflow.experiment.players import Players, who_plays
 from marlflow.experiment.records import looked_at, maker, offline_records, record_problems, records_of
 from marlflow.experiment.settings import WrongType, remarks, setting_problems
 from marlflow.observe.record import PolicyMetrics
+from marlflow.offline.dataset import Dataset
 from marlflow.policy.torso import build_torso
-from marlflow.rollout.matchups import Seats
-from marlflow.rollout.records.reading import Records
+from marlflow.rollout.matchups import AllowedSeats
 from marlflow.runtime.resources import Asked, Machines, asked_by, asked_by_learner, total
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import PolicySpec, RunSpec
@@ -62,9 +62,9 @@ class Ready:
         return list(remarks(self.experiment))
 
     @property
-    def seats(self) -> Seats:
+    def seats(self) -> AllowedSeats:
         """What a matchmaker may deal."""
-        return Seats(self.agents, self.players)
+        return AllowedSeats(self.agents, self.players)
 
 
 def ready(experiment: Experiment, machines: Machines | None = None) -> Ready:
@@ -154,7 +154,7 @@ def _spec(
     experiment: Experiment,
     players: Players,
     spaces: Mapping[str, Spaces],
-    records: Mapping[str, Records],
+    records: Mapping[str, Dataset],
 ) -> RunSpec:
     rollouts, budget = experiment.rollouts, experiment.faults.env_errors + experiment.faults.env_hangs
     placed = placements(experiment.placement, players.policies)

@@ -17,11 +17,11 @@ from marlflow.experiment.environment import environment_maker, opened
 from marlflow.experiment.experiment import Env, Experiment, Policy, Recorded
 from marlflow.experiment.folders import folder_problems
 from marlflow.experiment.notes import notes_of
+from marlflow.offline.dataset import Dataset, find_dataset
+from marlflow.offline.dataset_writer import DatasetTarget, discard_after
+from marlflow.offline.environment import recorded_environment
+from marlflow.offline.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
 from marlflow.rollout.fragment import Receipt
-from marlflow.rollout.records.environment import recorded_environment
-from marlflow.rollout.records.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
-from marlflow.rollout.records.reading import Records, find_records
-from marlflow.rollout.records.writing import Recording, forget_after
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.spec import RunSpec
 
@@ -93,7 +93,7 @@ def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str,
 
 def records_of(
     experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: list[str]
-) -> dict[str, Records]:
+) -> dict[str, Dataset]:
     """The records of each policy that learns from any; adds to `problems` what keeps one from doing so."""
     found = {}
     asked = sources(experiment, policies)
@@ -107,7 +107,7 @@ def records_of(
                     f"policy {name!r} sees and does {spaces[name]}, but {recorded!r} in {source.folder} was recorded "
                     f"with {manifest.policies[recorded]}; give it records of the same spaces"
                 )
-            found[name] = find_records(Path(source.folder).resolve(), recorded, source.passes)
+            found[name] = find_dataset(Path(source.folder).resolve(), recorded, source.passes)
         except ConfigInvalid as error:
             problems += [f"policy {name!r}: {problem}" for problem in error.problems]
     return found
@@ -158,7 +158,7 @@ def record_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> I
 
 def recording(
     experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], run_dir: Path, run: str
-) -> Recording | None:
+) -> DatasetTarget | None:
     """What the run named `run` records, its folder made and described; None if nothing.
 
     The experiment has no `record_problems`. Raises ConfigInvalid if records of something else are there.
@@ -177,10 +177,10 @@ def recording(
             environment_described(env.factory, env.arguments, env.wrappers),
         ),
     )
-    return Recording(str(folder), policies, run, there.record)
+    return DatasetTarget(str(folder), policies, run, there.record)
 
 
-def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, now: Recording | None) -> None:
+def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, now: DatasetTarget | None) -> None:
     """Removes what a run recorded after `checkpoint`, from which it resumes: no worker runs yet.
 
     That is in the run's own folder of records, and in the one that it records into `now`.
@@ -189,13 +189,13 @@ def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, now: Recording 
     folders = {(run_dir / _FOLDER).resolve()} | ({Path(now.folder)} if now is not None else set())
     for folder in folders:
         if (folder / NAME).is_file():
-            forget_after(folder, notes.run, notes.recorded.get(read_manifest(folder).record, {}))
+            discard_after(folder, notes.run, notes.recorded.get(read_manifest(folder).record, {}))
 
 
-class Left:
+class DatasetProgress:
     """Which policies have been handed all their `records`, as far as the workers have said."""
 
-    def __init__(self, records: Mapping[str, Records]) -> None:
+    def __init__(self, records: Mapping[str, Dataset]) -> None:
         self._all = {name: len(one.fragments) * one.passes for name, one in records.items()}
         self._handed: dict[str, dict[str, int]] = {name: {} for name in records}
 

@@ -25,7 +25,7 @@ from marlflow.experiment.notes import notes_of
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.players import dealer_of
 from marlflow.experiment.ready import Ready
-from marlflow.experiment.records import Left
+from marlflow.experiment.records import DatasetProgress
 from marlflow.experiment.relay import Relay
 from marlflow.experiment.reporting import Reporting, figure
 from marlflow.experiment.scheduling import Scheduler
@@ -36,9 +36,9 @@ from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
 from marlflow.observe.record import MetricsRecord
 from marlflow.rollout.fragment import Fault
-from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.matchups import DealtWorkers
 from marlflow.rollout.protocol import FrozenPolicy, Request, Round
+from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import policy_of_replay
@@ -65,7 +65,7 @@ class Run:
         self._interrupt = interrupt
         self.budget = FaultBudget(made.experiment.faults, shown.notice)
         self._tally = Tally(tuple(made.spec.policies), made.agents)
-        self._rounds, self._left = 0, Left(made.spec.records)
+        self._rounds, self._left = 0, DatasetProgress(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
         self._due_checkpoint = None if made.experiment.checkpoint.every_env_steps is None else 0  # after a first round
         self._ended: set[str] = set()

@@ -28,7 +28,7 @@ class Deadline:
         """Whether the deadline has passed."""
         return perf_counter() >= self.at_s
 
-    def gives_up(self, began_s: float, now_s: float) -> bool:
+    def interrupts(self, began_s: float, now_s: float) -> bool:
         """Return whether an environment call begun at `began_s` is to be interrupted."""
         return now_s >= self.at_s and now_s >= min(began_s, self.at_s) + self.grace_s
 

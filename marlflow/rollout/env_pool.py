@@ -132,8 +132,8 @@ class EnvPool:
 
     def close(self, deadline_s: float) -> list[Fault]:
         """Close all environments by `deadline_s` of time.perf_counter; return faults."""
-        found = [close_window(window, deadline_s - perf_counter()) for window in self.windows]
-        return [fault for fault in found if fault is not None]
+        faults = [close_window(window, deadline_s - perf_counter()) for window in self.windows]
+        return [fault for fault in faults if fault is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from marlflow.rollout.protocol import Matchup
 # Stands in for an environment's number, so that seeds of evaluation and tasks never equal a training seed.
 EVALUATION = -1
 _TASKS = -2
-BEGUN_ANEW = 1 << 40
+RESTARTED_EPISODE = 1 << 40
 """Added to an episode's number at each restart: the same seeds, but separate rows."""
 
 
-class Episodes(Protocol):
+class EpisodeSource(Protocol):
     """A worker's episodes, by the environment's index in it."""
 
     def next(self, index: int) -> int | None:
@@ -42,37 +42,39 @@ class Episodes(Protocol):
 class TrainingEpisodes:
     """Training episodes in order, per environment; if matchups are `dealt`, as far as these go."""
 
-    def __init__(self, seed: int, copies: Sequence[int], dealt: bool) -> None:
-        self._seed, self._copies, self._dealt = seed, copies, dealt
-        self._next = [0] * len(copies)
+    def __init__(self, seed: int, env_indices: Sequence[int], dealt: bool) -> None:
+        self._seed, self._env_indices, self._dealt = seed, env_indices, dealt
+        self._next = [0] * len(env_indices)
         # The episode of each environment's first matchup.
         self._first = list(self._next)
-        self._matchups: list[Sequence[Matchup]] = [()] * len(copies)
+        self._matchups: list[Sequence[Matchup]] = [()] * len(env_indices)
         self.tasks: list[int] = []
         """The number of each environment's task, in [0, 2**31); empty if no policy adapts."""
 
     def deal(self, matchups: Mapping[int, Sequence[Matchup]]) -> None:
         """Set the matchups of each environment's next episodes, replacing unused ones."""
         self._first = list(self._next)
-        self._matchups = [matchups.get(copy, ()) for copy in self._copies]
+        self._matchups = [matchups.get(env_index, ()) for env_index in self._env_indices]
 
     def begin_tasks(self) -> None:
         """Draw each environment's task, from the run's seed, the environment's number, and its next episode."""
-        numbered = zip(self._copies, self._next, strict=True)
-        self.tasks = [key(self._seed, _TASKS, copy, episode) >> 33 for copy, episode in numbered]
+        numbered = zip(self._env_indices, self._next, strict=True)
+        self.tasks = [key(self._seed, _TASKS, env_index, episode) >> 33 for env_index, episode in numbered]
 
     def task(self, index: int) -> int | None:
         return self.tasks[index] if self.tasks else None
 
-    def go_on(self, following: Mapping[int, int]) -> None:
+    def resume_at(self, following: Mapping[int, int]) -> None:
         """Set the next episode of the environments in `following`."""
-        self._next = [following.get(copy, now) for copy, now in zip(self._copies, self._next, strict=True)]
+        self._next = [
+            following.get(env_index, current) for env_index, current in zip(self._env_indices, self._next, strict=True)
+        ]
         self._first = list(self._next)
 
     @property
     def not_begun(self) -> dict[int, int]:
         """The first episode of each environment that has not begun."""
-        return dict(zip(map(int, self._copies), self._next, strict=True))
+        return dict(zip(map(int, self._env_indices), self._next, strict=True))
 
     def next(self, index: int) -> int | None:
         if self._dealt and self._next[index] - self._first[index] >= len(self._matchups[index]):
@@ -84,11 +86,11 @@ class TrainingEpisodes:
         return self._matchups[index][episode - self._first[index]] if self._dealt else None
 
     def seed(self, index: int, episode: int) -> int:
-        return episode_seed(self._seed, self._copies[index], episode)
+        return episode_seed(self._seed, self._env_indices[index], episode)
 
     def stream(self, index: int, episode: int, agent: int) -> int:
         # A restarted episode repeats the agents' random numbers.
-        return key(self._seed, self._copies[index], episode % BEGUN_ANEW, agent)
+        return key(self._seed, self._env_indices[index], episode % RESTARTED_EPISODE, agent)
 
 
 class EvaluationEpisodes:

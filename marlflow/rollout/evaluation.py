@@ -17,34 +17,34 @@ from marlflow.rollout.history import History
 from marlflow.rollout.lanes import Lanes, PolicyOf
 from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import Matchup
-from marlflow.rollout.table import Table
 from marlflow.rollout.vector_runner import SyncVectorRunner
+from marlflow.rollout.weights_table import WeightsTable
 
-_MOST_COPIES = 16
+_MOST_ENVS = 16
 
 
-class EvaluationCopies:
+class EvaluationEnvs:
     """The evaluation environments of a worker, opened at first use; each has `stride` lanes."""
 
     def __init__(
         self,
-        make_copies: Callable[[Sequence[int]], EnvPool],
-        make_table: Callable[[int], Table],
+        make_envs: Callable[[Sequence[int]], EnvPool],
+        make_table: Callable[[int], WeightsTable],
         stride: int,
         policy_of: PolicyOf,
     ) -> None:
-        self._make_copies, self._make_table = make_copies, make_table
+        self._make_envs, self._make_table = make_envs, make_table
         self._stride, self._policy_of = stride, policy_of
-        self._copies: EnvPool | None = None
+        self._envs: EnvPool | None = None
 
     def widen(self, episodes: int) -> list[Fault]:
         """Open environments for `episodes` episodes; return faults of closing fewer earlier ones."""
-        count = min(episodes, _MOST_COPIES)
-        if self._copies is not None and len(self._copies.numbers) >= count:
+        count = min(episodes, _MOST_ENVS)
+        if self._envs is not None and len(self._envs.numbers) >= count:
             return []
         # All are reopened, because the lanes of a runner are numbered by its number of environments.
         faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
-        self._copies = self._make_copies(range(count))
+        self._envs = self._make_envs(range(count))
         return faults
 
     def play(
@@ -59,32 +59,32 @@ class EvaluationCopies:
 
         Broken episodes are left out. Call `widen` first.
         """
-        copies = self._copies
-        assert copies is not None, "widen opens them"
-        table = self._make_table(len(copies.numbers))
-        lanes = Lanes(self._stride, len(copies.numbers), table, self._policy_of)
-        prints = _Fingerprints(lanes, len(copies.numbers))
+        envs = self._envs
+        assert envs is not None, "widen opens them"
+        table = self._make_table(len(envs.numbers))
+        lanes = Lanes(self._stride, len(envs.numbers), table, self._policy_of)
+        prints = _Fingerprints(lanes, len(envs.numbers))
         dealt = EvaluationEpisodes(seed, episodes, matchups)
-        runner = SyncVectorRunner(copies, table.players, lanes, dealt, mode, None, prints)
+        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, mode, None, prints)
         runner.begin()
         while not (runner.idle or is_late()):
             runner.tick()
         # Environments finish in any order.
-        place = {episode: number for number, episode in enumerate(episodes)}
-        results = sorted(runner.results, key=lambda result: place[result.episode])
-        found = prints.by_episode()
-        return [replace(result, fingerprint=found[result.episode]) for result in results], not runner.idle
+        order = {episode: number for number, episode in enumerate(episodes)}
+        results = sorted(runner.results, key=lambda result: order[result.episode])
+        fingerprints = prints.by_episode()
+        return [replace(result, fingerprint=fingerprints[result.episode]) for result in results], not runner.idle
 
     def close(self, deadline_s: float) -> list[Fault]:
         """Close the environments; return faults."""
-        return [] if self._copies is None else self._copies.close(deadline_s)
+        return [] if self._envs is None else self._envs.close(deadline_s)
 
 
 class _Fingerprints(History):
     """A hash of every episode's observations and actions in order. Actions are not stored."""
 
-    def __init__(self, lanes: Lanes, copies: int) -> None:
-        super().__init__(copies, lanes.stride, 0)
+    def __init__(self, lanes: Lanes, num_envs: int) -> None:
+        super().__init__(num_envs, lanes.stride, 0)
         self._lanes, self._running = lanes, dict[int, int]()
         self._found: dict[int, int] = {}
 
@@ -94,8 +94,8 @@ class _Fingerprints(History):
         self._running[index] = int(self._lanes.episode[self._lanes.of(index).start])
         super().begins(index)
 
-    def took(self, player: PolicySlots, action: Array) -> None:
-        self.hashes[player.lanes] = mix(self.hashes[player.lanes] + self._digests(player.policy, "action", action))
+    def took(self, slots: PolicySlots, action: Array) -> None:
+        self.hashes[slots.lanes] = mix(self.hashes[slots.lanes] + self._digests(slots.policy, "action", action))
 
     def by_episode(self) -> dict[int, int]:
         """Return the hashes of all episodes so far, by number."""

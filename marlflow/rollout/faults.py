@@ -8,7 +8,7 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.rollout.fragment import Fault
 
 
-class Broken(Exception):
+class EnvBroken(Exception):
     """A fault of the environment at `index` in its worker."""
 
     def __init__(self, index: int, failure: EnvironmentFailed) -> None:

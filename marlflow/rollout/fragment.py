@@ -61,7 +61,7 @@ class PolicyReceipt:
     rows_carried: int
     reward_unattributed: float
     version: int
-    finished: tuple[StageTimes, ...] = ()
+    stage_times: tuple[StageTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

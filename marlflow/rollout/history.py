@@ -26,14 +26,14 @@ class _Taken(NamedTuple):
 
 
 class History:
-    """The running episodes of `copies` environments of `stride` lanes, each up to `most_env_steps`."""
+    """The running episodes of `num_envs` environments of `stride` lanes, each up to `most_env_steps`."""
 
-    def __init__(self, copies: int, stride: int, most_env_steps: int) -> None:
+    def __init__(self, num_envs: int, stride: int, most_env_steps: int) -> None:
         self.most_env_steps, self._stride = most_env_steps, stride
-        self.hashes = np.zeros(copies * stride, np.uint64)
+        self.hashes = np.zeros(num_envs * stride, np.uint64)
         self._tick = 0
         # The tick before the first one of each environment's episode.
-        self._begun = np.zeros(copies, np.int64)
+        self._begun = np.zeros(num_envs, np.int64)
         self._taken: dict[str, deque[_Taken]] = {}
         # Actions of resumed episodes from before the resume, by environment and policy.
         self._earlier: dict[int, Mapping[str, Array]] = {}
@@ -50,25 +50,25 @@ class History:
         else:
             self.hashes[index * self._stride : (index + 1) * self._stride] = 0
 
-    def saw(self, deciding: Array, players: Sequence[PolicySlots]) -> None:
+    def saw(self, deciding: Array, policy_slots: Sequence[PolicySlots]) -> None:
         """Hash the pending observations of the lanes `deciding`."""
         self._tick += 1
-        self.hashes[deciding] = self.looked(deciding, players)
+        self.hashes[deciding] = self.looked(deciding, policy_slots)
 
-    def looked(self, deciding: Array, players: Sequence[PolicySlots]) -> Array:
+    def looked(self, deciding: Array, policy_slots: Sequence[PolicySlots]) -> Array:
         """Return the hashes of `deciding` including the pending observations, uint64 [N]."""
         hashes: Array = self.hashes[deciding]
-        for player in players:
-            if not player.positions:
+        for slots in policy_slots:
+            if not slots.positions:
                 continue
-            for name, column in player.seen.items():
+            for name, column in slots.seen.items():
                 if column.size:
-                    digests = self._digests(player.policy, name, column)
+                    digests = self._digests(slots.policy, name, column)
                     if len(digests) == len(hashes):
                         # One policy decides in all lanes: no index needed.
                         hashes += digests
                     else:
-                        hashes[player.where] += digests
+                        hashes[slots.where] += digests
         return mix(hashes)
 
     def _digests(self, policy: str, name: str, column: Array) -> Array:
@@ -83,12 +83,12 @@ class History:
         digests: Array = rows.view(word).astype(np.uint64) @ weights
         return digests
 
-    def took(self, player: PolicySlots, action: Array) -> None:
-        """Store a copy of the actions of `player`'s pending lanes, [N, ...]."""
-        if player.policy not in self._narrow:
-            self._narrow[player.policy] = _narrow(player.spaces.action)
-        kept = action.astype(self._narrow[player.policy] or action.dtype)
-        self._taken.setdefault(player.policy, deque()).append(_Taken(self._tick, player.lanes, kept))
+    def took(self, slots: PolicySlots, action: Array) -> None:
+        """Store a copy of the actions of `slots`' pending lanes, [N, ...]."""
+        if slots.policy not in self._narrow:
+            self._narrow[slots.policy] = _narrow(slots.spaces.action)
+        stored = action.astype(self._narrow[slots.policy] or action.dtype)
+        self._taken.setdefault(slots.policy, deque()).append(_Taken(self._tick, slots.lanes, stored))
 
     def forget(self, running: Mapping[int, int]) -> None:
         """Drop actions that no replay needs; `running` has the env steps of each running episode."""
@@ -119,24 +119,24 @@ class History:
         Sorted by environment, then in order of time.
         """
         policies = {*self._taken, *(policy for earlier in self._earlier.values() for policy in earlier)}
-        return {policy: found for policy in sorted(policies) if (found := self._actions(policy, whole)) is not None}
+        return {policy: arrays for policy in sorted(policies) if (arrays := self._actions(policy, whole)) is not None}
 
     def _actions(self, policy: str, whole: Collection[int]) -> tuple[Array, Array] | None:
         parts = [
-            (np.full(len(kept[policy]), index, np.int64), kept[policy])
-            for index, kept in self._earlier.items()
-            if index in whole and policy in kept
+            (np.full(len(actions_before[policy]), index, np.int64), actions_before[policy])
+            for index, actions_before in self._earlier.items()
+            if index in whole and policy in actions_before
         ]
         if taken := self._taken.get(policy):
-            copy = np.concatenate([one.lanes for one in taken]) // self._stride
-            tick = np.repeat([one.tick for one in taken], [len(one.lanes) for one in taken])
-            keep = np.isin(copy, list(whole)) & (tick > self._begun[copy])
-            parts.append((copy[keep], np.concatenate([one.action for one in taken])[keep]))
+            env_index = np.concatenate([step.lanes for step in taken]) // self._stride
+            tick = np.repeat([step.tick for step in taken], [len(step.lanes) for step in taken])
+            keep = np.isin(env_index, list(whole)) & (tick > self._begun[env_index])
+            parts.append((env_index[keep], np.concatenate([step.action for step in taken])[keep]))
         if not parts:
             return None
-        copies, actions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        order = np.argsort(copies, kind="stable")
-        return copies[order], actions[order]
+        env_indices, actions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        order = np.argsort(env_indices, kind="stable")
+        return env_indices[order], actions[order]
 
 
 def _weights(name: str, count: int) -> Array:

@@ -10,10 +10,10 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import key
 from marlflow.env import Window
-from marlflow.rollout.episodes import Episodes
+from marlflow.rollout.episodes import EpisodeSource
 from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import Matchup
-from marlflow.rollout.table import Table
+from marlflow.rollout.weights_table import WeightsTable
 
 # Lanes per environment without `possible_agents`.
 UNDECLARED_LANES = 256
@@ -25,7 +25,7 @@ PolicyOf = Callable[[str], str | None]
 """Maps an agent to its policy, or to None, in episodes without a matchup."""
 
 
-def lanes_per_copy(window: Window) -> int:
+def lanes_per_env(window: Window) -> int:
     """Return the number of lanes per environment."""
     return len(window.agents) if window.declared else UNDECLARED_LANES
 
@@ -33,27 +33,27 @@ def lanes_per_copy(window: Window) -> int:
 class Lanes:
     """All lanes of `copies` environments: lane = environment index * stride + agent slot; arrays are [lanes]."""
 
-    def __init__(self, stride: int, copies: int, table: Table, policy_of: PolicyOf) -> None:
-        count = stride * copies
+    def __init__(self, stride: int, num_envs: int, table: WeightsTable, policy_of: PolicyOf) -> None:
+        count = stride * num_envs
         self.stride = stride
         self._table, self._policy_of = table, policy_of
-        self.player_of = np.full(count, -1)
+        self.entry_of = np.full(count, -1)
         self.row_of = np.zeros(count, np.int64)
-        self.copy_of = np.repeat(np.arange(copies), stride)
+        self.env_of = np.repeat(np.arange(num_envs), stride)
         self.keys = np.zeros(count, np.uint64)
         self.t_agent = np.zeros(count, np.int64)
         self.returns = np.zeros(count, np.float64)
         self.episode = np.zeros(count, np.int64)
         # Number of agents per environment that have a policy.
-        self.known = [0] * copies
-        self.matchups: list[Matchup] = [{}] * copies
+        self.known = [0] * num_envs
+        self.matchups: list[Matchup] = [{}] * num_envs
         self._fitting: set[tuple[str, str]] = set()
 
     def of(self, index: int) -> slice:
         """Return the lanes of one environment."""
         return slice(index * self.stride, (index + 1) * self.stride)
 
-    def begin(self, index: int, episode: int, matchup: Matchup | None, window: Window, episodes: Episodes) -> None:
+    def begin(self, index: int, episode: int, matchup: Matchup | None, window: Window, episodes: EpisodeSource) -> None:
         """Start an episode; without a `matchup`, agents keep their policies."""
         lanes = self.of(index)
         self.episode[lanes] = episode
@@ -62,22 +62,22 @@ class Lanes:
         if matchup is not None:
             self.forget(index, matchup)
         # Any policy may play these lanes in the new episode.
-        for player in self._table.players:
-            if player.memory is not None:
-                player.memory.begin(lanes)
+        for slots in self._table.policy_slots:
+            if slots.memory is not None:
+                slots.memory.begin(lanes)
         for slot in range(self.known[index]):
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _who(window, slot))
         self.welcome(index, window, episodes)
 
     def drop(self, entries: Collection[str]) -> None:
         """Remove unused frozen entries from the table and the lanes."""
-        self._table.remove(entries, self.player_of)
+        self._table.remove(entries, self.entry_of)
         self._fitting = {(agent, entry) for agent, entry in self._fitting if entry not in entries}
 
-    def known_in(self, copies: Iterable[int]) -> Array:
-        """Return the lanes of `copies` that have a policy, in order."""
-        found = [np.arange(self.known[index]) + index * self.stride for index in copies]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+    def known_in(self, indices: Iterable[int]) -> Array:
+        """Return the lanes of `indices` that have a policy, in order."""
+        lanes = [np.arange(self.known[index]) + index * self.stride for index in indices]
+        return np.concatenate(lanes) if lanes else np.empty(0, np.int64)
 
     def abandon(self, index: int) -> None:
         """Discard the episode of an environment."""
@@ -89,7 +89,7 @@ class Lanes:
         self.matchups[index] = matchup
         self.known[index] = 0
 
-    def welcome(self, index: int, window: Window, episodes: Episodes) -> None:
+    def welcome(self, index: int, window: Window, episodes: EpisodeSource) -> None:
         """Assign policies to an environment's new agents."""
         first, agents = index * self.stride, window.agents
         if len(agents) > self.stride:
@@ -97,31 +97,31 @@ class Lanes:
             raise EnvironmentFailed(window.where(), reason)
         for slot in range(self.known[index], len(agents)):
             lane = first + slot
-            player = self._player_for(index, window, agents[slot])
+            slots = self._slots_for(index, window, agents[slot])
             # A matchup is shared between environments, so it is replaced, not changed.
             if agents[slot] not in self.matchups[index]:
-                self.matchups[index] = {**self.matchups[index], agents[slot]: player.policy}
-            self.player_of[lane] = self._table.number(player.policy)
+                self.matchups[index] = {**self.matchups[index], agents[slot]: slots.policy}
+            self.entry_of[lane] = self._table.number(slots.policy)
             self.keys[lane] = episodes.stream(index, int(self.episode[first]), _who(window, slot))
-            if player.columns is not None:
-                self.row_of[lane] = player.columns.row(lane)
+            if slots.buffer is not None:
+                self.row_of[lane] = slots.buffer.row(lane)
         self.known[index] = len(agents)
 
-    def _player_for(self, index: int, window: Window, agent: str) -> PolicySlots:
+    def _slots_for(self, index: int, window: Window, agent: str) -> PolicySlots:
         policy = self.matchups[index].get(agent) or self._policy_of(agent)
         number = self._table.number(policy)
         if number is None:
             reason = f"it is mapped to policy {policy!r}, which plays nobody who was there at the start"
             raise EnvironmentFailed(window.where(agent), reason)
-        player = self._table.players[number]
-        if (agent, player.policy) in self._fitting:
-            return player
-        found = window.observation_space(agent), window.action_space(agent)
-        if found != (player.spaces.observation, player.spaces.action):
-            reason = f"its spaces {found} are not those of its policy {policy!r}"
+        slots = self._table.policy_slots[number]
+        if (agent, slots.policy) in self._fitting:
+            return slots
+        spaces = window.observation_space(agent), window.action_space(agent)
+        if spaces != (slots.spaces.observation, slots.spaces.action):
+            reason = f"its spaces {spaces} are not those of its policy {policy!r}"
             raise EnvironmentFailed(window.where(agent), reason)
-        self._fitting.add((agent, player.policy))
-        return player
+        self._fitting.add((agent, slots.policy))
+        return slots
 
 
 def _who(window: Window, slot: int) -> int:

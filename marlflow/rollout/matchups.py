@@ -46,7 +46,7 @@ class Matchmaker(Protocol):
 
         {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
 
-    See KeptMatchmaker for one with state, and PopulationMatchmaker for one that freezes versions of policies.
+    See StatefulMatchmaker for one with state, and PopulationMatchmaker for one that freezes versions of policies.
     """
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
@@ -55,7 +55,7 @@ class Matchmaker(Protocol):
 
 
 @runtime_checkable
-class KeptMatchmaker(Matchmaker, Protocol):
+class StatefulMatchmaker(Matchmaker, Protocol):
     """A matchmaker with state that is saved in checkpoints."""
 
     def state(self) -> Tree:
@@ -92,7 +92,7 @@ class RandomSeats:
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
+class AllowedSeats:
     """All `agents` of an environment, and the agents that each policy `fits`."""
 
     agents: Sequence[str]
@@ -119,7 +119,7 @@ class Seats:
                 yield f"it seated policy {policy!r} as agent {agent!r}, but the policy's spaces are those of {fitting}"
 
 
-def deal_one(matchmaker: Matchmaker, seats: Seats, episode: EpisodeId, seed: int) -> dict[str, str]:
+def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:
     """Return the matchup of an episode; raises MatchmakerFailed if it cannot be played."""
     where = f"matchmaker {matchmaker_name(matchmaker)}, {_words(episode)}"
     generator = np.random.default_rng(key(seed, *episode, _STREAM))
@@ -169,21 +169,21 @@ def _own_traceback(error: Exception) -> str:
 
 
 class Dealer:
-    """Deals matchups for a run's `copies` environments, from policies and frozen versions.
+    """Deals matchups for a run's `num_envs` environments, from policies and frozen versions.
 
     dealer.renew(weights, schedules, agent_steps); asked = dealer.asked(request, ticks=25)
     receipts = ...; dealer.returned(receipts)
     """
 
-    def __init__(self, matchmaker: Matchmaker, seats: Seats, copies: int, seed: int) -> None:
+    def __init__(self, matchmaker: Matchmaker, seats: AllowedSeats, num_envs: int, seed: int) -> None:
         self._matchmaker, self._agents, self._seed = matchmaker, tuple(seats.agents), seed
         self._population = Population(seats.fits)
         self._seats = seats
         # By environment: the matchups of its next episodes, and the number of the first of these.
-        self._dealt: list[deque[Matchup]] = [deque() for _ in range(copies)]
-        self._first = [0] * copies
+        self._dealt: list[deque[Matchup]] = [deque() for _ in range(num_envs)]
+        self._first = [0] * num_envs
         # The matchup of each environment's last begun episode.
-        self._running: list[Matchup] = [{}] * copies
+        self._running: list[Matchup] = [{}] * num_envs
         # Env steps of the shortest episode so far.
         self._shortest = 1
         self._any_ended = False
@@ -207,23 +207,23 @@ class Dealer:
         change = change_of(self._matchmaker, self._population, versions, agent_steps)
         if change.freeze or change.forget:
             self._population.apply(change, weights, schedules)
-            self._seats = Seats(self._agents, self._population.fits)
+            self._seats = AllowedSeats(self._agents, self._population.fits)
             self._dealt = [deque() for _ in self._dealt]
 
     def asked(self, request: Request, ticks: int) -> Request:
         """Return `request` with matchups for `ticks` env steps and changes of the table of weights."""
         matchups = self.deal(ticks)
-        frozen = self._population.seated(one for dealt in matchups.values() for one in dealt)
+        frozen = self._population.seated(matchup for dealt in matchups.values() for matchup in dealt)
         return replace(request, matchups=matchups, frozen=frozen, forget=self._population.leave(self._running))
 
     def deal(self, ticks: int) -> dict[int, list[Matchup]]:
         """Return each environment's next matchups, for `ticks` env steps by the shortest episode so far."""
         # An environment that has more, shorter episodes waits for the next round.
         count = 1 + (ticks - 1) // self._shortest
-        for copy, dealt in enumerate(self._dealt):
+        for env_index, dealt in enumerate(self._dealt):
             while len(dealt) < count:
-                dealt.append(self._ask(EpisodeId(copy, self._first[copy] + len(dealt))))
-        return {copy: [*dealt][:count] for copy, dealt in enumerate(self._dealt)}
+                dealt.append(self._ask(EpisodeId(env_index, self._first[env_index] + len(dealt))))
+        return {env_index: [*dealt][:count] for env_index, dealt in enumerate(self._dealt)}
 
     def returned(self, receipts: Sequence[Receipt]) -> None:
         """Drop the matchups of episodes that began; unused ones are dealt again."""
@@ -232,10 +232,10 @@ class Dealer:
                 length = max(1, episode.env_steps)
                 self._shortest = min(self._shortest, length) if self._any_ended else length
                 self._any_ended = True
-            for copy, following in receipt.next_episodes.items():
-                while self._first[copy] < following:
-                    self._running[copy] = self._dealt[copy].popleft()
-                    self._first[copy] += 1
+            for env_index, following in receipt.next_episodes.items():
+                while self._first[env_index] < following:
+                    self._running[env_index] = self._dealt[env_index].popleft()
+                    self._first[env_index] += 1
 
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
         """Return the matchups of evaluation episodes, in the order of `episodes`."""
@@ -254,7 +254,7 @@ class Dealer:
             "shortest": self._shortest,
             "any_ended": self._any_ended,
             "population": self._population.state(),
-            "matchmaker": self._matchmaker.state() if isinstance(self._matchmaker, KeptMatchmaker) else None,
+            "matchmaker": self._matchmaker.state() if isinstance(self._matchmaker, StatefulMatchmaker) else None,
         }
 
     def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
@@ -263,17 +263,17 @@ class Dealer:
         Raises CheckpointUnusable if a matchup cannot be played.
         """
         self._population.load_state(tree["population"], entries)
-        self._seats = Seats(self._agents, self._population.fits)
-        kept = [[self._seated(names) for names in dealt] for dealt in tree["dealt"]]
-        if problems := [text for dealt in kept for matchup in dealt for text in self._seats.problems(matchup)]:
+        self._seats = AllowedSeats(self._agents, self._population.fits)
+        matchups = [[self._seated(names) for names in dealt] for dealt in tree["dealt"]]
+        if problems := [text for dealt in matchups for matchup in dealt for text in self._seats.problems(matchup)]:
             raise CheckpointUnusable([f"of the matchups that were dealt: {text}" for text in dict.fromkeys(problems)])
-        found = zip(tree["first"], kept, tree["running"], strict=True)
-        for copy, (first, dealt, running) in enumerate(found):
-            if copy < len(self._first):
-                self._first[copy], self._dealt[copy] = first, deque(map(self._one, dealt))
-                self._running[copy] = self._seated(running)
+        saved = zip(tree["first"], matchups, tree["running"], strict=True)
+        for env_index, (first, dealt, running) in enumerate(saved):
+            if env_index < len(self._first):
+                self._first[env_index], self._dealt[env_index] = first, deque(map(self._one, dealt))
+                self._running[env_index] = self._seated(running)
         self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
-        if tree["matchmaker"] is not None and isinstance(self._matchmaker, KeptMatchmaker):
+        if tree["matchmaker"] is not None and isinstance(self._matchmaker, StatefulMatchmaker):
             self._matchmaker.load_state(tree["matchmaker"])
 
     def _seated(self, names: Sequence[str]) -> dict[str, str]:
@@ -295,10 +295,10 @@ class DealtWorkers:
         self._workers, self._dealer, self._ticks = workers, dealer, ticks
 
     async def collect(self, request: Request) -> Round:
-        made = await self._workers.collect(self._dealer.asked(request, self._ticks))
+        result = await self._workers.collect(self._dealer.asked(request, self._ticks))
         # Before the next request: it must not deal episodes that have begun.
-        self._dealer.returned(made.receipts)
-        return made
+        self._dealer.returned(result.receipts)
+        return result
 
     async def collect_next(self, request: Request | None) -> Round:
         raise TypeError("matchups are dealt in rounds of all workers")

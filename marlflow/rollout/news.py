@@ -62,7 +62,7 @@ _KINDS: dict[str, type[News]] = {kind.__name__: kind for kind in (Printed, Logge
 
 def to_bytes(news: Iterable[News]) -> bytes:
     """Encode `news` as JSON."""
-    return json.dumps([[type(one).__name__, asdict(one)] for one in news]).encode()
+    return json.dumps([[type(message).__name__, asdict(message)] for message in news]).encode()
 
 
 def from_bytes(data: bytes) -> list[News]:

@@ -83,7 +83,7 @@ class OutputCapture:
         threading.Thread(target=_flush_again_and_again, args=ours, name="marlflow-output", daemon=True).start()
         root = logging.getLogger()
         # If an environment's module called logging.basicConfig, its records would be forwarded twice.
-        for handler in [one for one in root.handlers if getattr(one, "stream", None) in old]:
+        for handler in [handler for handler in root.handlers if getattr(handler, "stream", None) in old]:
             root.removeHandler(handler)
         root.setLevel(level)
         root.addHandler(_Forward(self))

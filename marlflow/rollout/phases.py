@@ -27,27 +27,27 @@ def phase_ticks(ticks: int, actors: Sequence[AdaptingActor]) -> list[int]:
 
 
 def joined(
-    made: Sequence[Mapping[str, tuple[PolicyReceipt, Batch]]],
+    phases: Sequence[Mapping[str, tuple[PolicyReceipt, Batch]]],
 ) -> dict[str, tuple[PolicyReceipt, Batch]]:
     """Concatenate each policy's receipts and batches over all phases."""
-    return {policy: _joined([phase[policy] for phase in made]) for policy in made[0]}
+    return {policy: _joined([phase[policy] for phase in phases]) for policy in phases[0]}
 
 
-def _joined(made: Sequence[tuple[PolicyReceipt, Batch]]) -> tuple[PolicyReceipt, Batch]:
-    receipts = [receipt for receipt, _ in made]
+def _joined(results: Sequence[tuple[PolicyReceipt, Batch]]) -> tuple[PolicyReceipt, Batch]:
+    receipts = [receipt for receipt, _ in results]
     receipt = replace(
         receipts[-1],
-        rows=sum(one.rows for one in receipts),
-        rows_carried=sum(one.rows_carried for one in receipts),
-        reward_unattributed=sum(one.reward_unattributed for one in receipts),
-        finished=tuple(_one(times) for times in zip(*(one.finished for one in receipts), strict=True)),
+        rows=sum(part.rows for part in receipts),
+        rows_carried=sum(part.rows_carried for part in receipts),
+        reward_unattributed=sum(part.reward_unattributed for part in receipts),
+        stage_times=tuple(_joined_times(times) for times in zip(*(part.stage_times for part in receipts), strict=True)),
     )
-    batches = [batch for _, batch in made]
+    batches = [batch for _, batch in results]
     whole = Batch.concat(batches)
     return receipt, type(batches[0])(whole.columns, whole.segments)
 
 
-def _one(times: Sequence[StageTimes]) -> StageTimes:
+def _joined_times(times: Sequence[StageTimes]) -> StageTimes:
     began_s = times[0].began_s
-    busy_s = sum(one.ended_s - one.began_s for one in times)
-    return StageTimes(began_s, began_s + busy_s, sum(one.rows for one in times))
+    busy_s = sum(span.ended_s - span.began_s for span in times)
+    return StageTimes(began_s, began_s + busy_s, sum(span.rows for span in times))

@@ -21,10 +21,10 @@ from marlflow.rollout.step_buffer import StepBuffer
 class PolicySlots:
     """An entry of the table of weights (`policy`, or a frozen version's id) and its lanes in one worker.
 
-    `actor` acts for the pending `lanes`, whose observations are in `seen`: `obs`, `action_mask`, `state`. `columns` is
+    `actor` acts for the pending `lanes`, whose observations are in `seen`: `obs`, `action_mask`, `state`. `buffer` is
     None if rows are not recorded. `lanes_of_worker` is the number of all lanes; `state` is the global state's space.
     `where`, and as a list `positions`, index the pending lanes among all deciding lanes; `rows` are their rows in
-    `columns`.
+    `buffer`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PolicySlots:
         if isinstance(actor, RememberingActor):
             self.memory = Memory(lanes_of_worker, actor.memory_shape)
             columns |= Memory.columns(actor.memory_shape)
-        self.columns = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
+        self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
     def unrecorded(self, lanes: int) -> PolicySlots:
         """Return slots of the same entry with the same actor, for `lanes` other lanes, without recording."""

@@ -13,7 +13,7 @@ def policy_spaces(
     window: Window, policy_of_agent: Callable[[str], str | None], actors: Collection[str]
 ) -> dict[str, Spaces]:
     """Return each policy's spaces, from its agents; raises ConfigInvalid with every contradiction."""
-    found: dict[str, tuple[str, Spaces]] = {}
+    by_policy: dict[str, tuple[str, Spaces]] = {}
     # One masked agent makes the policy masked; its other agents get all-legal masks.
     masked = {policy_of_agent(agent) for agent in window.agents if window.masked(agent)}
     problems = []
@@ -24,7 +24,7 @@ def policy_spaces(
             problems.append(f"agent {agent!r} is mapped to {problem}; the policies are {', '.join(actors) or 'none'}")
             continue
         spaces = Spaces(window.observation_space(agent), window.action_space(agent), policy in masked)
-        first, expected = found.setdefault(policy, (agent, spaces))
+        first, expected = by_policy.setdefault(policy, (agent, spaces))
         if spaces != expected:
             problems.append(
                 f"policy {policy!r} plays {first!r} ({expected.observation}, {expected.action}) and "
@@ -32,4 +32,4 @@ def policy_spaces(
             )
     if problems:
         raise ConfigInvalid(problems)
-    return {policy: spaces for policy, (_, spaces) in found.items()}
+    return {policy: spaces for policy, (_, spaces) in by_policy.items()}

@@ -52,7 +52,7 @@ class Population:
     @property
     def fits(self) -> dict[str, Collection[str]]:
         """The agents that each policy and each frozen entry can play."""
-        return {**self._fits, **{entry: self._fits[kept.policy] for entry, kept in self._frozen.items()}}
+        return {**self._fits, **{entry: self._fits[frozen.policy] for entry, frozen in self._frozen.items()}}
 
     @property
     def entries(self) -> dict[str, FrozenPolicy]:
@@ -69,7 +69,7 @@ class Population:
         forget = tuple(self._leaving)
         seated = {name for matchup in running for name in matchup.values()}
         # This request is the last to name the others: no episode uses them any more.
-        self._leaving = {name: kept for name, kept in self._leaving.items() if name in seated}
+        self._leaving = {name: frozen for name, frozen in self._leaving.items() if name in seated}
         return forget
 
     def problems(self, change: Any, published: Collection[str]) -> Iterator[str]:
@@ -128,6 +128,6 @@ class Population:
 
 def seated_in(tree: Tree, frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenPolicy]:
     """Return the entries of `frozen` in running episodes of the workers' state."""
-    running = [copy["running"] for copy in tree["copies"] if copy["running"] is not None]
+    running = [env["running"] for env in tree["copies"] if env["running"] is not None]
     names = {entry for episode in running for entry in episode["matchup"].values()}
-    return {name: kept for name, kept in frozen.items() if name in names}
+    return {name: policy for name, policy in frozen.items() if name in names}

@@ -11,7 +11,7 @@ from marlflow.base.items import Fragment, Weights
 from marlflow.base.kept import Tree
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
-from marlflow.rollout.kept import ResumeReport
+from marlflow.rollout.saved_state import ResumeReport
 
 Matchup: TypeAlias = Mapping[str, str]
 """The policies of one episode: agent to entry of the table of weights (a policy or a frozen version)."""

@@ -21,11 +21,11 @@ class WrongReward(Exception):
 def amounts(rewards: Sequence[Any]) -> Array:
     """Return `rewards` as float64 [N]; raises WrongReward for the first that is not a finite number."""
     try:
-        found = np.array(rewards, np.float64)
+        values = np.array(rewards, np.float64)
     except (TypeError, ValueError):
-        found = np.empty(0)
-    if found.shape == (len(rewards),) and np.isfinite(found).all():
-        return found
+        values = np.empty(0)
+    if values.shape == (len(rewards),) and np.isfinite(values).all():
+        return values
     # One by one, to find the wrong reward or accept arrays of one number.
     return np.array([_amount(position, reward) for position, reward in enumerate(rewards)])
 

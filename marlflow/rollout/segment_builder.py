@@ -21,12 +21,12 @@ from marlflow.rollout.step_buffer import Segments, StepBuffer, ranges
 class SegmentBuilder:
     """The rows of all lanes, at most `capacity` per lane between two cuts.
 
-    `player_of` [lanes] has the number of each lane's policy slots (-1: none); it changes between episodes only.
+    `entry_of` [lanes] has the number of each lane's policy slots (-1: none); it changes between episodes only.
     """
 
-    def __init__(self, player_of: Array, players: int) -> None:
-        lanes = len(player_of)
-        self._player_of = player_of
+    def __init__(self, entry_of: Array, num_entries: int) -> None:
+        lanes = len(entry_of)
+        self._entry_of = entry_of
         self._open = np.zeros(lanes, bool)
         # The cell of the open row; without one, the cell of the next.
         self._cell = np.zeros(lanes, np.int64)
@@ -37,16 +37,16 @@ class SegmentBuilder:
         self._carried_version = np.zeros(lanes, np.int64)
         self._gained = np.zeros(lanes, np.float64)
         # The extra last element collects rewards of lanes without a policy, whose number is -1.
-        self._unattributed = np.zeros(players + 1, np.float64)
+        self._unattributed = np.zeros(num_entries + 1, np.float64)
         self._reward: Array = np.zeros((lanes, 0), np.float64)
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
         self._ended: dict[str, list[_Ended]] = {}
 
-    def renumber(self, players: int) -> None:
-        """Follow a table that now has `players` entries, after a cut."""
-        self._unattributed = np.zeros(players + 1, np.float64)
+    def renumber(self, num_entries: int) -> None:
+        """Follow a table that now has `num_entries` entries, after a cut."""
+        self._unattributed = np.zeros(num_entries + 1, np.float64)
 
     def widen(self, capacity: int) -> None:
         """Make room for `capacity` rows per lane."""
@@ -87,9 +87,9 @@ class SegmentBuilder:
         self._belongs_to_no_row(lanes, rewards)
 
     def _belongs_to_no_row(self, lanes: Array, rewards: Array) -> None:
-        np.add.at(self._unattributed, self._player_of[lanes], rewards)
+        np.add.at(self._unattributed, self._entry_of[lanes], rewards)
 
-    def ended(self, lane: int, ending: Ending, episode: int, player: PolicySlots, state: Array | None) -> None:
+    def ended(self, lane: int, ending: Ending, episode: int, slots: PolicySlots, state: Array | None) -> None:
         """End the trajectory of `lane`, with the global `state` if used.
 
         Raises ObservationOutside if the final observation does not fit its space.
@@ -98,34 +98,34 @@ class SegmentBuilder:
             # The agent never acted.
             return
         cell, start = int(self._cell[lane]), int(self._start[lane])
-        bootstrap = self._bootstrap(lane, cell, ending, player, state)
+        bootstrap = self._bootstrap(lane, cell, ending, slots, state)
         self._reward[lane, cell] = self._gained[lane]
         self._gained[lane] = 0.0
         self._open[lane] = False
         self._cell[lane] = self._start[lane] = cell + 1
-        if player.columns is None:
+        if slots.buffer is None:
             return
         carried = start == 0 and bool(self._carried[lane])
-        place = (player.columns.row(lane), start, cell + 1)
+        place = (slots.buffer.row(lane), start, cell + 1)
         ended = _Ended((*place, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
-        self._ended.setdefault(player.policy, []).append(ended)
+        self._ended.setdefault(slots.policy, []).append(ended)
 
     def _bootstrap(
-        self, lane: int, cell: int, ending: Ending, player: PolicySlots, state: Array | None
+        self, lane: int, cell: int, ending: Ending, slots: PolicySlots, state: Array | None
     ) -> dict[str, Array]:
-        if player.columns is None:
+        if slots.buffer is None:
             return {}
-        row, data = player.columns.row(lane), player.columns.data
+        row, data = slots.buffer.row(lane), slots.buffer.data
         if ending.observation is None:
             # Without a final observation, bootstrap from the last one and the memory before it.
             seen = {name: data[name][row, cell].copy() for name in _BOOTSTRAPS if name in data}
         else:
-            seen = {"obs": player.stack([ending.observation])[0]}
-            if player.memory is not None:
-                seen["memory"] = player.memory.recall(np.array([lane]))[0]
-            if player.spaces.masked:
-                seen["action_mask"] = player.stack_masks([ending.mask])[0]
-        if state is not None and player.sees_state:
+            seen = {"obs": slots.stack([ending.observation])[0]}
+            if slots.memory is not None:
+                seen["memory"] = slots.memory.recall(np.array([lane]))[0]
+            if slots.spaces.masked:
+                seen["action_mask"] = slots.stack_masks([ending.mask])[0]
+        if state is not None and slots.sees_state:
             seen["state"] = state.copy()
         return seen
 
@@ -133,26 +133,26 @@ class SegmentBuilder:
         """End an episode: rewards since the agents' ends belong to no row."""
         gained = self._gained[lanes]
         if gained.any():
-            np.add.at(self._unattributed, self._player_of[lanes], gained)
+            np.add.at(self._unattributed, self._entry_of[lanes], gained)
             gained[:] = 0.0
 
-    def give_up(self, lanes: slice, episode: int, players: Sequence[PolicySlots]) -> int:
+    def discard(self, lanes: slice, episode: int, policy_slots: Sequence[PolicySlots]) -> int:
         """Discard the rows of a broken episode; return how many of them were recorded."""
         lost = 0
-        for number, player in enumerate(players):
-            if player.columns is None:
+        for number, slots in enumerate(policy_slots):
+            if slots.buffer is None:
                 continue
-            mine = np.flatnonzero(self._player_of[lanes] == number) + lanes.start
+            played = np.flatnonzero(self._entry_of[lanes] == number) + lanes.start
             # The rows of the running segment, then the ended segments of the same episode.
-            lost += int((self._cell[mine] - self._start[mine] + self._open[mine]).sum())
-            ended, kept = self._ended.pop(player.policy, []), []
-            for one in ended:
-                _, start, stop, *_, of_episode = one.values
-                if lanes.start <= one.lane < lanes.stop and of_episode == episode:
+            lost += int((self._cell[played] - self._start[played] + self._open[played]).sum())
+            ended, others = self._ended.pop(slots.policy, []), []
+            for segment in ended:
+                _, start, stop, *_, of_episode = segment.values
+                if lanes.start <= segment.lane < lanes.stop and of_episode == episode:
                     lost += stop - start
                 else:
-                    kept.append(one)
-            self._ended[player.policy] = kept
+                    others.append(segment)
+            self._ended[slots.policy] = others
         # Discarded cells stay unused until the next cut.
         self._cell[lanes] += self._open[lanes]
         self._start[lanes] = self._cell[lanes]
@@ -161,24 +161,24 @@ class SegmentBuilder:
         self._gained[lanes] = 0.0
         return lost
 
-    def cut(self, players: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
+    def cut(self, policy_slots: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
         """Return all complete rows of recorded policies; carry open rows into the next fragment.
 
-        `players` are ordered by number; `episodes` [lanes] has the running episodes.
+        `policy_slots` are ordered by number; `episodes` [lanes] has the running episodes.
         """
-        for player in players:
-            self._complete(player.lanes)
+        for slots in policy_slots:
+            self._complete(slots.lanes)
         # As in `decided`: rewards without an open row.
         idle = np.flatnonzero(~self._open)
         self._belongs_to_no_row(idle, self._gained[idle])
         self._gained[idle] = 0.0
         cuts = {
-            player.policy: self._cut(number, player, player.columns, episodes)
-            for number, player in enumerate(players)
-            if player.columns is not None
+            slots.policy: self._cut(number, slots, slots.buffer, episodes)
+            for number, slots in enumerate(policy_slots)
+            if slots.buffer is not None
         }
         self._unattributed[:] = 0.0
-        self._carry(players)
+        self._carry(policy_slots)
         return cuts
 
     def _complete(self, pending: Array) -> None:
@@ -188,22 +188,20 @@ class SegmentBuilder:
         self._open[lanes] = False
         self._cell[lanes] += 1
 
-    def _cut(
-        self, number: int, player: PolicySlots, columns: StepBuffer, episodes: Array
-    ) -> tuple[PolicyReceipt, Batch]:
-        running = self._running(number, player, columns, episodes)
-        ended = self._ended.pop(player.policy, [])
+    def _cut(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> tuple[PolicyReceipt, Batch]:
+        running = self._running(number, slots, buffer, episodes)
+        ended = self._ended.pop(slots.policy, [])
         segments = Segments.concat([_stacked(ended, running), running]) if ended else running
-        lanes = columns.lanes[segments.row]
+        lanes = buffer.lanes[segments.row]
         # Sorted by lane, because the order of rows depends on which lane a policy played first.
         order = np.lexsort((segments.start, lanes))
         segments, lanes = segments.take(order), lanes[order]
         length = segments.stop - segments.start
-        rows = columns.cut(segments)
+        rows = buffer.cut(segments)
         at = ranges(lanes * self._reward.shape[1] + segments.start, length)
         rows["reward"], rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
         # A carried row was acted on by the version of an earlier collect.
-        rows["version"] = np.full(len(at), player.version, np.int64)
+        rows["version"] = np.full(len(at), slots.version, np.int64)
         carried = segments.carried
         firsts = np.cumsum(length) - length
         rows["version"][firsts[carried]] = self._carried_version[lanes[carried]]
@@ -216,45 +214,45 @@ class SegmentBuilder:
             "lane": lanes,
             **{_BOOTSTRAPS[name]: column for name, column in segments.bootstrap.items()},
         }
-        if player.memory is not None:
+        if slots.memory is not None:
             table |= {"memory": rows["memory"][firsts], "memory_version": rows.pop("memory_version")[firsts]}
         unattributed = float(self._unattributed[number])
-        return PolicyReceipt(len(at), int(carried.sum()), unattributed, player.version), Batch(rows, table)
+        return PolicyReceipt(len(at), int(carried.sum()), unattributed, slots.version), Batch(rows, table)
 
-    def _running(self, number: int, player: PolicySlots, columns: StepBuffer, episodes: Array) -> Segments:
+    def _running(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> Segments:
         """Return the unfinished segments, bootstrapped from the pending observation or open row."""
-        lanes = columns.lanes
-        row = np.flatnonzero((self._cell[lanes] > self._start[lanes]) & (self._player_of[lanes] == number))
+        lanes = buffer.lanes
+        row = np.flatnonzero((self._cell[lanes] > self._start[lanes]) & (self._entry_of[lanes] == number))
         lanes = lanes[row]
         start, stop = self._start[lanes], self._cell[lanes]
         # Position of each row's pending observation; -1 for a lane with an open row, which waits for its next turn.
-        sees = np.full(columns.rows, -1)
-        sees[player.rows] = np.arange(len(player.rows))
+        sees = np.full(buffer.rows, -1)
+        sees[slots.rows] = np.arange(len(slots.rows))
         sees = sees[row]
         open_rows = sees < 0
         bootstrap = {}
-        now = player.seen if player.memory is None else {**player.seen, "memory": player.memory.recall(player.lanes)}
+        now = slots.seen if slots.memory is None else {**slots.seen, "memory": slots.memory.recall(slots.lanes)}
         for name, seen in now.items():
             bootstrap[name] = column = np.empty((len(row), *seen.shape[1:]), seen.dtype)
             column[~open_rows] = seen[sees[~open_rows]]
-            column[open_rows] = columns.data[name][row[open_rows], stop[open_rows]]
+            column[open_rows] = buffer.data[name][row[open_rows], stop[open_rows]]
         never = np.zeros(len(row), bool)
         carried = self._carried[lanes] & (start == 0)
         return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap)
 
-    def _carry(self, players: Sequence[PolicySlots]) -> None:
-        for number, player in enumerate(players):
-            columns = player.columns
-            if columns is None:
+    def _carry(self, policy_slots: Sequence[PolicySlots]) -> None:
+        for number, slots in enumerate(policy_slots):
+            buffer = slots.buffer
+            if buffer is None:
                 # Not used: the policy is not recorded.
-                self._carried_version[self._open & (self._player_of == number)] = -1
+                self._carried_version[self._open & (self._entry_of == number)] = -1
                 continue
-            row, lanes = self._open_of(number, columns)
+            row, lanes = self._open_of(number, buffer)
             cell = self._cell[lanes]
-            columns.carry(row, cell)
+            buffer.carry(row, cell)
             # A row that stayed open over a whole fragment keeps the version that acted.
             again = self._carried[lanes] & (cell == 0)
-            self._carried_version[lanes] = np.where(again, self._carried_version[lanes], player.version)
+            self._carried_version[lanes] = np.where(again, self._carried_version[lanes], slots.version)
         open_lanes = np.flatnonzero(self._open)
         for column in (self._reward, self._t_env, self._t_agent):
             column[open_lanes, 0] = column[open_lanes, self._cell[open_lanes]]
@@ -273,11 +271,11 @@ class SegmentBuilder:
             "version": self._carried_version[lanes],
         }
 
-    def seen_in_open_rows(self, number: int, columns: StepBuffer) -> dict[str, Array]:
+    def seen_in_open_rows(self, number: int, buffer: StepBuffer) -> dict[str, Array]:
         """Return the columns of entry `number` at its open rows, by `lane`."""
-        row, lanes = self._open_of(number, columns)
+        row, lanes = self._open_of(number, buffer)
         row, lanes = row[np.argsort(lanes)], np.sort(lanes)
-        return {"lane": lanes, **{name: column[row, 0] for name, column in columns.data.items()}}
+        return {"lane": lanes, **{name: column[row, 0] for name, column in buffer.data.items()}}
 
     def reopen(self, rows: Mapping[str, Array]) -> None:
         """Restore open rows before anything is recorded."""
@@ -286,9 +284,9 @@ class SegmentBuilder:
         self._gained[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
         self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
 
-    def _open_of(self, number: int, columns: StepBuffer) -> tuple[Array, Array]:
-        row = np.flatnonzero(self._open[columns.lanes] & (self._player_of[columns.lanes] == number))
-        return row, columns.lanes[row]
+    def _open_of(self, number: int, buffer: StepBuffer) -> tuple[Array, Array]:
+        row = np.flatnonzero(self._open[buffer.lanes] & (self._entry_of[buffer.lanes] == number))
+        return row, buffer.lanes[row]
 
 
 _BOOTSTRAPS = {
@@ -308,8 +306,8 @@ class _Ended(NamedTuple):
 
 
 def _stacked(ended: Sequence[_Ended], like: Segments) -> Segments:
-    values = zip(*(one.values for one in ended), strict=True)
+    values = zip(*(segment.values for segment in ended), strict=True)
     return Segments.of(
         [np.array(column, kind.dtype) for column, kind in zip(values, like[:7], strict=True)],
-        {name: np.stack([one.bootstrap[name] for one in ended]) for name in like.bootstrap},
+        {name: np.stack([segment.bootstrap[name] for segment in ended]) for name in like.bootstrap},
     )

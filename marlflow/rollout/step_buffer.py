@@ -125,5 +125,5 @@ def ranges(first: Array, length: Array) -> Array:
     """
     stops = np.cumsum(length)
     numbers = np.arange(stops[-1] if len(stops) else 0)
-    found: Array = numbers + np.repeat(first - stops + length, length)
-    return found
+    consecutive: Array = numbers + np.repeat(first - stops + length, length)
+    return consecutive

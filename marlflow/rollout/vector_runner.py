@@ -19,8 +19,8 @@ from marlflow.base.random import RowRandom
 from marlflow.env import Ending, Turn
 from marlflow.policy.actor import Mode
 from marlflow.rollout.env_pool import EnvPool
-from marlflow.rollout.episodes import Episodes
-from marlflow.rollout.faults import Broken
+from marlflow.rollout.episodes import EpisodeSource
+from marlflow.rollout.faults import EnvBroken
 from marlflow.rollout.fragment import EpisodeResult
 from marlflow.rollout.history import History
 from marlflow.rollout.lanes import NO_EPISODE, Lanes
@@ -30,21 +30,21 @@ from marlflow.rollout.segment_builder import SegmentBuilder
 
 
 class SyncVectorRunner:
-    """Steps `copies` in lockstep with the players of `lanes`; without a `recorder`, no rows are recorded."""
+    """Steps `envs` in lockstep with the policies of `lanes`; without a `builder`, no rows are recorded."""
 
     def __init__(
         self,
-        copies: EnvPool,
-        players: Sequence[PolicySlots],
+        envs: EnvPool,
+        policy_slots: Sequence[PolicySlots],
         lanes: Lanes,
-        episodes: Episodes,
+        episodes: EpisodeSource,
         mode: Mode,
-        recorder: SegmentBuilder | None,
+        builder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
-        self._copies, self._windows, self._players, self.lanes = copies, copies.windows, players, lanes
-        self._episodes, self._mode, self._recorder, self._history = episodes, mode, recorder, history
-        self._masked = any(player.spaces.masked for player in players)
+        self._envs, self._windows, self._policy_slots, self.lanes = envs, envs.windows, policy_slots, lanes
+        self._episodes, self._mode, self._builder, self._history = episodes, mode, builder, history
+        self._masked = any(slots.spaces.masked for slots in policy_slots)
         self._env_steps = np.zeros(len(self._windows), np.int64)
         self._broken: dict[int, EnvironmentFailed] = {}
         self.halt()
@@ -78,7 +78,7 @@ class SyncVectorRunner:
         """The lanes waiting for an action, [N]."""
         return self._deciding
 
-    def take_up(self, turns: Mapping[int, Turn]) -> None:
+    def restore(self, turns: Mapping[int, Turn]) -> None:
         """Continue the replayed episodes of the environments in `turns`."""
         for index, turn in turns.items():
             first = index * self.lanes.stride
@@ -104,32 +104,32 @@ class SyncVectorRunner:
 
     def _decide(self) -> list[Any]:
         """Return the pending lanes' actions, in the order of `_deciding`."""
-        deciding, recorder, lanes = self._deciding, self._recorder, self.lanes
+        deciding, builder, lanes = self._deciding, self._builder, self.lanes
         self.agent_steps += len(deciding)
         t_agent = lanes.t_agent[deciding]
         cells = None
-        if recorder is not None:
-            cells = recorder.decided(deciding, self._env_steps[self._deciding_copy], t_agent)
+        if builder is not None:
+            cells = builder.decided(deciding, self._env_steps[self._deciding_env], t_agent)
         if self._history is not None:
-            self._history.saw(deciding, self._players)
+            self._history.saw(deciding, self._policy_slots)
         # Counter-based: an agent's random numbers do not depend on the other lanes of the batch.
         random = RowRandom(lanes.keys[deciding], t_agent, self._numbers)
         actions: list[Any] = [None] * len(deciding)
-        for player in self._acting:
-            where, seen, memory = player.where, player.seen, player.memory
+        for slots in self._acting:
+            where, seen, memory = slots.where, slots.seen, slots.memory
             generator = random if len(where) == len(deciding) else random.only(where)
-            recalled = None if memory is None else memory.recall(player.lanes)
+            recalled = None if memory is None else memory.recall(slots.lanes)
             began = perf_counter()
-            acted = player.actor.act(seen["obs"], seen.get("action_mask"), recalled, self._mode, generator)
+            acted = slots.actor.act(seen["obs"], seen.get("action_mask"), recalled, self._mode, generator)
             self.policy_s += perf_counter() - began
             if memory is not None:
-                seen = {**seen, **memory.decided(player.lanes, acted.memory, player.version)}
-            if player.columns is not None and cells is not None:
-                player.columns.write(player.rows, cells[where], seen, acted.action, acted.behaviour_logp)
-            for position, choice in zip(player.positions, player.choices(acted.action), strict=True):
+                seen = {**seen, **memory.decided(slots.lanes, acted.memory, slots.version)}
+            if slots.buffer is not None and cells is not None:
+                slots.buffer.write(slots.rows, cells[where], seen, acted.action, acted.behaviour_logp)
+            for position, choice in zip(slots.positions, slots.choices(acted.action), strict=True):
                 actions[position] = choice
             if self._history is not None:
-                self._history.took(player, acted.action)
+                self._history.took(slots, acted.action)
         t_agent += 1
         lanes.t_agent[deciding] = t_agent
         return actions
@@ -137,7 +137,7 @@ class SyncVectorRunner:
     def _step(self, actions: list[Any]) -> bool:
         """Step every environment; return whether all are steady: no agent ended or joined."""
         began = perf_counter()
-        steady, offset, act, turns = True, 0, self._copies.act, self._turns
+        steady, offset, act, turns = True, 0, self._envs.act, self._turns
         for index, lanes in enumerate(self._lanes_of):
             if not lanes:
                 continue
@@ -157,7 +157,7 @@ class SyncVectorRunner:
 
     def _breaks(self, index: int, failure: EnvironmentFailed) -> bool:
         """Mark an episode as broken and return False; raise `failure` if over budget."""
-        self._copies.faults.tolerate(failure)
+        self._envs.faults.tolerate(failure)
         self._broken[index] = failure
         self._turns[index] = _BROKEN
         return False
@@ -178,13 +178,13 @@ class SyncVectorRunner:
             into = self._deciding if steady else np.array(lanes)
             try:
                 received = self._amounts(rewards, into)
-            except Broken as broken:
+            except EnvBroken as broken:
                 # A broken environment has no rewards, so the next pass skips it.
                 steady = self._breaks(broken.index, broken.failure)
                 continue
             np.add.at(self.lanes.returns, into, received)
-            if self._recorder is not None:
-                self._recorder.received(into, received)
+            if self._builder is not None:
+                self._builder.received(into, received)
             return steady
 
     def _amounts(self, rewards: Sequence[float], lanes: Array) -> Array:
@@ -193,10 +193,10 @@ class SyncVectorRunner:
         except WrongReward as wrong:
             raise self._wrong(int(lanes[wrong.position]), wrong.reason) from None
 
-    def _wrong(self, lane: int, reason: str) -> Broken:
+    def _wrong(self, lane: int, reason: str) -> EnvBroken:
         index, slot = divmod(lane, self.lanes.stride)
         window = self._windows[index]
-        return Broken(index, EnvironmentFailed(window.where(window.agents[slot]), reason))
+        return EnvBroken(index, EnvironmentFailed(window.where(window.agents[slot]), reason))
 
     def _end_trajectories(self) -> None:
         for index, turn in enumerate(self._turns):
@@ -204,12 +204,12 @@ class SyncVectorRunner:
                 continue
             try:
                 self._end_some(index, turn)
-            except Broken as broken:
+            except EnvBroken as broken:
                 self._breaks(index, broken.failure)
             except EnvironmentFailed as failure:
                 self._breaks(index, failure)
         for index in sorted(self._broken):
-            self._give_up(index, self._broken.pop(index))
+            self._discard(index, self._broken.pop(index))
 
     def _end_some(self, index: int, turn: Turn) -> None:
         window, lanes, first = self._windows[index], self.lanes, index * self.lanes.stride
@@ -226,21 +226,21 @@ class SyncVectorRunner:
             self._lanes_of[index] = [first + slot for slot in turn.deciding]
 
     def _end(self, index: int, lane: int, ending: Ending) -> None:
-        if self._recorder is None:
+        if self._builder is None:
             return
-        player = self._players[self.lanes.player_of[lane]]
+        slots = self._policy_slots[self.lanes.entry_of[lane]]
         try:
-            self._recorder.ended(lane, ending, int(self.lanes.episode[lane]), player, self._copies.states[index])
+            self._builder.ended(lane, ending, int(self.lanes.episode[lane]), slots, self._envs.states[index])
         except ObservationOutside as outside:
             raise self._wrong(lane, f"the final {outside.reason}") from outside
 
-    def _receive_without_row(self, first: int, slots: Sequence[int], rewards: Sequence[float]) -> None:
+    def _receive_without_row(self, first: int, agent_slots: Sequence[int], rewards: Sequence[float]) -> None:
         """Add rewards that belong to no row: after an agent's end or before its first action."""
-        lanes = np.array([first + slot for slot in slots])
+        lanes = np.array([first + slot for slot in agent_slots])
         received = self._amounts(rewards, lanes)
         np.add.at(self.lanes.returns, lanes, received)
-        if self._recorder is not None:
-            self._recorder.received_late(lanes, received)
+        if self._builder is not None:
+            self._builder.received_late(lanes, received)
 
     def _finish(self, index: int) -> None:
         window, lanes = self._windows[index], self.lanes.of(index)
@@ -248,20 +248,20 @@ class SyncVectorRunner:
         appeared = window.appeared()
         # An agent may have a return without having appeared: a reward before its first action.
         by_agent = {a: returns[slot] for slot, a in enumerate(window.agents) if slot in appeared or returns[slot]}
-        copy, episode = self._copies.numbers[index], int(self.lanes.episode[lanes.start])
+        env_index, episode = self._envs.numbers[index], int(self.lanes.episode[lanes.start])
         matchup = self.lanes.matchups[index]
-        self.results.append(EpisodeResult(copy, episode, window.env_steps, by_agent, self.ticks, matchup))
-        if self._recorder is not None:
-            self._recorder.over(lanes)
+        self.results.append(EpisodeResult(env_index, episode, window.env_steps, by_agent, self.ticks, matchup))
+        if self._builder is not None:
+            self._builder.over(lanes)
         # If the next reset fails, the rows of this finished episode must not be discarded with it.
         self.lanes.episode[lanes] = NO_EPISODE
 
-    def _give_up(self, index: int, failure: EnvironmentFailed) -> None:
+    def _discard(self, index: int, failure: EnvironmentFailed) -> None:
         """Discard a broken episode and start the next in a new environment."""
         lanes = self.lanes.of(index)
         episode = int(self.lanes.episode[lanes.start])
-        lost = 0 if self._recorder is None else self._recorder.give_up(lanes, episode, self._players)
-        self._copies.replace(index, failure, lost)
+        lost = 0 if self._builder is None else self._builder.discard(lanes, episode, self._policy_slots)
+        self._envs.replace(index, failure, lost)
         self.lanes.forget(index, {})
         self._reset(index)
 
@@ -275,17 +275,17 @@ class SyncVectorRunner:
                 return
             except EnvironmentFailed as error:
                 failure = error
-            except Broken as broken:
+            except EnvBroken as broken:
                 failure = broken.failure
             finally:
                 self.env_s += perf_counter() - began
-            self._copies.faults.tolerate(failure)
+            self._envs.faults.tolerate(failure)
             # No rows are lost: the episode had not started.
-            self._copies.replace(index, failure, 0)
+            self._envs.replace(index, failure, 0)
             self.lanes.forget(index, {})
 
     def _begin(self, index: int, episode: int) -> None:
-        turn = self._copies.reset(index, self._episodes.seed(index, episode), self._episodes.task(index))
+        turn = self._envs.reset(index, self._episodes.seed(index, episode), self._episodes.task(index))
         self._env_steps[index] = 0
         matchup = self._episodes.matchup(index, episode)
         self.lanes.begin(index, episode, matchup, self._windows[index], self._episodes)
@@ -293,9 +293,9 @@ class SyncVectorRunner:
             self._history.begins(index)
         # An AEC environment may have taken the dead step of an agent that was dead from the start.
         first = index * self.lanes.stride
-        for slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
+        for agent_slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
             if rewards:
-                self._receive_without_row(first, slots, rewards)
+                self._receive_without_row(first, agent_slots, rewards)
         self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
 
     def _show(self, steady: bool) -> None:
@@ -303,10 +303,10 @@ class SyncVectorRunner:
             try:
                 self._gather(steady)
                 return
-            except Broken as broken:
+            except EnvBroken as broken:
                 self._breaks(broken.index, broken.failure)
                 steady = False
-                self._give_up(broken.index, self._broken.pop(broken.index))
+                self._discard(broken.index, self._broken.pop(broken.index))
 
     def _gather(self, steady: bool) -> None:
         observations: list[Any] = []
@@ -317,30 +317,30 @@ class SyncVectorRunner:
                 masks += turn.masks
         if not steady:
             self._deal()
-        for player in self._acting:
-            seen = [observations[position] for position in player.positions]
+        for slots in self._acting:
+            seen = [observations[position] for position in slots.positions]
             state = None
-            if player.sees_state:
-                state = np.stack([self._copies.states[i] for i in self.lanes.copy_of[player.lanes]])
+            if slots.sees_state:
+                state = np.stack([self._envs.states[i] for i in self.lanes.env_of[slots.lanes]])
             try:
-                player.show(seen, [masks[position] for position in player.positions] if self._masked else [], state)
+                slots.show(seen, [masks[position] for position in slots.positions] if self._masked else [], state)
             except ObservationOutside as outside:
-                raise self._wrong(int(player.lanes[outside.index]), f"the {outside.reason}") from outside
+                raise self._wrong(int(slots.lanes[outside.index]), f"the {outside.reason}") from outside
 
     def _deal(self) -> None:
         lanes: list[int] = []
-        for of_copy in self._lanes_of:
-            lanes += of_copy
+        for of_env in self._lanes_of:
+            lanes += of_env
         self._deciding = np.array(lanes, np.int64)
-        self._deciding_copy = self.lanes.copy_of[self._deciding]
-        self._numbers = np.array(self._copies.numbers, np.int64)[self._deciding_copy]
-        player_of = self.lanes.player_of[self._deciding]
-        counts = np.bincount(player_of, minlength=len(self._players)).tolist()
-        for number, player in enumerate(self._players):
+        self._deciding_env = self.lanes.env_of[self._deciding]
+        self._numbers = np.array(self._envs.numbers, np.int64)[self._deciding_env]
+        entry_of = self.lanes.entry_of[self._deciding]
+        counts = np.bincount(entry_of, minlength=len(self._policy_slots)).tolist()
+        for number, slots in enumerate(self._policy_slots):
             # Skips idle entries: a table may have many frozen ones without a lane.
-            if counts[number] or len(player.lanes) or player.positions:
-                player.decides(np.flatnonzero(player_of == number), self._deciding, self.lanes.row_of)
-        self._acting = [player for player in self._players if player.positions]
+            if counts[number] or len(slots.lanes) or slots.positions:
+                slots.decides(np.flatnonzero(entry_of == number), self._deciding, self.lanes.row_of)
+        self._acting = [slots for slots in self._policy_slots if slots.positions]
 
 
 # The results of an environment without an episode, and of one whose episode broke.

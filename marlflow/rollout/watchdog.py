@@ -128,13 +128,13 @@ class Watchdog:
         elif self.timeout_s is not None and now_s - self._since_s >= self.timeout_s:
             self._seen = -1
             raise Overdue(f"took longer than env.step_timeout_s ({self.timeout_s:g} s)")
-        elif (end := self.deadline) is not None and end.gives_up(self._since_s, now_s):
+        elif (end := self.deadline) is not None and end.interrupts(self._since_s, now_s):
             self._seen = -1
             taken_s = now_s - self._since_s
             raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_s used up")
 
     def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
         """Return the error for `error`, with the environment's own traceback lines."""
-        own = their_frames(error)
-        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(own)]) if own else ""
+        frames = their_frames(error)
+        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)]) if frames else ""
         return EnvironmentHung(where, f"{doing} {error}", text)

@@ -22,22 +22,22 @@ from marlflow.rollout import closing
 from marlflow.rollout.config import SamplerConfig
 from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import TrainingEpisodes
-from marlflow.rollout.evaluation import EvaluationCopies
+from marlflow.rollout.evaluation import EvaluationEnvs
 from marlflow.rollout.faults import FaultLog
-from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.rollout.history import History
-from marlflow.rollout.kept import ResumeReport
-from marlflow.rollout.lanes import Lanes, lanes_per_copy
+from marlflow.rollout.lanes import Lanes, lanes_per_env
 from marlflow.rollout.phases import adapting, joined, phase_ticks
 from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.policy_spaces import policy_spaces
 from marlflow.rollout.protocol import FrozenPolicy, Matchup, RowWriter
+from marlflow.rollout.saved_state import ResumeReport
 from marlflow.rollout.segment_builder import SegmentBuilder
-from marlflow.rollout.state import Parts
-from marlflow.rollout.table import Table
 from marlflow.rollout.vector_runner import SyncVectorRunner
 from marlflow.rollout.watchdog import Watchdog
+from marlflow.rollout.weights_table import WeightsTable
+from marlflow.rollout.worker_stages import WorkerStages
+from marlflow.rollout.worker_state import WorkerState
 
 
 class RolloutWorker:
@@ -45,7 +45,7 @@ class RolloutWorker:
 
     `actors` makes an actor per policy and per frozen version. More than `config.tolerated_faults` episodes that an
     environment broke raise EnvironmentFailed; a call that exceeds the `watchdog`'s timeout counts as one. A passed
-    deadline ends a collect or an evaluation early. `finishing` has the stages applied to a policy's rows; `writer`
+    deadline ends a collect or an evaluation early. `worker_stages` has the stages applied to a policy's rows; `writer`
     records the rows before these stages. If actors adapt, a collect has phases (see `phases`).
 
     Raises ConfigInvalid with every agent without a policy, policy without an actor, and agent with other spaces than
@@ -57,34 +57,34 @@ class RolloutWorker:
         config: SamplerConfig,
         actors: Mapping[str, Callable[[], Actor]],
         watchdog: Watchdog | None = None,
-        finishing: Mapping[str, Finishing] | None = None,
+        worker_stages: Mapping[str, WorkerStages] | None = None,
         writer: RowWriter | None = None,
     ) -> None:
         if not config.copies:
             name = f"rollout worker {config.worker}"
             raise ConfigInvalid([f"{name} has no copy to play: use fewer workers, or more copies"])
-        self._config, self._finishing, self._writer = config, finishing or {}, writer
+        self._config, self._worker_stages, self._writer = config, worker_stages or {}, writer
         self._policy_of = config.policy_of
         self._watchdog, self._faults = watchdog or Watchdog(None), FaultLog(config.tolerated_faults)
-        self._copies = self._make_copies(config.copies)
+        self._envs = self._make_envs(config.copies)
         # All environments have the same agents and spaces, so the first one answers for all.
-        window, count = self._copies.windows[0], len(config.copies)
+        window, count = self._envs.windows[0], len(config.copies)
         spaces = config.spaces if config.spaces is not None else policy_spaces(window, self._policy_of, actors)
-        self._stride = lanes_per_copy(window)
+        self._stride = lanes_per_env(window)
         self._handed_over = set(spaces) if config.recorded is None else set(config.recorded)
         self._actors = {policy: actors[policy]() for policy in spaces}
         self._adapting = adapting(self._actors.values())
-        table = self._table = Table(self._make_players(spaces), actors, config.publishing_critics)
+        table = self._table = WeightsTable(self._make_policy_slots(spaces), actors, config.publishing_critics)
         lanes = Lanes(self._stride, count, table, self._policy_of)
-        self._recorder = SegmentBuilder(lanes.player_of, len(table.players))
+        self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
         self._episodes = TrainingEpisodes(config.seed, config.copies, dealt=config.mapping is None)
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
-        self._episodes.go_on(config.next_episodes)
+        self._episodes.resume_at(config.next_episodes)
         history = self._history = History(count, self._stride, config.history_env_steps)
-        recorder, episodes = self._recorder, self._episodes
-        self._runner = SyncVectorRunner(self._copies, table.players, lanes, episodes, "explore", recorder, history)
-        self._evaluation = EvaluationCopies(
-            self._make_copies, lambda count: table.elsewhere(self._stride * count), self._stride, self._policy_of
+        builder, episodes = self._builder, self._episodes
+        self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, "explore", builder, history)
+        self._evaluation = EvaluationEnvs(
+            self._make_envs, lambda count: table.elsewhere(self._stride * count), self._stride, self._policy_of
         )
 
     @property
@@ -92,13 +92,13 @@ class RolloutWorker:
         """The entries of the table of weights: policies, then frozen versions."""
         return tuple(self._table)
 
-    def _make_copies(self, numbers: Sequence[int]) -> EnvPool:
+    def _make_envs(self, numbers: Sequence[int]) -> EnvPool:
         config = self._config
         return EnvPool(numbers, config.make_env, self._watchdog, self._faults, bool(config.with_state))
 
-    def _make_players(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
+    def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
-        state = self._copies.windows[0].state_space() if with_state else None
+        state = self._envs.windows[0].state_space() if with_state else None
         # Datasets may record policies whose rows are not returned.
         recorded = {*self._handed_over, *(self._writer.policies if self._writer else ())}
         return [
@@ -129,10 +129,10 @@ class RolloutWorker:
         self._forget(forget)
         self._seat(frozen or {})
         self._load(weights or {})
-        for policy, finishing in self._finishing.items():
-            finishing.published = (weights or {}).get(policy, finishing.published)
-            finishing.scheduled = (schedules or {}).get(policy, finishing.scheduled)
-            finishing.actor = self._actors[policy]
+        for policy, worker_stages in self._worker_stages.items():
+            worker_stages.published = (weights or {}).get(policy, worker_stages.published)
+            worker_stages.scheduled = (schedules or {}).get(policy, worker_stages.scheduled)
+            worker_stages.actor = self._actors[policy]
         for policy, values in (schedules or {}).items():
             self._actors[policy].set_schedule(values)
         if matchups is not None:
@@ -140,17 +140,17 @@ class RolloutWorker:
         runner = self._runner
         # One cell more than ticks: the open row of the last collect is in cell 0.
         self._widen(ticks + 1)
-        vanished = self._copies.vanished
+        vanished = self._envs.vanished
         runner.clear()
-        made = self._play_phases(ticks) if self._adapting else self._play(ticks, self._finishing)
-        receipts = {policy: cut for policy, (cut, _) in made.items()}
-        receipt = self._receipt(receipts, self._copies.vanished - vanished, began)
-        return receipt, {policy: batch for policy, (_, batch) in made.items()}
+        results = self._play_phases(ticks) if self._adapting else self._play(ticks, self._worker_stages)
+        receipts = {policy: cut for policy, (cut, _) in results.items()}
+        receipt = self._receipt(receipts, self._envs.vanished - vanished, began)
+        return receipt, {policy: batch for policy, (_, batch) in results.items()}
 
     def _seat(self, frozen: Mapping[str, FrozenPolicy]) -> None:
         if frozen:
-            self._table.add(frozen, len(self._runner.lanes.player_of))
-            self._recorder.renumber(len(self._table.players))
+            self._table.add(frozen, len(self._runner.lanes.entry_of))
+            self._builder.renumber(len(self._table.policy_slots))
 
     def _forget(self, entries: Collection[str]) -> None:
         lanes = self._runner.lanes
@@ -160,7 +160,7 @@ class RolloutWorker:
         if leaving:
             lanes.drop(leaving)
             self._history.drop(leaving)
-            self._recorder.renumber(len(self._table.players))
+            self._builder.renumber(len(self._table.policy_slots))
 
     def _write_records(self) -> None:
         try:
@@ -173,7 +173,7 @@ class RolloutWorker:
         where = f"records of rollout worker {self._config.worker}"
         return Fault("records_failed", where, self._not_recorded(error), "", 0)
 
-    def _play(self, ticks: int, finished: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
+    def _play(self, ticks: int, staged: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
         runner = self._runner
         before = runner.env_steps
         with self._watchdog.on_guard():
@@ -185,41 +185,41 @@ class RolloutWorker:
                 # Adapting actors need all of their phases, so a deadline does not end them early.
                 if not self._adapting and self._watchdog.is_late:
                     break
-        cuts = self._recorder.cut(self._table.players, runner.lanes.episode)
+        cuts = self._builder.cut(self._table.policy_slots, runner.lanes.episode)
         self._history.forget(runner.running)
-        made = {policy: (cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
+        results = {policy: (cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
         if self._writer is not None:
             # Recorded before any stage runs: a dataset has the rows as they were sampled.
-            self._writer.write({policy: batch for policy, (_, batch) in made.items()}, runner.env_steps - before)
-        handed_over = {policy: cut for policy, cut in made.items() if policy in self._handed_over}
-        return {name: self._finished(name, *cut) if name in finished else cut for name, cut in handed_over.items()}
+            self._writer.write({policy: batch for policy, (_, batch) in results.items()}, runner.env_steps - before)
+        handed_over = {policy: cut for policy, cut in results.items() if policy in self._handed_over}
+        return {name: self._staged(name, *cut) if name in staged else cut for name, cut in handed_over.items()}
 
     def _play_phases(self, ticks: int) -> dict[str, tuple[PolicyReceipt, Batch]]:
         # Each environment keeps one task over all phases, and no episode is in two phases.
         self._episodes.begin_tasks()
-        made = []
+        phases = []
         # Adapting actors need each phase's rows at once; for the other policies all phases are one fragment.
-        between = {policy for policy in self._finishing if isinstance(self._actors[policy], AdaptingActor)}
+        between = {policy for policy in self._worker_stages if isinstance(self._actors[policy], AdaptingActor)}
         for ticks_of_phase in phase_ticks(ticks, self._adapting):
-            made.append(self._play(ticks_of_phase, between))
+            phases.append(self._play(ticks_of_phase, between))
             self._leave_episodes()
         for actor in self._adapting:
             actor.restart()
-        whole = joined(made)
-        return whole | {name: self._finished(name, *whole[name]) for name in self._finishing if name not in between}
+        total = joined(phases)
+        return total | {name: self._staged(name, *total[name]) for name in self._worker_stages if name not in between}
 
     def _leave_episodes(self) -> None:
         """End running episodes and discard their open rows, after a cut."""
         lanes = self._runner.lanes
         for index in self._runner.running:
-            of_copy = lanes.of(index)
-            self._recorder.give_up(of_copy, int(lanes.episode[of_copy.start]), self._table.players)
+            of_env = lanes.of(index)
+            self._builder.discard(of_env, int(lanes.episode[of_env.start]), self._table.policy_slots)
             lanes.abandon(index)
         self._runner.halt()
 
-    def _finished(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
-        batch, times = self._finishing[policy](batch)
-        return replace(cut, rows=batch.rows, finished=times), batch
+    def _staged(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
+        batch, times = self._worker_stages[policy](batch)
+        return replace(cut, rows=batch.rows, stage_times=times), batch
 
     def state(self) -> Tree:
         tree = self._parts().state()
@@ -246,9 +246,11 @@ class RolloutWorker:
         with self._watchdog.on_guard():
             return self._parts().load_state(tree, replay_max_env_steps)
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> WorkerState:
         self._widen(1)
-        return Parts(self._copies, self._table.players, self._recorder, self._episodes, self._runner, self._history)
+        return WorkerState(
+            self._envs, self._table.policy_slots, self._builder, self._episodes, self._runner, self._history
+        )
 
     def _receipt(self, policies: Mapping[str, PolicyReceipt], agents_vanished: int, began_s: float) -> Receipt:
         runner = self._runner
@@ -267,32 +269,34 @@ class RolloutWorker:
         )
 
     def _widen(self, capacity: int) -> None:
-        self._recorder.widen(capacity)
-        for player in self._table.players:
-            if player.columns is not None:
-                player.columns.widen(capacity)
+        self._builder.widen(capacity)
+        for slots in self._table.policy_slots:
+            if slots.buffer is not None:
+                slots.buffer.widen(capacity)
 
     def _named(self, batch: Batch) -> Batch:
         """Replace the worker's lanes by agent, environment, and unique lane numbers."""
         index, agent = np.divmod(batch.segments["lane"], self._stride)
         # A lane is the environment's position in this worker * stride + agent slot; the returned one uses its global
         # number.
-        copy = np.array(self._copies.numbers)[index]
-        names = {"agent": agent, "copy": copy, "lane": copy * self._stride + agent}
+        env_index = np.array(self._envs.numbers)[index]
+        names = {"agent": agent, "copy": env_index, "lane": env_index * self._stride + agent}
         if self._adapting:
             names["task"] = np.array(self._episodes.tasks)[index]
         return Batch(batch.columns, {**batch.segments, **names})
 
     def _load(self, weights: Mapping[str, Weights]) -> None:
         for policy, new in weights.items():
-            player = self._table.live(policy)
-            if player is not None and player.version != new.version:
+            slots = self._table.live(policy)
+            if slots is not None and slots.version != new.version:
                 # Live entries only: a frozen entry has the version that it was frozen with.
-                player.load(new, policy in self._config.publishing_critics)
+                slots.load(new, policy in self._config.publishing_critics)
 
     def _snapshot(self, policies: Iterable[str]) -> dict[str, Weights]:
-        players = [player for policy in policies if (player := self._table.live(policy)) is not None]
-        return {p.policy: Weights(p.version, p.actor.flat()) for p in players if isinstance(p.actor, WeightedActor)}
+        policy_slots = [slots for policy in policies if (slots := self._table.live(policy)) is not None]
+        return {
+            p.policy: Weights(p.version, p.actor.flat()) for p in policy_slots if isinstance(p.actor, WeightedActor)
+        }
 
     def evaluate(
         self,
@@ -318,10 +322,10 @@ class RolloutWorker:
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
         # Environment faults left here are of a collect that raised, which has reported them.
-        found = [fault for fault in self._faults.take() if not fault.kind.startswith("env_")]
+        faults = [fault for fault in self._faults.take() if not fault.kind.startswith("env_")]
         try:
             if self._writer is not None:
                 self._writer.finish()
         except OSError as error:
-            found.append(self._records_failed(error))
-        return (*found, *self._copies.close(deadline_s), *self._evaluation.close(deadline_s))
+            faults.append(self._records_failed(error))
+        return (*faults, *self._envs.close(deadline_s), *self._evaluation.close(deadline_s))

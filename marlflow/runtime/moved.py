@@ -15,7 +15,7 @@ from marlflow.learn.learner import TorchLearner
 from marlflow.learn.protocol import Learner
 from marlflow.learn.published import PublishedLearner, Publisher
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.finishing import Finishing
+from marlflow.rollout.worker_stages import WorkerStages
 from marlflow.runtime.chain import Rows, opened, run_chain
 
 
@@ -82,24 +82,24 @@ class Moves:
     stages: Mapping[str, Where]
     build: Callable[[], TorchLearner]
 
-    def on_worker(self, fetch: Callable[[Any], Array] = as_it_is) -> Finishing | None:
+    def on_worker(self, fetch: Callable[[Any], Array] = as_it_is) -> WorkerStages | None:
         """What a worker does to the policy's rows; None if nothing. `fetch` opens weights that come as references.
 
         A worker has no plan, so it builds the policy's to take the calls of these stages from it.
         """
         if "worker" not in self.stages.values():
             return None
-        finishing = Finishing(self.policy)
-        learner = cast(Learner, self._published(finishing, WORKERS, fetch))
+        worker_stages = WorkerStages(self.policy)
+        learner = cast(Learner, self._published(worker_stages, WORKERS, fetch))
         replays = [cast(Replay, Elsewhere(self.policy, WORKERS)) for _ in range(self.algorithm.replay_shards)]
         nothing: Flow[Any] = source(lambda: None)
         plan = self.algorithm.plan(nothing, learner, replays)
-        finishing.stages = {
+        worker_stages.stages = {
             stage.name: stage.call
             for stage in plan.stages()
             if self.stages.get(stage.name) == "worker" and stage.call is not None
         }
-        return finishing if finishing.stages else None
+        return worker_stages if worker_stages.stages else None
 
     def applied(self, plan: Plan, experience: Flow[Fragment], learner: Learner, driver: DriverPlace) -> Plan:
         """The policy's `plan`, over `experience` and its `learner`, with its stages where they are wished."""

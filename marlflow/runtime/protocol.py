@@ -11,9 +11,9 @@ from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
-from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.news import News
 from marlflow.rollout.protocol import FrozenPolicy, Workers
+from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import RunSpec, policy_of_replay

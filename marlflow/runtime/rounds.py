@@ -22,7 +22,7 @@ def make_round(number: int, receipts: Sequence[Receipt], payloads: Sequence[Mapp
             rows=receipt.policies[policy].rows,
             rows_carried=receipt.policies[policy].rows_carried,
             payloads=(payload,),
-            finished=tuple((one.began_s, one.ended_s, one.rows) for one in receipt.policies[policy].finished),
+            finished=tuple((one.began_s, one.ended_s, one.rows) for one in receipt.policies[policy].stage_times),
         )
         for position, (receipt, by_policy) in enumerate(zip(receipts, payloads, strict=True))
         for policy, payload in by_policy.items()

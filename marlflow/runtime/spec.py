@@ -15,18 +15,18 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow.relocate import Where
 from marlflow.learn.compute import Compute
 from marlflow.learn.learner import TorchLearner
+from marlflow.offline.dataset import Dataset
+from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
+from marlflow.offline.dataset_writer import DatasetTarget, DatasetWriter
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.shards import first_row_of
 from marlflow.rollout.config import SamplerConfig
-from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.protocol import Worker
-from marlflow.rollout.records.playback import OfflineWorker, Playback, PlaybackWorker
-from marlflow.rollout.records.reading import Records
-from marlflow.rollout.records.writing import Recording, RecordWriter
 from marlflow.rollout.watchdog import Watchdog
 from marlflow.rollout.worker import RolloutWorker
+from marlflow.rollout.worker_stages import WorkerStages
 from marlflow.runtime.moved import Moves
 
 
@@ -211,9 +211,9 @@ class RunSpec:
     history_env_steps: int = 10_000
     spread: bool = False
     inference: Inference | None = None
-    records: Mapping[str, Records] = field(default_factory=dict)
+    records: Mapping[str, Dataset] = field(default_factory=dict)
     offline: bool = False
-    recording: Recording | None = None
+    recording: DatasetTarget | None = None
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
 
     @property
@@ -262,25 +262,25 @@ class RunSpec:
         """
         copies = self.copies_of(number)
         made = {name: found for name in self.learning if (found := self.policies[name].moves.on_worker(fetch))}
-        play = partial(self._player, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
+        play = partial(self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
         if not self.records:
             return play(copies, made)
-        playbacks = {
-            name: Playback(records, copies, self.copies, (next_fragments or {}).get(name))
+        readers = {
+            name: DatasetReader(records, copies, self.copies, (next_fragments or {}).get(name))
             for name, records in self.records.items()
         }
         played = {name: found for name, found in made.items() if name not in self.records}
         player = OfflineWorker(number, copies, partial(play, copies[:1], {})) if self.offline else play(copies, played)
-        return PlaybackWorker(player, playbacks, made, len(copies))
+        return DatasetWorker(player, readers, made, len(copies))
 
-    def _player(
+    def _sampling_worker(
         self,
         number: int,
         actors: Mapping[str, Callable[[], Actor]] | None,
         next_episodes: Mapping[int, int] | None,
         watchdog: Watchdog,
         copies: Sequence[int],
-        finishing: Mapping[str, Finishing],
+        worker_stages: Mapping[str, WorkerStages],
     ) -> RolloutWorker:
         """A worker that plays, and records what it is to."""
         config = SamplerConfig(
@@ -298,8 +298,8 @@ class RunSpec:
             # An inference actor gets weights from the worker as references, and opens them itself.
             publishing_critics=() if self.inference is not None else self.publishing_critics,
         )
-        writer = None if self.recording is None else RecordWriter(self.recording, number)
-        return RolloutWorker(config, self.actors if actors is None else actors, watchdog, finishing, writer)
+        writer = None if self.recording is None else DatasetWriter(self.recording, number)
+        return RolloutWorker(config, self.actors if actors is None else actors, watchdog, worker_stages, writer)
 
     @property
     def ticks(self) -> int:

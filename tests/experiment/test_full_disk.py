@@ -18,8 +18,8 @@ from marlflow.experiment.keeping import newest
 from marlflow.experiment.notes import notes_of
 from marlflow.experiment.run import Run
 from marlflow.experiment.train import resume, train
+from marlflow.offline.dataset import find_dataset
 from marlflow.rollout.mapping import Rule
-from marlflow.rollout.records.reading import find_records
 from tests.experiment.watching import reports
 from tests.runtime.small_runs import policies, small_run
 
@@ -142,6 +142,6 @@ def test_recorded_rows_wait_for_room_and_no_checkpoint_counts_on_them_before(
     assert (faults["checkpoints_failed"], faults["records_failed"] > 0) == (2, True)
     rows = [
         sorted(reward for part in records.fragments for reward in records.read(part).columns["reward"].tolist())
-        for records in (find_records(tmp_path / where / "record", "team") for where in ("whole", "full"))
+        for records in (find_dataset(tmp_path / where / "record", "team") for where in ("whole", "full"))
     ]
     assert rows[0] == rows[1]

@@ -153,10 +153,10 @@ def rules() -> Any:
 
 
 def test_a_checkpoint_without_the_weights_of_an_entry_is_refused(tmp_path: Path) -> None:
-    from marlflow.rollout.matchups import Dealer, Seats
+    from marlflow.rollout.matchups import AllowedSeats, Dealer
 
     train(against_past_selves(MAIN, HALF), tmp_path)
-    dealer = Dealer(PastSelves(), Seats(("cart_0", "cart_1"), {"main": ("cart_0", "cart_1")}), 4, 0)
+    dealer = Dealer(PastSelves(), AllowedSeats(("cart_0", "cart_1"), {"main": ("cart_0", "cart_1")}), 4, 0)
     with pytest.raises(CheckpointUnusable, match="it has no weights of the frozen entry 'main@"):
         dealer.load_state(kept(tmp_path)["driver"]["dealer"], {})
 

@@ -32,9 +32,9 @@ from marlflow.experiment.experiment import (
 )
 from marlflow.experiment.keeping import newest
 from marlflow.experiment.train import resume, train
+from marlflow.offline import dataset_writer
+from marlflow.offline.dataset import find_dataset
 from marlflow.rollout.mapping import Rule
-from marlflow.rollout.records import writing
-from marlflow.rollout.records.reading import find_records
 from marlflow.rollout.worker import RolloutWorker
 from marlflow.runtime.inline.runtime import InlineWorkers
 
@@ -82,7 +82,7 @@ def killed_in(collect: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def rows_in(folder: Path, policy: str) -> dict[Row, Row]:
     """What was observed, done and received, as bytes, by copy, episode, agent and number of the decision: each once."""
-    records, found = find_records(folder, policy), list[tuple[Row, Any]]()
+    records, found = find_dataset(folder, policy), list[tuple[Row, Any]]()
     for batch in map(records.read, records.fragments):
         segments, start = batch.segments, 0
         for number, length in enumerate(segments["length"].tolist()):
@@ -116,7 +116,7 @@ CHAINS = {
 def test_the_record_is_that_of_a_run_that_was_never_stopped(
     chain: list[tuple[int, int]], whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "_FRAGMENTS", 1)  # files are written at every turn
+    monkeypatch.setattr(dataset_writer, "_FRAGMENTS", 1)  # files are written at every turn
     run, folder = tmp_path / "run", tmp_path / "records"
     for number, (workers, collect) in enumerate(chain):
         go = resume if number else train
@@ -155,7 +155,7 @@ def test_runs_that_share_a_folder_leave_each_other_alone(tmp_path: Path, monkeyp
     train(second, tmp_path / "second")
     resume(first, tmp_path / "first")
     for policy in POLICIES:
-        records = find_records(folder, policy)
+        records = find_dataset(folder, policy)
         runs = Counter(fragment.file.split("-")[0] for fragment in records.fragments)
         assert sorted(runs.values()) == [6, 6]
 

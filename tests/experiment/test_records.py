@@ -34,9 +34,9 @@ from marlflow.experiment.experiment import (
 )
 from marlflow.experiment.ready import ready
 from marlflow.experiment.train import Result, resume, train
+from marlflow.offline.dataset import find_dataset
+from marlflow.offline.environment import recorded_environment
 from marlflow.rollout.mapping import Rule
-from marlflow.rollout.records.environment import recorded_environment
-from marlflow.rollout.records.reading import find_records
 from tests.experiment.composition import algorithms, experiment_of, ready_of
 from tests.experiment.kept_runs import assert_equal, kept, without_times
 from tests.experiment.watching import reports
@@ -81,7 +81,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def rows_in(records: Path, policy: str) -> Batch:
-    found = find_records(records, policy)
+    found = find_dataset(records, policy)
     return Batch.concat([found.read(fragment) for fragment in found.fragments])
 
 
@@ -100,7 +100,7 @@ def test_a_run_records_every_row_that_its_policies_made_and_is_otherwise_the_sam
     assert_equal({**kept(tmp_path), "workers": None}, {**kept(records.parent), "workers": None})
     expert, chance = rows_in(records, "expert"), rows_in(records, "chance")
     assert expert.rows == result.metrics["policies"]["expert"]["agent_steps_sampled"]
-    assert sum(fragment.env_steps for fragment in find_records(records, "expert").fragments) == ENV_STEPS
+    assert sum(fragment.env_steps for fragment in find_dataset(records, "expert").fragments) == ENV_STEPS
     assert set(expert["agent"]) == {0}
     assert set(chance["agent"]) == {1}
     assert set(expert["version"]) == set(range(int(expert["version"].max()) + 1))

@@ -85,7 +85,7 @@ def test_a_step_may_take_its_grace_after_the_deadline():
     ],
 )
 def test_a_call_has_its_grace_and_all_together_have_no_more_after_the_deadline(began_s, now_s, given_up):
-    assert Deadline(at_s=100.0, grace_s=10.0).gives_up(began_s, now_s) == given_up
+    assert Deadline(at_s=100.0, grace_s=10.0).interrupts(began_s, now_s) == given_up
 
 
 def test_elsewhere_a_deadline_is_as_many_seconds_away(monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.rollout.matchups import Dealer, EpisodeId, Seats
+from marlflow.rollout.matchups import AllowedSeats, Dealer, EpisodeId
 from tests.rollout.test_matchups import AGENTS, SEATS, Asked, collects, receipt
 
 
@@ -44,7 +44,7 @@ def test_a_dealer_that_takes_up_what_is_kept_deals_as_the_one_that_went_on(drawn
 def test_a_dealer_refuses_matchups_that_can_no_longer_be_played() -> None:
     dealer = Dealer(Asked(), SEATS, 1, seed=1)
     dealer.deal(1)
-    without = Dealer(Asked(), Seats(AGENTS, {"main": AGENTS, "lefty": ("left",)}), 1, seed=1)
+    without = Dealer(Asked(), AllowedSeats(AGENTS, {"main": AGENTS, "lefty": ("left",)}), 1, seed=1)
     with pytest.raises(CheckpointUnusable, match=r"it seated 'rival' .*, and there is no such policy"):
         without.load_state(dealer.state(), {})
 

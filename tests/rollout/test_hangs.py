@@ -59,7 +59,7 @@ def test_a_call_that_does_not_return_is_named_while_it_runs_and_when_it_has_retu
     def play():
         worker = rollout_worker(kind, [5], [Rule("*", "all")], {"all": actor}, seed=3, watchdog=watchdog)
         worker.collect(3)
-        seeds.append(worker._copies.seeds[0])
+        seeds.append(worker._envs.seeds[0])
 
     actor = RandomActor(CartPoleTeam(1).action_space("cart_0"))
     monitor = HangMonitor({7: watchdog}, told.put, FIRST_S)

@@ -16,12 +16,12 @@ from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Receipt
-from marlflow.rollout.matchups import Dealer, DealtWorkers, EpisodeId, RandomSeats, Seats, deal_one
+from marlflow.rollout.matchups import AllowedSeats, Dealer, DealtWorkers, EpisodeId, RandomSeats, deal_one
 from marlflow.rollout.protocol import Request, Round
 from tests.rollout.workers import rollout_worker
 
 AGENTS = ("left", "right")
-SEATS = Seats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",)})
+SEATS = AllowedSeats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",)})
 
 
 class Asked:
@@ -83,7 +83,7 @@ def test_every_episode_is_asked_for_once_and_gets_what_was_dealt_for_it(drawn: A
 def test_copies_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_shortest_so_far(
     ticks: int, lengths: list[int], age: int
 ) -> None:
-    dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, copies=1, seed=1)
+    dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, num_envs=1, seed=1)
     dealer.returned([receipt({0: 0}, lengths)])
     shortest, resets = min(lengths), 0
     # The worst case: the present episode, of any age, ends at once, and all that follow are as short as any was.
@@ -97,7 +97,7 @@ def test_copies_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_
 
 
 def test_before_any_episode_has_ended_each_env_step_may_end_one() -> None:
-    dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, copies=2, seed=1)
+    dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, num_envs=2, seed=1)
     assert [len(matchups) for matchups in dealer.deal(7).values()] == [7, 7]
     dealer.returned([receipt({0: 3}, [4, 9]), receipt({1: 0}, [6], worker=1)])
     assert [len(matchups) for matchups in dealer.deal(9).values()] == [3, 3]
@@ -119,7 +119,7 @@ def test_what_is_dealt_depends_on_seed_copy_and_episode_alone(seed: int, copies:
 
 
 def test_evaluation_has_episodes_of_its_own_which_are_the_same_each_time() -> None:
-    dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, copies=1, seed=5)
+    dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, num_envs=1, seed=5)
     dealt = dealer.deal_evaluation(range(40))
     assert dealt == dealer.deal_evaluation(range(40))
     assert dealt != dealer.deal(40)[0]
@@ -127,7 +127,7 @@ def test_evaluation_has_episodes_of_its_own_which_are_the_same_each_time() -> No
 
 
 def test_equal_matchups_travel_once() -> None:
-    dealt = Dealer(RandomSeats(["main", "rival"]), SEATS, copies=8, seed=1).deal(50)
+    dealt = Dealer(RandomSeats(["main", "rival"]), SEATS, num_envs=8, seed=1).deal(50)
     assert len({id(matchup) for matchups in dealt.values() for matchup in matchups}) == 2
     assert len(pickle.dumps(dealt)) < 4 * 8 * 50
 
@@ -140,7 +140,7 @@ def told(matchup: Any) -> str:
         return matchup
 
     with pytest.raises(MatchmakerFailed) as caught:
-        Dealer(strange, SEATS, copies=1, seed=1).deal(1)
+        Dealer(strange, SEATS, num_envs=1, seed=1).deal(1)
     where = caught.value.where
     assert where.startswith("matchmaker told.<locals>.strange, ")
     assert where.endswith("copy 0, episode 0")
@@ -184,7 +184,7 @@ def test_what_a_matchmaker_raises_is_shown_with_its_own_lines_only() -> None:
         raise KeyError(f"no opponent for {episode.episode}")
 
     with pytest.raises(MatchmakerFailed) as caught:
-        Dealer(breaks, SEATS, copies=1, seed=1).deal_evaluation([3])
+        Dealer(breaks, SEATS, num_envs=1, seed=1).deal_evaluation([3])
     assert caught.value.where.endswith("breaks, evaluation, episode 3")
     assert caught.value.reason == "it raised KeyError: 'no opponent for 3'"
     first, second, *_ = caught.value.user_traceback.splitlines()
@@ -256,7 +256,7 @@ class Played:
 
 def test_each_collect_begins_where_the_last_one_ended() -> None:
     workers, matchmaker = Played(), RandomSeats(["main", "rival"])
-    dealt = DealtWorkers(workers, Dealer(matchmaker, SEATS, copies=1, seed=9), ticks=5)
+    dealt = DealtWorkers(workers, Dealer(matchmaker, SEATS, num_envs=1, seed=9), ticks=5)
     for number in range(10):
         assert asyncio.run(dealt.collect(Request(number, {}, {}))).number == number
     assert workers.begun == [deal_one(matchmaker, SEATS, EpisodeId(0, episode), 9) for episode in range(20)]

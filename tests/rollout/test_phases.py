@@ -15,8 +15,8 @@ from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.policy.torso import MLP
 from marlflow.rollout import Rule
-from marlflow.rollout.kept import merged, share
 from marlflow.rollout.phases import phase_ticks
+from marlflow.rollout.saved_state import merged, share
 from marlflow.runtime.moved import Moves
 from tests.rollout.row_actors import RowActor
 from tests.rollout.workers import rollout_worker
@@ -95,9 +95,9 @@ EVERYBODY = (Rule("*", "all"),)
 def worker(copies, seed=7, rules=EVERYBODY, others=()):
     moves = Moves("all", MAML_TWICE, MAML_TWICE.stages, learner)
     actors = {"all": MAML_TWICE.actor(SPACES, MODEL, 1), **dict(others)}
-    finishing = moves.on_worker()
-    assert finishing is not None
-    return rollout_worker(Tasks, copies, list(rules), actors, seed, finishing={"all": finishing})
+    worker_stages = moves.on_worker()
+    assert worker_stages is not None
+    return rollout_worker(Tasks, copies, list(rules), actors, seed, worker_stages={"all": worker_stages})
 
 
 def collected(made, ticks=TICKS):
@@ -138,8 +138,8 @@ def test_no_row_is_lost_and_no_episode_is_in_two_phases():
     assert not by_phase[1] & by_phase[2]
     ends = batch.segments["terminated"]
     assert (batch.segments["bootstrap_obs"][~ends][:, 2] == batch["t_agent"][batch.ends()][~ends] + 1).all()
-    assert len(receipt.policies["all"].finished) == 1
-    assert receipt.policies["all"].finished[0].rows == batch.rows
+    assert len(receipt.policies["all"].stage_times) == 1
+    assert receipt.policies["all"].stage_times[0].rows == batch.rows
 
 
 def test_every_row_is_chosen_with_its_copys_own_parameters():

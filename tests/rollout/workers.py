@@ -18,11 +18,11 @@ def rollout_worker(
     seed: int,
     *,
     watchdog: Any = None,
-    finishing: Any = None,
+    worker_stages: Any = None,
     writer: Any = None,
     **settings: Any,
 ) -> RolloutWorker:
     """A worker with these very `actors`, which has no frozen entries; `settings` are further ones of SamplerConfig."""
     config = SamplerConfig(make_env, copies, mapping, seed, **settings)
     makers = {name: lambda actor=actor: as_it_is(actor) for name, actor in actors.items()}
-    return RolloutWorker(config, makers, watchdog, finishing, writer)
+    return RolloutWorker(config, makers, watchdog, worker_stages, writer)

@@ -10,8 +10,8 @@ import pytest
 from marlflow.algorithms.maml import MAML
 from marlflow.env import cartpole_family
 from marlflow.experiment.experiment import Env, Experiment, Policy, Rollouts
-from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.mapping import Rule
+from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime

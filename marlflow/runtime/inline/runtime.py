@@ -21,10 +21,10 @@ from marlflow.rollout import closing
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.hangs import HangMonitor
-from marlflow.rollout.kept import ResumeReport, files_recorded, merged, share
 from marlflow.rollout.news import News
 from marlflow.rollout.population import seated_in
 from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Worker
+from marlflow.rollout.saved_state import ResumeReport, files_recorded, merged, share
 from marlflow.rollout.watchdog import Watchdog
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
 from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes

@@ -10,10 +10,10 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.kept import from_bytes, to_bytes
-from marlflow.rollout.kept import ResumeReport, files_recorded, merged, share
+from marlflow.offline.dataset_reader import next_fragments
 from marlflow.rollout.population import seated_in
 from marlflow.rollout.protocol import FrozenPolicy
-from marlflow.rollout.records.playback import next_fragments
+from marlflow.rollout.saved_state import ResumeReport, files_recorded, merged, share
 from marlflow.runtime.keeping import WORKERS, KeptReplay, Read, check_names, learner_file, replay_bytes
 from marlflow.runtime.protocol import Kept
 from marlflow.runtime.ray.actors import cause

@@ -19,9 +19,9 @@ from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import first_row_of
 from marlflow.rollout.deadline import Deadline
 from marlflow.rollout.fragment import Fault
-from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.news import News
 from marlflow.rollout.protocol import FrozenPolicy
+from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.protocol import Kept, Parts
 from marlflow.runtime.ray.actors import Actors, cause

@@ -12,7 +12,7 @@ from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import from_bytes
 from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
-from marlflow.rollout.kept import ResumeReport
+from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
 from tests.runtime.driven_runs import driven

@@ -15,11 +15,11 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Batch
 from marlflow.experiment.experiment import Env, Experiment, Record
 from marlflow.experiment.train import train
+from marlflow.offline.dataset import find_dataset
+from marlflow.offline.environment import recorded_environment
 from marlflow.rollout.mapping import Rule
-from marlflow.rollout.records.environment import recorded_environment
-from marlflow.rollout.records.reading import find_records
 from marlflow.runtime.ray import RayRuntime
-from tests.rollout.records.batches import assert_same
+from tests.offline.batches import assert_same
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run
 
@@ -42,7 +42,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def fragments(folder: Path) -> list[Batch]:
-    found = find_records(folder, "carts")
+    found = find_dataset(folder, "carts")
     return [found.read(fragment) for fragment in found.fragments]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.make import make_environment
-from marlflow.rollout.records.manifest import read_manifest, wrappers_of
+from marlflow.offline.manifest import read_manifest, wrappers_of
 
 
 def recorded_environment(folder: str, passes: int = 1) -> Any:

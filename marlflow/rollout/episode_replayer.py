@@ -16,12 +16,12 @@ from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import Turn
 from marlflow.rollout.env_pool import EnvPool
-from marlflow.rollout.episodes import Episodes
+from marlflow.rollout.episodes import EpisodeSource
 from marlflow.rollout.history import History
-from marlflow.rollout.kept import Table
 from marlflow.rollout.lanes import Lanes
 from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.rewards import WrongReward, amounts
+from marlflow.rollout.saved_state import StateTable
 
 
 class Differs(Exception):
@@ -33,37 +33,37 @@ FAILURES = (Differs, EnvironmentFailed, ObservationOutside, WrongReward)
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class EpisodeReplayer:
     """Replays episodes with parts of a worker."""
 
-    copies: EnvPool
+    envs: EnvPool
     lanes: Lanes
-    players: Sequence[PolicySlots]
-    episodes: Episodes
+    policy_slots: Sequence[PolicySlots]
+    episodes: EpisodeSource
     history: History
 
     def begin(self, index: int, running: Mapping[str, Any]) -> Turn:
         """Start an episode; raises one of FAILURES."""
-        window, lanes = self.copies.windows[index], self.lanes
+        window, lanes = self.envs.windows[index], self.lanes
         if running["agents"] is not None:
             # Undeclared agents get slots in order of appearance, which the checkpoint has.
             window.seat(running["agents"])
-        turn = self.copies.reset(index, running["seed"])
+        turn = self.envs.reset(index, running["seed"])
         lanes.begin(index, running["episode"], running["matchup"], window, self.episodes)
         self.history.begins(index)
         self._receive(index, turn)
         return turn
 
-    def play(self, index: int, running: Mapping[str, Any], actions: Mapping[str, Array], expected: Table) -> Turn:
+    def play(self, index: int, running: Mapping[str, Any], actions: Mapping[str, Array], expected: StateTable) -> Turn:
         """Replay an episode with each policy's `actions`; raises one of FAILURES.
 
         `expected` has `returns`, `t_agent` and `hash` by slot.
         """
         turn = self.begin(index, running)
         choices = {
-            player.policy: iter(player.choices(actions[player.policy]))
-            for player in self.players
-            if player.policy in actions
+            slots.policy: iter(slots.choices(actions[slots.policy]))
+            for slots in self.policy_slots
+            if slots.policy in actions
         }
         for _ in range(running["env_steps"]):
             turn = self._step(index, turn, choices)
@@ -81,44 +81,44 @@ class Replay:
         deciding, hashes = self._looked(index, turn)
         self.history.hashes[deciding] = hashes
         self.lanes.t_agent[deciding] += 1
-        policies = [self.players[number].policy for number in self.lanes.player_of[deciding].tolist()]
+        policies = [self.policy_slots[number].policy for number in self.lanes.entry_of[deciding].tolist()]
         try:
             chosen = [next(choices[policy]) for policy in policies]
         except (KeyError, StopIteration):
             raise Differs from None
-        after = self.copies.act(index, chosen)
+        after = self.envs.act(index, chosen)
         self._receive(index, after)
         return after
 
     def _looked(self, index: int, turn: Turn) -> tuple[Array, Array]:
         """Return the deciding lanes and their hashes with the pending observations."""
         deciding = np.array(turn.deciding, np.int64) + index * self.lanes.stride
-        player_of = self.lanes.player_of[deciding]
-        for number, player in enumerate(self.players):
-            player.where = np.flatnonzero(player_of == number)
-            player.positions = player.where.tolist()
-            if player.positions:
-                masks = [turn.masks[position] for position in player.positions] if player.spaces.masked else []
-                seen = self.copies.states[index] if player.sees_state else None
-                state = None if seen is None else np.stack([seen] * len(player.positions))
-                player.show([turn.observations[position] for position in player.positions], masks, state)
-        return deciding, self.history.looked(deciding, self.players)
+        entry_of = self.lanes.entry_of[deciding]
+        for number, slots in enumerate(self.policy_slots):
+            slots.where = np.flatnonzero(entry_of == number)
+            slots.positions = slots.where.tolist()
+            if slots.positions:
+                masks = [turn.masks[position] for position in slots.positions] if slots.spaces.masked else []
+                seen = self.envs.states[index] if slots.sees_state else None
+                state = None if seen is None else np.stack([seen] * len(slots.positions))
+                slots.show([turn.observations[position] for position in slots.positions], masks, state)
+        return deciding, self.history.looked(deciding, self.policy_slots)
 
     def _receive(self, index: int, turn: Turn) -> None:
-        window, lanes = self.copies.windows[index], self.lanes
+        window, lanes = self.envs.windows[index], self.lanes
         if len(window.agents) > lanes.known[index]:
             lanes.welcome(index, window, self.episodes)
-        for slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
+        for agent_slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
             if rewards:
-                np.add.at(lanes.returns, np.array(slots) + index * lanes.stride, amounts(rewards))
+                np.add.at(lanes.returns, np.array(agent_slots) + index * lanes.stride, amounts(rewards))
 
-    def _compare(self, index: int, turn: Turn, expected: Table) -> None:
+    def _compare(self, index: int, turn: Turn, expected: StateTable) -> None:
         lanes = self.lanes.known_in([index])
         if turn.over or len(lanes) != len(expected["slot"]):
             raise Differs
         hashes = self.history.hashes.copy()
         deciding, looked = self._looked(index, turn)
         hashes[deciding] = looked
-        found = {"returns": self.lanes.returns, "t_agent": self.lanes.t_agent, "hash": hashes}
-        if not all(np.array_equal(column[lanes], expected[name]) for name, column in found.items()):
+        actual = {"returns": self.lanes.returns, "t_agent": self.lanes.t_agent, "hash": hashes}
+        if not all(np.array_equal(column[lanes], expected[name]) for name, column in actual.items()):
             raise Differs

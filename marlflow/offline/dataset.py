@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RecordsDamaged
 from marlflow.base.kept import MALFORMED
-from marlflow.rollout.records.tables import to_columns
-from marlflow.rollout.records.writing import ENV_STEPS, ROWS, SEGMENTS, policy_folder
+from marlflow.offline.dataset_writer import ENV_STEPS, ROWS, SEGMENTS, policy_folder
+from marlflow.offline.tables import to_columns
 
 
-class RecordedFragment(NamedTuple):
+class DatasetFragment(NamedTuple):
     """A fragment's file (without its ending) and row group."""
 
     file: str
@@ -29,17 +29,17 @@ class RecordedFragment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class Dataset:
     """The fragments of one recorded policy, in order, read `passes` times."""
 
     folder: str
     policy: str
     passes: int
-    fragments: Sequence[RecordedFragment]
+    fragments: Sequence[DatasetFragment]
     mark: int = 0
     """Identifies the dataset: a hash of its files' names and sizes."""
 
-    def read(self, fragment: RecordedFragment) -> Batch:
+    def read(self, fragment: DatasetFragment) -> Batch:
         """Return the rows as they were collected; raises RecordsDamaged with the file if they cannot be read."""
         return Batch(*(self._columns(fragment, ending) for ending in (ROWS, SEGMENTS)))
 
@@ -48,37 +48,37 @@ class Records:
         first = self.read(self.fragments[0])
         return first.only(np.zeros(len(first.segments["length"]), bool))
 
-    def _columns(self, fragment: RecordedFragment, ending: str) -> Any:
+    def _columns(self, fragment: DatasetFragment, ending: str) -> Any:
         path = policy_folder(self.folder, self.policy) / (fragment.file + ending)
         try:
             with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
                 return to_columns(file.read_row_group(fragment.group, use_threads=False))
         except (pa.ArrowException, OSError, *MALFORMED) as error:
-            raise RecordsDamaged(f"{path}, fragment {fragment.group}: {_said(error)}") from error
+            raise RecordsDamaged(f"{path}, fragment {fragment.group}: {_message(error)}") from error
 
 
-def find_records(folder: Path | str, policy: str, passes: int = 1) -> Records:
+def find_dataset(folder: Path | str, policy: str, passes: int = 1) -> Dataset:
     """Find the complete files of `policy` in a dataset folder, sorted by name.
 
     Raises ConfigInvalid with every file that cannot be read, or if there are none.
     """
     where, problems = policy_folder(folder, policy), []
     files = hashlib.blake2b(digest_size=7)
-    found: list[RecordedFragment] = []
+    fragments: list[DatasetFragment] = []
     for path in sorted(where.glob(f"*{ROWS}")):
         name = path.name.removesuffix(ROWS)
         try:
             steps = _env_steps(where, name)
         except (pa.ArrowException, OSError, *MALFORMED) as error:
-            problems.append(f"{path} is damaged: {_said(error)}; remove it, or record again")
+            problems.append(f"{path} is damaged: {_message(error)}; remove it, or record again")
             continue
         files.update(f"{name} {path.stat().st_size} ".encode())
-        found += [RecordedFragment(name, group, count) for group, count in enumerate(steps)]
-    if not found and not problems:
+        fragments += [DatasetFragment(name, group, count) for group, count in enumerate(steps)]
+    if not fragments and not problems:
         problems.append(f"{where} has no files of rows (*{ROWS}); was nothing recorded, or is the run still under way?")
     if problems:
         raise ConfigInvalid(problems)
-    return Records(str(folder), policy, passes, tuple(found), int.from_bytes(files.digest()))
+    return Dataset(str(folder), policy, passes, tuple(fragments), int.from_bytes(files.digest()))
 
 
 def _env_steps(where: Path, name: str) -> list[int]:
@@ -94,5 +94,5 @@ def _env_steps(where: Path, name: str) -> list[int]:
     return steps
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip()}"

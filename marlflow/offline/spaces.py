@@ -45,9 +45,9 @@ def space_described(space: gym.Space[Any]) -> dict[str, Any]:
         case gym.MultiBinary():
             return {"space": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
         case gym.Dict():
-            return {"space": "Dict", "spaces": {key: space_described(one) for key, one in space.spaces.items()}}
+            return {"space": "Dict", "spaces": {key: space_described(part) for key, part in space.spaces.items()}}
         case gym.Tuple():
-            return {"space": "Tuple", "spaces": [space_described(one) for one in space.spaces]}
+            return {"space": "Tuple", "spaces": [space_described(part) for part in space.spaces]}
     raise TypeError(f"expected a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, got {space}")
 
 
@@ -67,9 +67,9 @@ def space_of(data: Mapping[str, Any]) -> gym.Space[Any]:
         case "MultiBinary":
             return gym.MultiBinary(data["n"])
         case "Dict":
-            return gym.Dict({key: space_of(one) for key, one in data["spaces"].items()})
+            return gym.Dict({key: space_of(part) for key, part in data["spaces"].items()})
         case "Tuple":
-            return gym.Tuple([space_of(one) for one in data["spaces"]])
+            return gym.Tuple([space_of(part) for part in data["spaces"]])
     raise ValueError(f"there is no space {data['space']!r}")
 
 

@@ -16,79 +16,87 @@ from marlflow.base.batch import Batch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
+from marlflow.offline.dataset import Dataset
 from marlflow.policy.actor import EvaluationMode
-from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.rollout.kept import ResumeReport
 from marlflow.rollout.protocol import FrozenPolicy, Matchup, Worker
-from marlflow.rollout.records.reading import Records
+from marlflow.rollout.saved_state import ResumeReport
+from marlflow.rollout.worker_stages import WorkerStages
 
 _POSITIONS = "fragments"
 
 
-class Playback:
+class DatasetReader:
     """One policy's dataset in a worker: environment c of `of` reads every `of`-th fragment from c on."""
 
     def __init__(
-        self, records: Records, copies: Sequence[int], of: int, begun: Mapping[int, int] | None = None
+        self, dataset: Dataset, env_indices: Sequence[int], of: int, begun: Mapping[int, int] | None = None
     ) -> None:
-        self._records, self._of = records, of
-        self.positions = {copy: (begun or {}).get(copy, 0) for copy in copies}
+        self._dataset, self._of = dataset, of
+        self.positions = {env_index: (begun or {}).get(env_index, 0) for env_index in env_indices}
         self._nothing: Batch | None = None
 
     @property
     def size(self) -> int:
         """Number of fragments over all environments."""
-        return len(self._records.fragments)
+        return len(self._dataset.fragments)
 
     @property
     def mark(self) -> int:
-        return self._records.mark
+        return self._dataset.mark
 
     def take(self, env_steps: int) -> tuple[Batch, int]:
         """Return the next fragments, of at least `env_steps` if available, as one batch, and their env steps."""
-        found: list[Batch] = []
+        batches: list[Batch] = []
         taken = 0
-        while taken < env_steps and (copy := self._next_copy()) is not None:
-            own = range(copy, self.size, self._of)
+        while taken < env_steps and (env_index := self._next_env()) is not None:
+            numbers = range(env_index, self.size, self._of)
             # The position counts over all passes.
-            fragment = self._records.fragments[own[self.positions[copy] % len(own)]]
-            found.append(self._records.read(fragment))
-            self.positions[copy] += 1
+            fragment = self._dataset.fragments[numbers[self.positions[env_index] % len(numbers)]]
+            batches.append(self._dataset.read(fragment))
+            self.positions[env_index] += 1
             taken += fragment.env_steps
-        return (Batch.concat(found) if found else self._no_rows()), taken
+        return (Batch.concat(batches) if batches else self._no_rows()), taken
 
-    def _next_copy(self) -> int | None:
-        passes = self._records.passes
-        left = [c for c, position in self.positions.items() if position < len(range(c, self.size, self._of)) * passes]
-        return min(left, key=lambda copy: (self.positions[copy], copy), default=None)
+    def _next_env(self) -> int | None:
+        passes = self._dataset.passes
+        left = [
+            env_index
+            for env_index, position in self.positions.items()
+            if position < len(range(env_index, self.size, self._of)) * passes
+        ]
+        return min(left, key=lambda env_index: (self.positions[env_index], env_index), default=None)
 
     def _no_rows(self) -> Batch:
         if self._nothing is None:
-            self._nothing = self._records.nothing()
+            self._nothing = self._dataset.nothing()
         return self._nothing
 
 
-def next_fragments(tree: Tree, copies: Collection[int]) -> dict[str, dict[int, int]]:
+def next_fragments(tree: Tree, env_indices: Collection[int]) -> dict[str, dict[int, int]]:
     """Return the number of fragments read by policy and environment, from the workers' state."""
-    found: dict[str, dict[int, int]] = {}
-    for one in tree["copies"]:
-        if one["copy"] in copies:
-            for policy, kept in one.get(_POSITIONS, {}).items():
-                found.setdefault(policy, {})[one["copy"]] = kept["next"]
-    return found
+    counts: dict[str, dict[int, int]] = {}
+    for env in tree["copies"]:
+        if env["copy"] in env_indices:
+            for policy, position in env.get(_POSITIONS, {}).items():
+                counts.setdefault(policy, {})[env["copy"]] = position["next"]
+    return counts
 
 
-class PlaybackWorker:
-    """Wraps the worker `player`; the policies of `playbacks` get recorded rows.
+class DatasetWorker:
+    """Wraps the worker `worker`; the policies of `readers` get recorded rows.
 
-    If `player` is an OfflineWorker, env steps and agent steps are the recorded ones.
+    If `worker` is an OfflineWorker, env steps and agent steps are the recorded ones.
     """
 
     def __init__(
-        self, player: Worker, playbacks: Mapping[str, Playback], finishing: Mapping[str, Finishing], copies: int
+        self,
+        worker: Worker,
+        readers: Mapping[str, DatasetReader],
+        worker_stages: Mapping[str, WorkerStages],
+        num_envs: int,
     ) -> None:
-        self._player, self._playbacks, self._finishing, self._copies = player, playbacks, finishing, copies
+        self._worker, self._readers, self._worker_stages, self._num_envs = worker, readers, worker_stages, num_envs
         self._versions: dict[str, int] = {}
 
     def collect(
@@ -100,21 +108,21 @@ class PlaybackWorker:
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        receipt, batches = self._player.collect(ticks, weights, schedules, matchups, frozen, forget)
+        receipt, batches = self._worker.collect(ticks, weights, schedules, matchups, frozen, forget)
         began = perf_counter()
         policies, batches, env_steps = dict(receipt.policies), dict(batches), 0
-        for policy, playback in self._playbacks.items():
-            batch, taken = playback.take(ticks * self._copies)
+        for policy, reader in self._readers.items():
+            batch, taken = reader.take(ticks * self._num_envs)
             env_steps = max(env_steps, taken)
             policies[policy], batches[policy] = self._handed(policy, batch, weights or {}, schedules or {})
-        rows = sum(policies[policy].rows for policy in self._playbacks)
+        rows = sum(policies[policy].rows for policy in self._readers)
         return replace(
             receipt,
             policies=policies,
             env_steps=receipt.env_steps or env_steps,
             agent_steps=receipt.agent_steps or rows,
             bookkeeping_s=receipt.bookkeeping_s + perf_counter() - began,
-            next_fragments={policy: dict(playback.positions) for policy, playback in self._playbacks.items()},
+            next_fragments={policy: dict(reader.positions) for policy, reader in self._readers.items()},
         ), batches
 
     def _handed(
@@ -131,13 +139,13 @@ class PlaybackWorker:
         carried = int(batch.segments["carried"].sum())
         batch = batch.with_columns(version=np.full_like(batch.columns["version"], version))
         receipt = PolicyReceipt(batch.rows, carried, 0.0, version)
-        finishing = self._finishing.get(policy)
-        if finishing is None:
+        worker_stages = self._worker_stages.get(policy)
+        if worker_stages is None:
             return receipt, batch
-        finishing.published = weights.get(policy, finishing.published)
-        finishing.scheduled = schedules.get(policy, finishing.scheduled)
-        batch, times = finishing(batch)
-        return replace(receipt, rows=batch.rows, finished=times), batch
+        worker_stages.published = weights.get(policy, worker_stages.published)
+        worker_stages.scheduled = schedules.get(policy, worker_stages.scheduled)
+        batch, times = worker_stages(batch)
+        return replace(receipt, rows=batch.rows, stage_times=times), batch
 
     def evaluate(
         self,
@@ -147,47 +155,46 @@ class PlaybackWorker:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        return self._player.evaluate(episodes, weights, matchups, mode, frozen)
+        return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
 
     def state(self) -> Tree:
-        tree = self._player.state()
-        for one in tree["copies"]:
-            playing = {policy: playback.positions[one["copy"]] for policy, playback in self._playbacks.items()}
-            one[_POSITIONS] = {
-                p: {"next": at, "of": self._playbacks[p].size, "mark": self._playbacks[p].mark}
-                for p, at in playing.items()
+        tree = self._worker.state()
+        for env in tree["copies"]:
+            playing = {policy: reader.positions[env["copy"]] for policy, reader in self._readers.items()}
+            env[_POSITIONS] = {
+                p: {"next": at, "of": self._readers[p].size, "mark": self._readers[p].mark} for p, at in playing.items()
             }
         return tree
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
     ) -> ResumeReport:
-        for one in tree["copies"]:
-            for policy, kept in one.get(_POSITIONS, {}).items():
-                self._go_on(policy, one["copy"], kept)
-        return self._player.load_state(tree, replay_max_env_steps, frozen)
+        for env in tree["copies"]:
+            for policy, position in env.get(_POSITIONS, {}).items():
+                self._resume(policy, env["copy"], position)
+        return self._worker.load_state(tree, replay_max_env_steps, frozen)
 
-    def _go_on(self, policy: str, copy: int, kept: Mapping[str, int]) -> None:
-        playback = self._playbacks.get(policy)
-        if playback is None:
+    def _resume(self, policy: str, env_index: int, position: Mapping[str, int]) -> None:
+        reader = self._readers.get(policy)
+        if reader is None:
             return
-        if kept["of"] != playback.size:
-            before = f"policy {policy!r} had {kept['of']} recorded fragments when it was kept"
-            raise CheckpointUnusable([f"{before}, and has {playback.size} now; give it the same records"])
-        if kept["mark"] != playback.mark:
+        if position["of"] != reader.size:
+            before = f"policy {policy!r} had {position['of']} recorded fragments when it was kept"
+            raise CheckpointUnusable([f"{before}, and has {reader.size} now; give it the same records"])
+        if position["mark"] != reader.mark:
             before = f"the records of policy {policy!r} are others than those that it was kept with"
             raise CheckpointUnusable([f"{before}; give it the same records"])
-        playback.positions[copy] = kept["next"]
+        reader.positions[env_index] = position["next"]
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
-        return self._player.close(timeout_s)
+        return self._worker.close(timeout_s)
 
 
 class OfflineWorker:
     """Worker `number` of a run without sampling; `make` makes one for evaluation."""
 
-    def __init__(self, number: int, copies: Sequence[int], make: Callable[[], Worker]) -> None:
-        self._number, self._copies, self._make = number, tuple(copies), make
+    def __init__(self, number: int, env_indices: Sequence[int], make: Callable[[], Worker]) -> None:
+        self._number, self._env_indices, self._make = number, tuple(env_indices), make
         self._evaluator: Worker | None = None
 
     def collect(
@@ -199,7 +206,7 @@ class OfflineWorker:
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        begun = dict.fromkeys(self._copies, 0)
+        begun = dict.fromkeys(self._env_indices, 0)
         return Receipt(self._number, 0, 0, (), {}, 0, 0.0, 0.0, 0.0, next_episodes=begun), {}
 
     def evaluate(
@@ -215,8 +222,8 @@ class OfflineWorker:
         return self._evaluator.evaluate(episodes, weights, matchups, mode, frozen)
 
     def state(self) -> dict[str, Any]:
-        copies = [{"copy": copy, "next_episode": 0, "running": None} for copy in self._copies]
-        return {"agents": None, "copies": copies, "tables": {}}
+        envs = [{"copy": env_index, "next_episode": 0, "running": None} for env_index in self._env_indices]
+        return {"agents": None, "copies": envs, "tables": {}}
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None

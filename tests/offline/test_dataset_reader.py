@@ -12,41 +12,41 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
+from marlflow.offline.dataset import Dataset, find_dataset
+from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker, next_fragments
+from marlflow.offline.dataset_writer import DatasetWriter
 from marlflow.rollout.fragment import Receipt
-from marlflow.rollout.kept import merged, share
-from marlflow.rollout.records.playback import OfflineWorker, Playback, PlaybackWorker, next_fragments
-from marlflow.rollout.records.reading import Records, find_records
-from marlflow.rollout.records.writing import RecordWriter
-from tests.rollout.records.batches import recording, rows
+from marlflow.rollout.saved_state import merged, share
+from tests.offline.batches import recording, rows
 
 FRAGMENTS, ENV_STEPS = 11, 6
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     """Fragments of one row each, whose reward is their number, of 6 env steps."""
     folder = tmp_path_factory.mktemp("records")
-    writer = RecordWriter(recording(folder), worker=0)
+    writer = DatasetWriter(recording(folder), worker=0)
     for number in range(FRAGMENTS):
         writer.write({"team": rows(1, number)}, ENV_STEPS)
     writer.finish()
-    return find_records(folder, "team")
+    return find_dataset(folder, "team")
 
 
 def _no_player() -> OfflineWorker:
     raise AssertionError("nobody asked for an evaluation")
 
 
-def _workers(records: Records, copies: int, workers: int) -> list[PlaybackWorker]:
+def _workers(records: Dataset, copies: int, workers: int) -> list[DatasetWorker]:
     made = []
     for number in range(workers):
         own = range(number, copies, workers)
-        playback = Playback(records, own, copies)
-        made.append(PlaybackWorker(OfflineWorker(number, own, _no_player), {"team": playback}, {}, len(own)))
+        playback = DatasetReader(records, own, copies)
+        made.append(DatasetWorker(OfflineWorker(number, own, _no_player), {"team": playback}, {}, len(own)))
     return made
 
 
-def _round(workers: Sequence[PlaybackWorker], ticks: int) -> tuple[list[int], list[Receipt]]:
+def _round(workers: Sequence[DatasetWorker], ticks: int) -> tuple[list[int], list[Receipt]]:
     handed, receipts = [], []
     for worker in workers:
         receipt, batches = worker.collect(ticks)
@@ -57,7 +57,7 @@ def _round(workers: Sequence[PlaybackWorker], ticks: int) -> tuple[list[int], li
     return handed, receipts
 
 
-def _resumed(records: Records, kept: Sequence[PlaybackWorker], copies: int, workers: int) -> list[PlaybackWorker]:
+def _resumed(records: Dataset, kept: Sequence[DatasetWorker], copies: int, workers: int) -> list[DatasetWorker]:
     tree = merged([worker.state() for worker in kept])
     fresh = _workers(records, copies, workers)
     for number, worker in enumerate(fresh):
@@ -70,7 +70,7 @@ def _resumed(records: Records, kept: Sequence[PlaybackWorker], copies: int, work
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), copies=st.integers(1, 15), passes=st.integers(1, 3), ticks=st.integers(1, 9))
 def test_each_fragment_is_handed_out_once_per_pass(
-    records: Records, data: st.DataObject, copies: int, passes: int, ticks: int
+    records: Dataset, data: st.DataObject, copies: int, passes: int, ticks: int
 ) -> None:
     records = replace(records, passes=passes)
     workers = _workers(records, copies, data.draw(st.integers(1, copies)))
@@ -89,13 +89,13 @@ def test_each_fragment_is_handed_out_once_per_pass(
     assert sum(counts.values()) == FRAGMENTS * passes
 
 
-def test_a_collect_is_of_as_many_env_steps_as_were_asked_for_or_one_fragment_more(records: Records) -> None:
+def test_a_collect_is_of_as_many_env_steps_as_were_asked_for_or_one_fragment_more(records: Dataset) -> None:
     (worker,) = _workers(records, copies=2, workers=1)
     taken = [worker.collect(ticks)[0].env_steps for ticks in (1, 3, 4, 100, 100)]
     assert taken == [6, 6, 12, 42, 0]
 
 
-def test_a_run_that_goes_on_hands_out_what_it_would_have(records: Records) -> None:
+def test_a_run_that_goes_on_hands_out_what_it_would_have(records: Dataset) -> None:
     whole, half = _workers(records, 4, 2), _workers(records, 4, 2)
     expected = [_round(whole, 3)[0] for _ in range(6)]
     found = [_round(half, 3)[0] for _ in range(2)]
@@ -104,7 +104,7 @@ def test_a_run_that_goes_on_hands_out_what_it_would_have(records: Records) -> No
     assert found == expected
 
 
-def test_recorded_rows_have_the_version_of_the_weights_that_came_with_the_collect(records: Records) -> None:
+def test_recorded_rows_have_the_version_of_the_weights_that_came_with_the_collect(records: Dataset) -> None:
     (worker,) = _workers(records, 1, 1)
     versions = []
     for weights in ({}, {"team": Weights(4, None)}, {}):
@@ -113,7 +113,7 @@ def test_recorded_rows_have_the_version_of_the_weights_that_came_with_the_collec
     assert versions == [0, 0, 4, 4, 4, 4]
 
 
-def test_other_records_than_were_kept_are_refused(records: Records) -> None:
+def test_other_records_than_were_kept_are_refused(records: Dataset) -> None:
     (worker,) = _workers(records, 1, 1)
     (other,) = _workers(replace(records, fragments=records.fragments[1:]), 1, 1)
     with pytest.raises(CheckpointUnusable, match="had 11 recorded fragments when it was kept, and has 10 now"):

@@ -13,8 +13,8 @@ from marlflow.base.errors import StageFailed
 from marlflow.base.items import Weights
 from marlflow.env import cartpole_team
 from marlflow.policy.scripted import RandomActor
-from marlflow.rollout.finishing import Finishing
 from marlflow.rollout.worker import RolloutWorker
+from marlflow.rollout.worker_stages import WorkerStages
 from tests.rollout.workers import rollout_worker
 
 
@@ -35,13 +35,13 @@ def halved(batch: Batch) -> Batch:
 
 
 def test_stages_run_in_order_and_each_says_when() -> None:
-    finishing = Finishing("prey")
-    finishing.stages = {"Double": doubled, "Raise": raised_by_one}
-    found, times = finishing(batch_of(3))
+    worker_stages = WorkerStages("prey")
+    worker_stages.stages = {"Double": doubled, "Raise": raised_by_one}
+    found, times = worker_stages(batch_of(3))
     assert found["reward"].tolist() == [1, 3, 5]
     assert [spent.rows for spent in times] == [3, 3]
     assert times[0].began_s <= times[0].ended_s
-    found, times = finishing(batch_of(0))
+    found, times = worker_stages(batch_of(0))
     assert (found.rows, [spent.rows for spent in times]) == (0, [0, 0])
 
 
@@ -49,37 +49,37 @@ def test_the_stage_that_raised_is_named() -> None:
     def falls(batch: Batch) -> Batch:
         raise ValueError("mine")
 
-    finishing = Finishing("prey")
-    finishing.stages = {"Double": doubled, "Fall": falls}
+    worker_stages = WorkerStages("prey")
+    worker_stages.stages = {"Double": doubled, "Fall": falls}
     with pytest.raises(StageFailed, match="in stage 'Fall' of plan 'prey': Double -> Fall, on the rollout workers"):
-        finishing(batch_of(1))
+        worker_stages(batch_of(1))
 
 
-def worker(**finishing: Finishing) -> RolloutWorker:
+def worker(**worker_stages: WorkerStages) -> RolloutWorker:
     mapping = {"cart_0": "one", "cart_1": "one", "cart_2": "other", "cart_3": "other"}
     actors = {name: RandomActor(spaces.Discrete(2)) for name in ("one", "other")}
-    return rollout_worker(cartpole_team.parallel_env, range(3), mapping, actors, 7, finishing=finishing)
+    return rollout_worker(cartpole_team.parallel_env, range(3), mapping, actors, 7, worker_stages=worker_stages)
 
 
 def test_a_worker_finishes_the_rows_of_a_policy_and_leaves_the_others() -> None:
-    finishing = Finishing("one")
-    finishing.stages = {"Double": doubled, "Half": halved}
-    plain, finished = worker(), worker(one=finishing)
+    worker_stages = WorkerStages("one")
+    worker_stages.stages = {"Double": doubled, "Half": halved}
+    plain, finished = worker(), worker(one=worker_stages)
     for number in range(3):
         weights = {"one": Weights(number, None)}
         expected, got = plain.collect(20, weights), finished.collect(20, weights)
-        assert finishing.published.version == number
+        assert worker_stages.published.version == number
         own = halved(doubled(expected[1]["one"]))
         for name, column in own.columns.items():
             np.testing.assert_array_equal(got[1]["one"].columns[name], column)
         receipt = got[0].policies["one"]
-        assert [spent.rows for spent in receipt.finished] == [expected[1]["one"].rows, own.rows]
-        assert dataclasses.replace(receipt, finished=()) == dataclasses.replace(
+        assert [spent.rows for spent in receipt.stage_times] == [expected[1]["one"].rows, own.rows]
+        assert dataclasses.replace(receipt, stage_times=()) == dataclasses.replace(
             expected[0].policies["one"], rows=own.rows
         )
         assert got[0].policies["other"] == expected[0].policies["other"]
         np.testing.assert_array_equal(got[1]["other"]["action"], expected[1]["other"]["action"])
     finished.collect(20)
-    assert finishing.published.version == 2, "without new weights it goes on with its last"
+    assert worker_stages.published.version == 2, "without new weights it goes on with its last"
     for each in (plain, finished):
         each.close()

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from marlflow.base.batch import Array, Batch
 from marlflow.base.file_names import file_name
-from marlflow.rollout.records.tables import to_table
+from marlflow.offline.tables import to_table
 
 ENV_STEPS = b"marlflow.env_steps"
 """Footer key of a rows file: the env steps of each fragment, as a JSON list."""
@@ -29,7 +29,7 @@ _BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class DatasetTarget:
     """The dataset to write; all workers see its folder.
 
     `run`, of letters and digits, begins the file names, because runs may share a folder. `record` is the dataset's `id`
@@ -42,17 +42,17 @@ class Recording:
     record: str
 
 
-class RecordWriter:
-    """Writes the rows of `recording.policies` that worker `worker` collects.
+class DatasetWriter:
+    """Writes the rows of `target.policies` that worker `worker` collects.
 
     Fragments stay in memory, encoded, until a policy has 64 of them or 64 MiB, or `finish` is called. `write_full` and
     `finish` raise OSError if the disk fails; nothing is lost, and the next call retries.
     """
 
-    def __init__(self, recording: Recording, worker: int) -> None:
-        self.policies, self.folder, self._worker = tuple(recording.policies), recording.folder, worker
-        prefix = f"{recording.run}-{worker:04d}-"
-        self._files = {policy: _Files(policy_folder(recording.folder, policy), prefix) for policy in self.policies}
+    def __init__(self, target: DatasetTarget, worker: int) -> None:
+        self.policies, self.folder, self._worker = tuple(target.policies), target.folder, worker
+        prefix = f"{target.run}-{worker:04d}-"
+        self._files = {policy: _Files(policy_folder(target.folder, policy), prefix) for policy in self.policies}
 
     def write(self, batches: Mapping[str, Batch], env_steps: int) -> None:
         for policy, files in self._files.items():
@@ -77,7 +77,7 @@ def policy_folder(folder: Path | str, policy: str) -> Path:
     return Path(folder, file_name(policy))
 
 
-def forget_after(folder: Path, run: str, finished: Mapping[str, Mapping[str, int]]) -> None:
+def discard_after(folder: Path, run: str, finished: Mapping[str, Mapping[str, int]]) -> None:
     """Remove the files of `run` beyond the counts in `finished`.
 
     Call before the workers of a resumed run start: they collect these rows again.

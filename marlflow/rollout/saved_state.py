@@ -22,7 +22,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import Tree
 
-Table: TypeAlias = Mapping[str, Array]
+StateTable: TypeAlias = Mapping[str, Array]
 
 
 class ResumeReport(NamedTuple):
@@ -36,55 +36,55 @@ class ResumeReport(NamedTuple):
 def merged(states: Sequence[Tree]) -> Tree:
     """Merge the states of several workers; raises CheckpointUnusable if their agents differ."""
     agents = [state["agents"] for state in states]
-    if any(some != agents[0] for some in agents):
+    if any(other != agents[0] for other in agents):
         raise CheckpointUnusable([f"the workers' environments have different agents: {agents}"])
     names = dict.fromkeys(name for state in states for name in state["tables"])
     return {
         "agents": agents[0],
-        "copies": [copy for state in states for copy in state["copies"]],
+        "copies": [env for state in states for env in state["copies"]],
         "tables": {name: _stacked([s["tables"][name] for s in states if name in s["tables"]]) for name in names},
     }
 
 
 def files_recorded(states: Sequence[Tree]) -> dict[str, dict[str, int]]:
     """Return the number of dataset files by policy and worker, of all workers' states."""
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for state in states:
         for policy, workers in state.get("recorded", {}).items():
-            found.setdefault(policy, {}).update(workers)
-    return found
+            counts.setdefault(policy, {}).update(workers)
+    return counts
 
 
-def share(tree: Tree, copies: Collection[int]) -> Tree:
-    """Return the state of the environments `copies` alone."""
+def share(tree: Tree, env_indices: Collection[int]) -> Tree:
+    """Return the state of the environments `env_indices` alone."""
     return {
         "agents": tree["agents"],
-        "copies": [copy for copy in tree["copies"] if copy["copy"] in copies],
+        "copies": [env for env in tree["copies"] if env["copy"] in env_indices],
         "tables": {
-            name: only_rows(table, np.isin(table["copy"], list(copies))) for name, table in tree["tables"].items()
+            name: only_rows(table, np.isin(table["copy"], list(env_indices))) for name, table in tree["tables"].items()
         },
     }
 
 
-def only_rows(table: Table, keep: Array) -> Table:
+def only_rows(table: StateTable, keep: Array) -> StateTable:
     """Return the rows of a table selected by a mask or by indices."""
     return {name: column[keep] for name, column in table.items()}
 
 
-def by_copy(table: Table, numbers: Sequence[int], stride: int) -> dict[str, Array]:
+def by_copy(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
     """Convert a table by `lane` to one by `copy` and `slot`; `numbers` are the worker's environments."""
     index, slot = np.divmod(table["lane"], stride)
     columns = {name: column for name, column in table.items() if name != "lane"}
     return {"copy": np.array(numbers, np.int64)[index], "slot": slot, **columns}
 
 
-def by_lane(table: Table, numbers: Sequence[int], stride: int) -> dict[str, Array]:
+def by_lane(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
     """Convert a table by `copy` and `slot` to one by `lane` of the environments `numbers`."""
-    place = {number: index for index, number in enumerate(numbers)}
-    index = np.array([place[number] for number in table["copy"].tolist()], np.int64)
+    position = {number: index for index, number in enumerate(numbers)}
+    index = np.array([position[number] for number in table["copy"].tolist()], np.int64)
     columns = {name: column for name, column in table.items() if name not in ("copy", "slot")}
     return {"lane": index * stride + table["slot"], **columns}
 
 
-def _stacked(tables: Sequence[Table]) -> dict[str, Array]:
+def _stacked(tables: Sequence[StateTable]) -> dict[str, Array]:
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

@@ -17,7 +17,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.kept import MALFORMED
 from marlflow.base.spaces import Spaces
 from marlflow.env.make import Wrapper, import_factory
-from marlflow.rollout.records.spaces import described, spaces_of
+from marlflow.offline.spaces import described, spaces_of
 
 _T = TypeVar("_T")
 
@@ -26,7 +26,7 @@ _FORMAT = "marlflow records 2"
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class RecordedEnvironment:
     """How to make the recorded environment again, or in `unknown` why that is not possible."""
 
     factory: str
@@ -41,26 +41,26 @@ class Manifest:
 
     agents: Mapping[str, Spaces]
     policies: Mapping[str, Spaces]
-    environment: Environment
+    environment: RecordedEnvironment
     record: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
     """Identifies the dataset folder, even if it is moved."""
 
 
 def environment_described(
     factory: Callable[..., Any] | str, arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
-) -> Environment:
+) -> RecordedEnvironment:
     """Describe as JSON data how an environment is made, or why it cannot be."""
     path = factory if isinstance(factory, str) else _path(factory)
-    named = [(one.name, one.arguments) for one in wrappers if isinstance(one, Wrapper)]
+    named = [(wrapper.name, wrapper.arguments) for wrapper in wrappers if isinstance(wrapper, Wrapper)]
     if path is None:
-        return Environment("", {}, (), f"its factory {factory!r} has no import path")
+        return RecordedEnvironment("", {}, (), f"its factory {factory!r} has no import path")
     if len(named) < len(wrappers):
-        return Environment("", {}, (), "its wrappers are not named by import paths")
+        return RecordedEnvironment("", {}, (), "its wrappers are not named by import paths")
     try:
         json.dumps([dict(arguments), [dict(given) for _, given in named]], allow_nan=False)
     except (TypeError, ValueError) as error:
-        return Environment("", {}, (), f"its arguments are not plain data ({error})")
-    return Environment(path, dict(arguments), [(name, dict(given)) for name, given in named])
+        return RecordedEnvironment("", {}, (), f"its arguments are not plain data ({error})")
+    return RecordedEnvironment(path, dict(arguments), [(name, dict(given)) for name, given in named])
 
 
 def _path(factory: Callable[..., Any]) -> str | None:
@@ -71,16 +71,16 @@ def _path(factory: Callable[..., Any]) -> str | None:
         return None
 
 
-def wrappers_of(environment: Environment) -> list[Wrapper]:
+def wrappers_of(environment: RecordedEnvironment) -> list[Wrapper]:
     """Import the environment's wrappers; raises ConfigInvalid if one cannot be imported."""
-    found = []
+    wrappers = []
     for path, arguments in environment.wrappers:
         module, _, name = path.rpartition(".")
         try:
-            found.append(Wrapper(path, getattr(importlib.import_module(module), name), arguments))
+            wrappers.append(Wrapper(path, getattr(importlib.import_module(module), name), arguments))
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigInvalid([f"wrapper {path} of the recorded environment cannot be imported: {error}"]) from error
-    return found
+    return wrappers
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
@@ -89,9 +89,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     Raises ConfigInvalid if a different one exists or it cannot be written.
     """
     if (folder / NAME).exists():
-        if (there := read_manifest(folder)) != manifest:
-            raise ConfigInvalid([f"{folder} already has records, of {_summary(there)}; record into another folder"])
-        return there
+        if (existing := read_manifest(folder)) != manifest:
+            raise ConfigInvalid([f"{folder} already has records, of {_summary(existing)}; record into another folder"])
+        return existing
     aside = folder / f"{NAME}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _summary(manifest: Manifest) -> str:
-    policies = ", ".join(f"{name!r} ({one.observation}, {one.action})" for name, one in manifest.policies.items())
+    policies = ", ".join(
+        f"{name!r} ({spaces.observation}, {spaces.action})" for name, spaces in manifest.policies.items()
+    )
     return f"policies {policies} of {manifest.environment.factory or 'an environment'}"
 
 
@@ -145,12 +147,20 @@ def _data(manifest: Manifest) -> dict[str, Any]:
 
 
 def _manifest(data: Mapping[str, Any]) -> Manifest:
-    made = data["environment"]
-    wrappers = [(_is(str, one["factory"]), _is(dict, one["arguments"])) for one in _is(list, made["wrappers"])]
+    environment = data["environment"]
+    wrappers = [
+        (_is(str, wrapper["factory"]), _is(dict, wrapper["arguments"]))
+        for wrapper in _is(list, environment["wrappers"])
+    ]
     return Manifest(
         {name: spaces_of(spaces) for name, spaces in data["agents"].items()},
         {name: spaces_of(spaces) for name, spaces in data["policies"].items()},
-        Environment(_is(str, made["factory"]), _is(dict, made["arguments"]), wrappers, _is(str, made["unknown"])),
+        RecordedEnvironment(
+            _is(str, environment["factory"]),
+            _is(dict, environment["arguments"]),
+            wrappers,
+            _is(str, environment["unknown"]),
+        ),
         _is(str, data["record"]),
     )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from marlflow.base.batch import Array, Batch
-from marlflow.rollout.records.writing import Recording
+from marlflow.offline.dataset_writer import DatasetTarget
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
@@ -71,6 +71,6 @@ def assert_same(one: Batch, other: Batch) -> None:
             assert left[name].tobytes() == right[name].tobytes(), name
 
 
-def recording(folder: Path | str, run: str = "ab12") -> Recording:
+def recording(folder: Path | str, run: str = "ab12") -> DatasetTarget:
     """Records policy `team` of a run in `folder`."""
-    return Recording(str(folder), ["team"], run, "record")
+    return DatasetTarget(str(folder), ["team"], run, "record")

@@ -10,8 +10,8 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.env import cartpole_team
 from marlflow.policy.scripted import RandomActor
 from marlflow.rollout import Rule
-from marlflow.rollout.kept import merged, share
-from tests.rollout.test_state import EVER, turning
+from marlflow.rollout.saved_state import merged, share
+from tests.rollout.test_worker_state import EVER, turning
 from tests.rollout.workers import rollout_worker
 
 

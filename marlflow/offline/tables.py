@@ -34,11 +34,13 @@ def to_table(columns: Mapping[str, Array]) -> Any:
 
 def to_columns(table: Any) -> dict[str, Array]:
     """Return the writable columns of a table made by `to_table`."""
-    found = {}
+    arrays = {}
     for field, chunks in zip(table.schema, table.columns, strict=True):
         array = pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], field.type)
-        found[field.name] = _from_bytes(array, field) if pa.types.is_fixed_size_binary(field.type) else _unlisted(array)
-    return found
+        arrays[field.name] = (
+            _from_bytes(array, field) if pa.types.is_fixed_size_binary(field.type) else _unlisted(array)
+        )
+    return arrays
 
 
 def _as_bytes(column: Array) -> bool:
@@ -69,6 +71,6 @@ def _unlisted(array: Any) -> Array:
     while pa.types.is_fixed_size_list(array.type):
         shape.append(array.type.list_size)
         array = array.flatten()
-    found: Array = array.to_numpy(zero_copy_only=False).reshape(shape)
+    values: Array = array.to_numpy(zero_copy_only=False).reshape(shape)
     # Arrow's buffers are read-only.
-    return found.copy()
+    return values.copy()

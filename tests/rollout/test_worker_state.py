@@ -17,8 +17,8 @@ from marlflow.base.items import Weights
 from marlflow.base.kept import from_bytes, to_bytes
 from marlflow.policy.scripted import RandomActor
 from marlflow.rollout import Rule
-from marlflow.rollout.episodes import BEGUN_ANEW
-from marlflow.rollout.kept import ResumeReport, merged, share
+from marlflow.rollout.episodes import RESTARTED_EPISODE
+from marlflow.rollout.saved_state import ResumeReport, merged, share
 from tests.rollout.built_environments import BuiltAEC, BuiltParallel
 from tests.rollout.row_comparison import built_seats, built_spaces, collects, worker_of
 from tests.rollout.scripts import Course, Kind, Script, scripts
@@ -287,10 +287,12 @@ def test_a_longer_episode_begins_anew_with_its_seed_and_choices_as_another(cap, 
     fresh = turning()
     assert fresh.load_state(through_a_file(worker.state()), most) == ResumeReport(0, 2, 2)
     again = fresh.collect(10)
-    assert [replace(one, episode=one.episode - BEGUN_ANEW) for one in again[0].episodes] == list(first[0].episodes)
+    assert [replace(one, episode=one.episode - RESTARTED_EPISODE) for one in again[0].episodes] == list(
+        first[0].episodes
+    )
     rows = again[1]["all"]
-    assert BEGUN_ANEW in rows["episode"]
-    same = Batch(rows.columns, {**rows.segments, "episode": rows.segments["episode"] % BEGUN_ANEW})
+    assert RESTARTED_EPISODE in rows["episode"]
+    same = Batch(rows.columns, {**rows.segments, "episode": rows.segments["episode"] % RESTARTED_EPISODE})
     assert_same_parts({0: same}, {0: first[1]["all"]})
 
 

@@ -12,7 +12,7 @@ from marlflow.base.items import Weights
 from marlflow.flow import StageTimes
 
 
-class Finishing:
+class WorkerStages:
     """The `stages` of one policy's plan that run on a worker, in order, on the rows of each collect.
 
     `published` are the acting weights, `scheduled` the scheduled values, `actor` the acting actor from the first

@@ -18,9 +18,9 @@ from marlflow.base.spaces import Spaces
 from marlflow.env import cartpole_team, open_window
 from marlflow.env.make import Wrapper
 from marlflow.env.stand_in import StandIn
-from marlflow.rollout.records.environment import recorded_environment
-from marlflow.rollout.records.manifest import Manifest, environment_described, read_manifest, write_manifest
-from marlflow.rollout.records.spaces import described, spaces_of
+from marlflow.offline.environment import recorded_environment
+from marlflow.offline.manifest import Manifest, environment_described, read_manifest, write_manifest
+from marlflow.offline.spaces import described, spaces_of
 from tests.base.nested_spaces import trees
 
 SEEN, CHOSEN = gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3)

@@ -17,7 +17,7 @@ from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import FrozenPolicy
 
 
-class Table:
+class WeightsTable:
     """The policy slots of each entry, numbered: `live` first, then frozen ones in order of arrival.
 
     `make_actors` makes actors by policy; the weights of `publishing_critics` include the critic's parameters.
@@ -29,10 +29,10 @@ class Table:
         make_actors: Mapping[str, Callable[[], Actor]],
         publishing_critics: Collection[str],
     ) -> None:
-        self.players = list(live)
+        self.policy_slots = list(live)
         """By number; changed in place, so it may be shared."""
-        self._live = {player.policy: player for player in live}
-        self._numbers = {player.policy: number for number, player in enumerate(live)}
+        self._live = {slots.policy: slots for slots in live}
+        self._numbers = {slots.policy: number for number, slots in enumerate(live)}
         self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
 
     def __contains__(self, entry: object) -> bool:
@@ -54,32 +54,32 @@ class Table:
 
         Raises ConfigInvalid if an entry's policy is not in the table.
         """
-        for entry, kept in frozen.items():
+        for entry, frozen_policy in frozen.items():
             if entry in self._numbers:
                 continue
-            if (policy := self._live.get(kept.policy)) is None:
+            if (policy := self._live.get(frozen_policy.policy)) is None:
                 known = ", ".join(self._live)
-                problem = f"frozen entry {entry!r} is of policy {kept.policy!r}, which no worker has; there are {known}"
-                raise ConfigInvalid([problem])
+                problem = f"is of policy {frozen_policy.policy!r}, which no worker has; there are {known}"
+                raise ConfigInvalid([f"frozen entry {entry!r} {problem}"])
             # An actor of its own: the live policy's actor is given new weights at every publish.
-            actor = self._make_actors[kept.policy]()
-            actor.set_schedule(kept.scheduled)
-            player = PolicySlots(entry, actor, policy.spaces, lanes, recorded=False)
-            player.load(kept.weights, kept.policy in self._publishing_critics)
-            self._numbers[entry] = len(self.players)
-            self.players.append(player)
+            actor = self._make_actors[frozen_policy.policy]()
+            actor.set_schedule(frozen_policy.scheduled)
+            slots = PolicySlots(entry, actor, policy.spaces, lanes, recorded=False)
+            slots.load(frozen_policy.weights, frozen_policy.policy in self._publishing_critics)
+            self._numbers[entry] = len(self.policy_slots)
+            self.policy_slots.append(slots)
 
-    def remove(self, entries: Collection[str], player_of: Array) -> None:
-        """Remove frozen entries that no lane uses, and renumber `player_of` [lanes] (-1: none)."""
-        staying = [number for number, player in enumerate(self.players) if player.policy not in entries]
+    def remove(self, entries: Collection[str], entry_of: Array) -> None:
+        """Remove frozen entries that no lane uses, and renumber `entry_of` [lanes] (-1: none)."""
+        staying = [number for number, slots in enumerate(self.policy_slots) if slots.policy not in entries]
         # The extra last element maps -1 to -1.
-        renumbered = np.full(len(self.players) + 1, -1)
+        renumbered = np.full(len(self.policy_slots) + 1, -1)
         renumbered[staying] = np.arange(len(staying))
-        player_of[:] = renumbered[player_of]
+        entry_of[:] = renumbered[entry_of]
         # In place, because the vector runner shares the list.
-        self.players[:] = [self.players[number] for number in staying]
-        self._numbers = {player.policy: number for number, player in enumerate(self.players)}
+        self.policy_slots[:] = [self.policy_slots[number] for number in staying]
+        self._numbers = {slots.policy: number for number, slots in enumerate(self.policy_slots)}
 
-    def elsewhere(self, lanes: int) -> Table:
+    def elsewhere(self, lanes: int) -> WeightsTable:
         """Return the same entries and actors for `lanes` other lanes, without recording."""
-        return Table([player.unrecorded(lanes) for player in self.players], {}, ())
+        return WeightsTable([slots.unrecorded(lanes) for slots in self.policy_slots], {}, ())
