@@ -45,8 +45,7 @@ class DatasetTarget:
 class DatasetWriter:
     """Writes the rows of `target.policies` that worker `worker` collects.
 
-    Fragments stay in memory, encoded, until a policy has 64 of them or 64 MiB, or `finish` is called. `write_full` and
-    `finish` raise OSError if the disk fails; nothing is lost, and the next call retries.
+    Fragments stay in memory, encoded, until a policy has 64 of them or 64 MiB, or `finish` is called.
     """
 
     def __init__(self, target: DatasetTarget, worker: int) -> None:

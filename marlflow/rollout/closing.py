@@ -1,4 +1,4 @@
-"""Close environments in bounded time; one that raises or hangs is reported as a fault."""
+"""Close environments in bounded time; report faults."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Action history and observation hashes, to replay and verify running episodes on resume.
 
-Both cost a few vector operations per tick. An observation's hash is multilinear over its 32-bit words (Lemire and
+An observation's hash is multilinear over its 32-bit words (Lemire and
 Kaser, "Strongly universal string hashing is fast", 2014), exact for the bits of floats; successive hashes are combined
 by SplitMix64.
 """

@@ -73,7 +73,7 @@ class Population:
         return forget
 
     def problems(self, change: Any, published: Collection[str]) -> Iterator[str]:
-        """Yield reasons why a change cannot be applied; `published` policies have weights."""
+        """Yield reasons why a change cannot be applied."""
         if not isinstance(change, PopulationChange):
             yield f"it gave {change!r}, not a PopulationChange"
             return

@@ -127,9 +127,9 @@ class Worker(Protocol):
 
 
 class RowWriter(Protocol):
-    """Writes the rows that a worker collects, for example to an offline dataset.
+    """Writes collected rows, for example to an offline dataset.
 
-    Rows stay in memory until written; the methods that write raise OSError if the disk fails, and may be called again.
+    Rows stay in memory until written. `write_full` and `finish` raise OSError if the disk fails; the next call retries.
     """
 
     @property
@@ -139,7 +139,7 @@ class RowWriter(Protocol):
 
     @property
     def folder(self) -> str:
-        """The folder of the files, for messages."""
+        """The folder of the files."""
         ...
 
     @property
