@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def begun(coroutine: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
-    """Run a coroutine until it waits; return its result, or the rest of it to await. Raises what it raises.
+    """Run a coroutine until it waits; return its result, or an awaitable for the rest. Its exceptions pass through.
 
     Call it in a running event loop, if the coroutine may wait. There is no current task until then, so it must not
     begin with what needs one, such as `asyncio.timeout`.
@@ -37,7 +37,7 @@ async def _awaited(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> T:
 
 @types.coroutine
 def _rest(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
-    """Hands on all that a begun coroutine waits for, and to it what comes of that."""
+    """Await, for a coroutine that was started, everything it waits for, and send it the results."""
     try:
         while True:
             try:

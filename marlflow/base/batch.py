@@ -1,8 +1,8 @@
-"""Columns over rows: the one form in which experience exists.
+"""Batches of experience: columns over rows, and segments.
 
-A row is one decision of one agent. Rows stand in segments: one agent's consecutive decisions in one episode under one
-policy. What is the same for all rows of a segment is stored once for the segment; what is seen after its last row is
-the segment's bootstrap. So the observation after a row is the segment's next row or its bootstrap, never stored twice.
+A row is one decision of one agent. A segment is one agent's consecutive decisions in one episode under one policy. Its
+constant properties and its bootstrap, the observation after its last row, are stored once per segment. So the next
+observation of a row is the segment's next row or its bootstrap, and is never stored twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Batch(TrainBatch):
 
     `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs`,
     `bootstrap_mask` (beside `action_mask`), `carried` (its first row was begun in the fragment before), `agent` (slot),
-    `copy`, `lane`, `episode`. The rows of a segment are neighbours, in order; segments follow each other.
+    `copy`, `lane`, `episode`. The rows of a segment are contiguous and in order.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {"Fragment": ".gather(Concat(agent_steps=...))"}
@@ -44,19 +44,19 @@ class Batch(TrainBatch):
         return len(self.columns["reward"])
 
     def columns_for_losses(self) -> dict[str, Array]:
-        """`columns` without those that only say where rows are from; no float64."""
+        """Return `columns` as losses see them: without bookkeeping columns and float64."""
         return for_losses(self.columns)
 
     def mean_version(self) -> float:
-        """The mean of the column `version`; NaN if there are no rows."""
+        """Return the mean of the column `version`; NaN without rows."""
         return mean_of(self.columns["version"])
 
     def rows_carried(self) -> int:
-        """Number of segments whose first row was begun in the fragment before."""
+        """Return the number of segments whose first row was begun in the previous fragment."""
         return int(self.segments["carried"].sum())
 
     def __getitem__(self, name: str) -> Array:
-        """The column `name`, [N, ...]; a segment's property is repeated for each of its rows.
+        """Return the column `name`, [N, ...]; a segment's property is repeated for each of its rows.
 
         Raises ColumnMissing if there is neither.
         """
@@ -67,15 +67,15 @@ class Batch(TrainBatch):
         return np.repeat(self.segments[name], self.segments["length"], axis=0)
 
     def ends(self) -> Array:
-        """The index of each segment's last row, [S]."""
+        """Return the index of each segment's last row, [S]."""
         return np.cumsum(self.segments["length"]) - 1
 
     def with_columns(self, **columns: Array) -> Batch:
-        """This batch with columns added or replaced; the others are shared."""
+        """Return this batch with columns added or replaced; the others are shared."""
         return Batch({**self.columns, **columns}, self.segments)
 
     def only(self, keep: Array) -> Batch:
-        """The segments for which `keep` (bool [S]) holds."""
+        """Return the segments selected by `keep` (bool [S])."""
         rows = np.repeat(keep, self.segments["length"])
         return Batch(
             {name: column[rows] for name, column in self.columns.items()},
@@ -84,7 +84,7 @@ class Batch(TrainBatch):
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """All rows of `batches`, in order."""
+        """Concatenate the rows of `batches`, in order."""
         if len(batches) == 1:
             return batches[0]
         return Batch(_concat(b.columns for b in batches), _concat(b.segments for b in batches))
@@ -107,11 +107,11 @@ class EstimatedBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class Transitions(TrainBatch):
-    """What a replay hands out: independent n-step transitions, [B, ...] each.
+    """Independent n-step transitions drawn from a replay buffer, [B, ...] each.
 
-    `reward` is the discounted n-step sum, `discount` what the value of `next_obs` is multiplied by (discount**k for a
-    window of k steps, 0 after termination), `weight` the importance weight, `row_id` names the row in its replay,
-    `version` is that of the policy which chose the action.
+    `reward` is the discounted n-step sum, `discount` the factor of the value of `next_obs` (discount**k for a window of
+    k steps, 0 after termination), `weight` the importance weight, `row_id` the row's id in its replay buffer,
+    `version` that of the weights which chose the action.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {

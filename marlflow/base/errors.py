@@ -115,7 +115,7 @@ class UserCodeFailed(MarlflowError):
 
 
 class EnvironmentFailed(UserCodeFailed):
-    """An environment raised, or broke PettingZoo's contract.
+    """An environment raised an exception or violated PettingZoo's API.
 
     `earlier` are the failures that its worker tolerated before this one in the same round, which nobody else reports.
     """

@@ -1,4 +1,4 @@
-"""What may go wrong without ending a run: kinds of faults, by the names that `faults.*` and reports have for them."""
+"""Kinds of faults that do not end a run, named as in `faults.*` and in reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between stages besides rows: receipts, reports and weights."""
+"""Items that travel between stages besides batches: weights, fragments, gradients and reports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from marlflow.base.batch import Array
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a learner published: a version (never used twice) and the parameters that act.
+    """Published weights: a version, never used twice, and the parameters that act.
 
-    `flat` is one float32 vector, or on the driver of a distributed run an unopened reference to it.
+    `flat` is one float32 vector, or a reference to it on the driver of a run over Ray.
     """
 
     version: int
@@ -22,10 +22,10 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows on their way: how many, and the batches that hold them, or unopened references to those.
+    """A number of rows and the batches that hold them, or references to those batches.
 
-    The driver passes these on; the place where the next stage runs opens them. Rows of several policies have `keys`:
-    whose each payload is. They are opened into a mapping from policy to batch.
+    The driver passes them on unopened; the place of the next stage opens them. For rows of several policies `keys`
+    names the policy of each payload, and they are opened into a mapping from policy to batch.
     """
 
     rows: int
@@ -56,7 +56,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """A replay took `rows` agent steps; `stored` is how many it now holds."""
+    """The report of a replay buffer that took `rows` agent steps and now holds `stored`."""
 
     rows: int
     stored: int
@@ -64,7 +64,7 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a learner reports after one turn of learning.
+    """The report of one update of a learner.
 
     `rows` counts agent steps trained on, each as often as it was used; `updates` counts optimiser steps, and
     `updates_skipped` those that were not taken because their gradient was not finite; `version` is
@@ -102,5 +102,5 @@ class Gradients:
 
 
 def as_it_is(value: Any) -> Any:
-    """The value: what opens or packs payloads where they are no references."""
+    """Return the value: opens or packs payloads that are not references."""
     return value

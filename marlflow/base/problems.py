@@ -1,4 +1,4 @@
-"""What is wrong with input, as data: code reads the parts of a problem, and a user reads the sentence they make."""
+"""Problems of input as data: code reads their parts, users read the sentence made of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 
 class ProblemKind(Enum):
-    """What code does about a problem, besides reporting it."""
+    """Kinds of problems that code treats differently."""
 
     REPORTED = auto()
     """Nothing else."""
@@ -21,7 +21,7 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong; `str()` gives its sentence.
+    """A problem of some input; `str()` gives its sentence.
 
     `says` is the predicate of the sentence and `subject` what it is about, an algorithm for example, empty where `says`
     is a whole sentence. `reason` says why, `remedy` what to do; each may be empty.

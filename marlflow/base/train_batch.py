@@ -1,4 +1,4 @@
-"""What a learner needs of a batch to learn from it.
+"""The interface of training batches.
 
 A base class and not a Protocol, because stages' annotations are checked against it before anything runs, and because a
 batch of another kind has to say little: most of it follows from its fields.
@@ -67,7 +67,7 @@ class TrainBatch(ABC):
 
 
 def for_losses(columns: Mapping[str, Column | None]) -> dict[str, Column]:
-    """`columns` without those that are None or not for losses; float32 in place of float64."""
+    """Return the columns for losses: without None and bookkeeping columns, float32 in place of float64."""
     return {
         name: column.astype(np.float32) if column.dtype == np.float64 else column
         for name, column in columns.items()

@@ -1,1 +1,1 @@
-"""The commands of marlflow."""
+"""The command line of marlflow."""

@@ -1,4 +1,4 @@
-"""The words after a command: overrides such as `env=simple_tag`, and flags, most of which are Hydra's."""
+"""Parses the arguments of a command: overrides such as `env=simple_tag`, and flags, most of which are Hydra's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COMMAND_OF = {
 
 @dataclass
 class Words:
-    """What was written after a command."""
+    """The arguments of a command."""
 
     overrides: list[str] = field(default_factory=list)
     hydra_flags: list[str] = field(default_factory=list)
@@ -44,12 +44,12 @@ class Words:
 
     @property
     def multirun(self) -> bool:
-        """Whether there are several jobs."""
+        """Whether the command is a sweep of several jobs."""
         return any(flag in self.hydra_flags for flag in _MULTIRUN)
 
     @property
     def shows_configuration(self) -> bool:
-        """Whether what Hydra is asked to show is a configuration."""
+        """Whether Hydra is asked to show a configuration."""
         return any(flag.partition("=")[0] in _CONFIGURATION for flag in self.hydra_flags)
 
     @property
@@ -65,9 +65,9 @@ def split(
     own_with_value: Sequence[str] = (),
     hydra: bool = True,
 ) -> Words:
-    """Tells overrides and flags apart; `own` are the command's, `hydra` says whether it takes Hydra's.
+    """Separate overrides from flags; `own` are the command's flags, `hydra` says whether it takes Hydra's.
 
-    Raises ConfigInvalid with every flag that is none.
+    Raises ConfigInvalid with every unknown flag.
     """
     found, problems = Words(), []
     rest = iter(words)
@@ -103,7 +103,7 @@ def _value_after(flag: str, rest: Iterator[str]) -> list[str]:
 
 
 def _no_flag(word: str, following: str, command: str, known: Sequence[str]) -> str:
-    """The sentence about a flag that does not exist; `following` is the next word, which may be its value."""
+    """Return the error for an unknown flag; `following` is the next argument, which may be its value."""
     name, _, value = word.partition("=")
     key = name.lstrip("-")
     refused = f"marlflow {command} has no flag {word}"
@@ -120,7 +120,7 @@ def _no_flag(word: str, following: str, command: str, known: Sequence[str]) -> s
 
 
 def unknown_command(name: str) -> ConfigInvalid:
-    """The error for a first word that is no command."""
+    """Return the error for a first argument that is not a command."""
     if "=" in name:
         return ConfigInvalid([f"marlflow needs a command before {name!r}: marlflow train {name}"])
     return ConfigInvalid([f"marlflow has no command {name!r}{meant(name, COMMANDS, 'the commands are')}"])

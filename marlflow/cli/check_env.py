@@ -1,4 +1,4 @@
-"""`marlflow check-env`: tries an environment, and says what learners would get from it."""
+"""`marlflow check-env`: runs an environment and reports what learners would get from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXAMPLES = "marlflow check-env connect_four, or marlflow check-env my_module.ma
 
 
 def run_check_env(words: list[str]) -> int:
-    """Prints what was found; returns 0 if the environment is ready, else 1. Raises InvalidInput."""
+    """Print the report; return 0 if the environment is ready, else 1. Raises InvalidInput."""
     found = split(words, "check-env", own=[JSON, ALL_OUTPUT], own_with_value=[EPISODES], hydra=False)
     found.overrides = _with_env(found.overrides)
     trial = _tried(found, _whole_number(found.own_values.get(EPISODES, "200")))
@@ -39,12 +39,12 @@ def run_check_env(words: list[str]) -> int:
 
 
 def _model(trial: Trial) -> list[str]:
-    """What pixels need; the default is for numbers."""
+    """Return the model for pixel observations; the default model is for numbers."""
     return ["model@default_policy.model=cnn"] if trial.speed is not None and "CNN" in trial.speed.networks else []
 
 
 def _with_env(words: list[str]) -> list[str]:
-    """A word alone names the environment: one of marlflow's, or with dots the import path of the user's own."""
+    """Turn a bare argument, an environment's name or with dots an import path, into an override."""
     named = [word for word in words if "=" not in word and not word.startswith("~")]
     if len(named) > 1:
         raise ConfigInvalid([f"check-env tries one environment at a time, not {' and '.join(named)}"])
@@ -84,7 +84,7 @@ def _tried(words: Words, episodes: int) -> Trial:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """What is being done, in a line that is gone afterwards; on a terminal only."""
+    """Show the current step in a line that disappears afterwards; on a terminal only."""
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
         yield quietly

@@ -1,8 +1,8 @@
-"""Tab completion: the command's name here, all after it by Hydra.
+"""Tab completion: this module completes the command's name, Hydra everything after it.
 
     eval "$(marlflow --shell-completion install=bash)"
 
-Hydra's completion knows a program and overrides, but no commands: so the command is taken out of the line first.
+Hydra's completion knows a program and overrides, but no commands, so the command is removed from the line first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from marlflow.experiment.comments import names
 
 
 def complete(words: Sequence[str]) -> int:
-    """Installs completion, removes it, or answers what may follow in COMP_LINE; returns 0."""
+    """Install completion, remove it, or print the completions of COMP_LINE; return 0."""
     line = os.environ.get("COMP_LINE", "")
     typed = line.split()
     if any(word.startswith("query=") for word in words):
@@ -42,12 +42,12 @@ def complete(words: Sequence[str]) -> int:
 
 
 def _names_env(word: str) -> bool:
-    """Whether a word of check-env is the environment's name, whole or in part."""
+    """Return whether an argument of check-env is (the beginning of) the environment's name."""
     return "=" not in word and not word.startswith(("-", "+", "~"))
 
 
 def _as_hydra_wants(typed: Sequence[str], line: str) -> list[str]:
-    """The overrides before the one that is being typed, with or without their `+`, and that one."""
+    """Return the overrides before the one being typed, with or without their `+`, and that one."""
     from marlflow.experiment.compose import composing
     from marlflow.experiment.overrides import prepare
 
@@ -57,6 +57,6 @@ def _as_hydra_wants(typed: Sequence[str], line: str) -> list[str]:
         with composing():
             overrides = prepare(overrides, multirun=True).overrides
     except ConfigInvalid:
-        # The error comes when the line is run; until then what is typed is completed as it stands.
+        # The error comes when the line is run; until then the line is completed as typed.
         overrides = [word for word in done if not word.startswith("-")]
     return [*overrides, under_way]

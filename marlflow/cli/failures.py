@@ -1,4 +1,4 @@
-"""How a run that failed is said."""
+"""The message of a run that failed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from marlflow.base.errors import MarlflowError, StageFailed, UserCodeFailed
 
 
 def failure(error: MarlflowError, job: str = "") -> str:
-    """What a run that failed says: the user's own traceback first, where there is one, then one sentence.
+    """Return the message of a failed run: the user's own traceback, if any, and one sentence.
 
-    `job` names the run where there are several.
+    `job` names the run in a sweep.
     """
     said = f"error: {job}: " if job else "error: "
     for cause in _causes(error):

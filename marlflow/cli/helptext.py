@@ -1,4 +1,4 @@
-"""What `--help` prints."""
+"""The texts of `--help`."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ _CHOICES = {
 
 
 def command_help(command: str) -> str:
-    """The help of a command that takes a configuration."""
+    """Return the help of a command that takes a configuration."""
     if command == "check-env":
         return _CHECK_ENV.format(envs=_choices(("env", "wrappers")))
     if command == "resume":

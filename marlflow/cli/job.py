@@ -1,4 +1,4 @@
-"""What the commands have in common: from words to a checked experiment."""
+"""Shared by the commands: from arguments to a composed configuration."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LINES = 20
 
 
 def prepared(words: Words) -> Prepared:
-    """The overrides as Hydra wants them, and the first job's configuration; raises ConfigInvalid."""
+    """Return the overrides in Hydra's form and the first job's configuration; raises ConfigInvalid."""
     searchpath = [f"file://{Path(folder).resolve()}" for folder in words.config_dirs]
     with composing():
         return prepare(words.overrides, searchpath, words.multirun)
 
 
 def output_shown(words: Words) -> AbstractContextManager[None]:
-    """While an environment is tried: what it prints goes to standard error, all of it or the first lines."""
+    """Redirect what an environment prints to standard error, all of it or the first lines."""
     return first_lines(sys.maxsize if ALL_OUTPUT in words.own_flags else _LINES)

@@ -1,7 +1,7 @@
-"""The command line: which command, and how whatever goes wrong is said.
+"""The entry point: dispatches to a command and prints errors.
 
-Exit codes: 0, all went well; 1, a run failed; 2, bad input, found before anything started; 129, its terminal was
-closed; 130, interrupted; 143, terminated.
+Exit codes: 0, success; 1, a run failed; 2, bad input, found before anything started; 129, the terminal was closed;
+130, interrupted; 143, terminated.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _FAILED, _BAD_INPUT, _HUNG_UP, _INTERRUPTED, _TERMINATED = 1, 2, 129, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code; `argv` is without the program's name."""
+    """Run a command and return its exit code; `argv` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # The banner would stand above every plan of a pygame environment.
+    # Otherwise pygame's banner is printed above the plan of each of its environments.
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    if os.getcwd() not in sys.path:  # a user's own environment is a module where they stand, as with `python -m`
+    if os.getcwd() not in sys.path:  # a user's modules are importable from the current folder, as with `python -m`
         sys.path.insert(0, os.getcwd())
     code = _exit_code(words)
     try:
         sys.stdout.flush()
-    except OSError:  # nobody reads it any more, and at exit Python would try once more
+    except OSError:  # the reader has closed the pipe, and Python would try to flush again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
@@ -46,7 +46,7 @@ def _exit_code(words: list[str]) -> int:
     except MarlflowError as error:
         print(failure(error), file=sys.stderr)
         return _FAILED
-    except BrokenPipeError:  # whoever read our output has read enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         return _FAILED
     except HungUp:
         return _HUNG_UP

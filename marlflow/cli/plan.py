@@ -1,4 +1,4 @@
-"""`marlflow plan`: draws and checks what `marlflow train` would run, and who gets which machine; runs nothing."""
+"""`marlflow plan`: draws and checks the dataflow and the placement of `marlflow train`; runs nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from marlflow.runtime.resources import Machines
 
 
 def run_plan(words: list[str]) -> int:
-    """Prints the plan as a tree, or with --mermaid as a Mermaid flowchart; returns 0, raises InvalidInput."""
+    """Print the plan as a tree, or with --mermaid as a Mermaid flowchart; return 0. Raises InvalidInput."""
     found = split(words, "plan", own=[MERMAID, ALL_OUTPUT], own_with_value=[MACHINES], hydra=False)
     job = prepared(found)
     problems = list(job.problems)
@@ -46,7 +46,7 @@ def run_plan(words: list[str]) -> int:
 
 
 def _machines(experiment: Experiment | None, described: str | None) -> Machines | None:
-    """Those that the run would find, or those that `--machines` describes."""
+    """Return the machines described by `--machines`, or the machines that the run would find."""
     if described is None:
         return machines_to_plan_for(experiment)
     if experiment is not None and experiment.runtime.name == "inline":
@@ -64,14 +64,14 @@ def _machines(experiment: Experiment | None, described: str | None) -> Machines 
 
 
 def _or_elsewhere(problem: Problem | str) -> Problem | str:
-    """A problem of these machines, with how to plan for others."""
+    """Add to a problem of these machines how to plan for others."""
     if isinstance(problem, str) or problem.kind is not ProblemKind.LACKS_RESOURCES:
         return problem
     return f"{problem}; to plan for other machines, describe them: {MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
 
 
 def _players(made: CheckedExperiment) -> str:
-    """Who plays whom, one line for each policy."""
+    """Yield one line per policy with the agents it plays."""
     lines = []
     for name, policy in made.spec.policies.items():
         agents = ", ".join(made.players[name])

@@ -1,4 +1,4 @@
-"""`marlflow resume`: goes on with a run from its last checkpoint, in its own directory."""
+"""`marlflow resume`: continues a run from its last checkpoint, in its own directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _USAGE = "marlflow resume <run directory> [key=value ...] [--trust]"
 
 
 def run_resume(words: list[str]) -> int:
-    """Goes on; returns 0. Raises InvalidInput before anything is touched, any other MarlflowError from the run."""
+    """Continue the run; return 0. Raises InvalidInput before any file is changed, and the run's own MarlflowErrors."""
     found = split(words, "resume", own=(TRUST,), hydra=False)
     run_dir, new = _run_dir(found.overrides)
     overrides, config_dirs, started_in = _recorded(run_dir)
@@ -35,7 +35,7 @@ def run_resume(words: list[str]) -> int:
         check_overrides(run_dir, overrides)
     found.overrides = _replaced(overrides, new)
     found.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in found.config_dirs)]
-    # The modules of a folder that is not trusted could stand in for any other.
+    # Modules of an untrusted folder could shadow installed ones.
     with _where_it_was_started(started_in) if is_trusted else nullcontext():
         ready = prepared(found)
         if not is_trusted:
@@ -49,7 +49,7 @@ def run_resume(words: list[str]) -> int:
 
 @contextmanager
 def _where_it_was_started(folder: Path) -> Iterator[None]:
-    """In the folder that the run was started in, where its modules and relative paths are; here if it is not there."""
+    """Change to the folder in which the run was started, for its modules and relative paths; stay if it is gone."""
     if not folder.is_dir():
         yield
         return
@@ -61,7 +61,7 @@ def _where_it_was_started(folder: Path) -> Iterator[None]:
 
 
 def _check_modules(config: DictConfig, started_in: Path) -> None:
-    """Raises ConfigInvalid, with the folder to start from, if a module of the run's is not found."""
+    """Raise ConfigInvalid, naming the folder to start from, if a module of the run is not found."""
     lost = sorted(
         {module for module in _modules(OmegaConf.to_container(config, resolve=False)) if not _is_there(module)}
     )
@@ -76,7 +76,7 @@ def _check_modules(config: DictConfig, started_in: Path) -> None:
 
 
 def _modules(values: Any) -> Iterator[str]:
-    """The top modules of every `_target_` in a configuration."""
+    """Yield the top-level module of every `_target_` in a configuration."""
     if isinstance(values, dict):
         if isinstance(target := values.get("_target_"), str) and "." in target:
             yield target.partition(".")[0]
@@ -105,7 +105,7 @@ def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
 
 
 def _recorded(run_dir: Path) -> tuple[list[str], list[str], Path]:
-    """The overrides and the folders of configuration groups that the run was started with, and where."""
+    """Return the overrides, the folders of configuration groups, and the folder in which the run was started."""
     recorded = run_dir / ".hydra"
     if not (recorded / "overrides.yaml").is_file():
         raise ConfigInvalid(
@@ -122,7 +122,7 @@ def _recorded(run_dir: Path) -> tuple[list[str], list[str], Path]:
 
 
 def _near(folder: Path) -> str:
-    """The run that was probably meant: one that the folder is in, or the newest in it."""
+    """Return a suggestion: the run that contains the folder, or the newest run in it."""
     inside = sorted(folder.glob("*/.hydra"), key=lambda recorded: recorded.stat().st_mtime)
     around = [part / ".hydra" for part in folder.parents if (part / ".hydra").is_dir()]
     found = [*around[:1], *reversed(inside)]
@@ -130,7 +130,7 @@ def _near(folder: Path) -> str:
 
 
 def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
-    """What is at `key` of a file of the run's configuration, or with no key all of it, if it is of this kind."""
+    """Return the value of `key` in a file of the run's configuration (without a key all) if it is of this kind."""
     try:
         found = OmegaConf.load(path)
         if isinstance(part := OmegaConf.select(found, key) if key else found, kind):
@@ -143,7 +143,7 @@ def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
 
 
 def _replaced(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """The old overrides, but those that the new ones give another value."""
+    """Return the old overrides without the keys that new ones set."""
     renewed = {_key(override) for override in new}
     return [*(override for override in old if _key(override) not in renewed), *new]
 
@@ -153,7 +153,7 @@ def _key(override: str) -> str:
 
 
 def _resume(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
-    """Checks the run, and whether it can resume from what is kept there, before anything is touched; then resumes."""
+    """Check the run and its checkpoint before any file is changed; then resume."""
     from marlflow.experiment.checks import check, machines_of
     from marlflow.experiment.keeping import check_identity, newest
     from marlflow.experiment.schema import read

@@ -1,4 +1,4 @@
-"""The jobs of `marlflow train -m`: which of them fail, and a table of how all of them ended."""
+"""The jobs of `marlflow train -m`: which failed, and a table of all results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FAILED, _BAD_INPUT = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job that has ended: the overrides that others do not have, its folder, and its result or its error."""
+    """A job that has ended: the overrides that vary, its folder, and its result or error."""
 
     number: int
     settings: str
@@ -31,22 +31,22 @@ class _Job:
 
     @property
     def result(self) -> Result | None:
-        """The result; None if the job failed."""
+        """The run's result; None if the job failed."""
         return None if isinstance(self.outcome, MarlflowError) else self.outcome
 
 
 @dataclass(slots=True)
 class Sweep:
-    """The jobs that ended in this process, as those of Hydra's basic launcher do.
+    """The jobs that ended in this process, where Hydra's basic launcher runs them.
 
-    `fixed` are the keys of overrides that are the same in each job.
+    `fixed` are the keys of the overrides that all jobs share.
     """
 
     fixed: Collection[str]
     _jobs: list[_Job] = field(default_factory=list)
 
     def watch(self, run: Callable[[], Result]) -> Result:
-        """Runs the job that Hydra has begun; an error is said at once, with the job, and raised."""
+        """Run the job that Hydra has started; print an error at once, with the job's number, and raise it."""
         hydra = HydraConfig.get()
         own = [override.lstrip("+~") for override in hydra.overrides.task]
         settings = " ".join(override for override in own if override.partition("=")[0] not in self.fixed)
@@ -61,19 +61,19 @@ class Sweep:
         return outcome
 
     def has_said(self, error: MarlflowError) -> bool:
-        """Whether this is the error of a job."""
+        """Return whether the error is one of a job, which has been printed."""
         return any(job.outcome is error for job in self._jobs)
 
     @property
     def code(self) -> int:
-        """The exit code: 0 if no job failed, 2 if all that did were refused before they began, else 1."""
+        """Return the exit code: 0 if no job failed, 2 if all failures were bad input, else 1."""
         errors = [job.outcome for job in self._jobs if isinstance(job.outcome, MarlflowError)]
         if not errors:
             return 0
         return _BAD_INPUT if all(isinstance(error, InvalidInput) for error in errors) else _FAILED
 
     def table(self) -> str:
-        """A line for each job: its settings, its returns by policy, why it ended, its folder; empty without jobs."""
+        """Return one line per job: settings, returns by policy, what ended it, folder; empty without jobs."""
         if not self._jobs:
             return ""
         figures = list(dict.fromkeys(name for job in self._jobs for name in _figures(job.result)))
@@ -87,7 +87,7 @@ class Sweep:
 
 
 def _figures(result: Result | None) -> Mapping[str, float]:
-    """The objective, and each policy's last evaluation, or where there is none, its mean return in training."""
+    """Return the objective and each policy's last evaluation, or without evaluation its mean training return."""
     if result is None:
         return {}
     found: dict[str, float | None] = {} if result.objective is None else {"objective": result.objective}
@@ -100,7 +100,7 @@ def _figures(result: Result | None) -> Mapping[str, float]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
-    """The rows in columns, of which those of numbers are flush `right`."""
+    """Align the rows in columns; the columns `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (

@@ -1,4 +1,4 @@
-"""`marlflow train`: checks everything, then lets Hydra run the job, or with `-m` each of several."""
+"""`marlflow train`: checks everything, then runs the job, or with `-m` has Hydra run several."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _SWEEPS_ALL = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 def run_train(words: list[str]) -> int:
-    """Trains; returns 0, or of a sweep its exit code.
+    """Train; return 0, or a sweep's exit code.
 
-    Raises ConfigInvalid before anything starts, any other MarlflowError from the run.
+    Raises ConfigInvalid before anything starts, and any other MarlflowError of the run.
     """
     found = split(words, "train")
     ready = prepared(found)
@@ -62,7 +62,7 @@ def run_train(words: list[str]) -> int:
 
 
 def _show(words: Sequence[str], config: DictConfig | None) -> None:
-    """Prints what Hydra's flags in `words` ask for; a configuration, which is given then, with its comments."""
+    """Print what Hydra's flags in `words` ask for; a configuration is printed with its comments."""
     shown = io.StringIO()
     with redirect_stdout(shown):
         hand_to_hydra(words, lambda _: None)
@@ -70,7 +70,7 @@ def _show(words: Sequence[str], config: DictConfig | None) -> None:
 
 
 def _run_sweep(words: Sequence[str], sweep: Sweep) -> int:
-    """Runs several jobs, then prints how each ended; returns the exit code."""
+    """Run several jobs, then print a table of their results; return the exit code."""
     try:
         hand_to_hydra(words, lambda config: outcome(sweep.watch(lambda: _trained(config))))
     except MarlflowError as error:
@@ -83,12 +83,12 @@ def _run_sweep(words: Sequence[str], sweep: Sweep) -> int:
 
 
 def _as_written(config: DictConfig) -> Any:
-    """As plain dicts and lists, nothing in it resolved."""
+    """Return the configuration as plain dicts and lists, unresolved."""
     return OmegaConf.to_container(config)
 
 
 def _checked(config: DictConfig, problems: Sequence[str], several: bool) -> CheckedExperiment:
-    """The checks of a run, made before it has so much as a folder; of several jobs, those of the first."""
+    """Check a run before its folder is made; of a sweep, the first job."""
     from marlflow.experiment.checks import check, machines_of
     from marlflow.experiment.folders import existing_run_problems, folder_problems
     from marlflow.experiment.schema import read
@@ -110,14 +110,14 @@ def _folder_key(several: bool) -> str:
 
 
 def _folder_template(config: DictConfig, several: bool) -> str:
-    """The folder of the run, or of a sweep's runs, as it is written: with its `${...}`."""
+    """Return the folder of the run, or of a sweep, with its interpolations `${...}`."""
     section = OmegaConf.to_container(config.hydra.sweep if several else config.hydra.run, resolve=False)
     assert isinstance(section, dict)
     return str(section["dir"])
 
 
 def _first_job(config: DictConfig) -> str:
-    """The folder of a sweep's first job, in that of the sweep; empty where only the sweep itself will know."""
+    """Return the subfolder of a sweep's first job; empty if only the sweep can resolve it."""
     try:
         return str(OmegaConf.select(_changed(config, "hydra.job.num", 0), "hydra.sweep.subdir"))
     except OmegaConfBaseException:
@@ -132,9 +132,9 @@ def _changed(config: DictConfig, key: str, value: str | int) -> DictConfig:
 
 
 def _new_folder(config: DictConfig, several: bool) -> str | None:
-    """Where a folder is named by the time, makes a new one, and returns what Hydra is to call it; else None.
+    """Make a new folder where it is named by the time, and return its name for Hydra; else None.
 
-    Runs that start in the same second, as those of a Slurm array may, would else share a folder.
+    Runs that start in the same second, such as a Slurm array's, would share a folder otherwise.
     """
     from marlflow.experiment.folders import new_folder
 
@@ -148,12 +148,12 @@ def _new_folder(config: DictConfig, several: bool) -> str | None:
 
 
 def quoted(value: str) -> str:
-    """`value` as Hydra's command line takes it, whatever is in it; `${...}` keeps its meaning."""
+    """Quote `value` for Hydra's command line; interpolations `${...}` keep their meaning."""
     return "'" + value.replace("'", "\\'") + "'"
 
 
 def _unused_folders(overrides: Sequence[str], several: bool) -> Iterator[str]:
-    """Folders that Hydra would pass over without a word: that of a single run in a sweep, and the reverse."""
+    """Yield the folders that Hydra would silently ignore: a single run's in a sweep, and the reverse."""
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         if several and key == "hydra.run.dir":
@@ -166,7 +166,7 @@ def _unused_folders(overrides: Sequence[str], several: bool) -> Iterator[str]:
 
 
 def _sweep_problems(config: DictConfig) -> Iterator[str]:
-    """A sweeper that chooses its jobs by what came of others, and nothing that it could go by."""
+    """Yield a problem if the sweeper chooses jobs by an objective and none is set."""
     sweeper = str(config.hydra.sweeper._target_)
     if sweeper != _SWEEPS_ALL and config.get("objective") is None:
         yield (
@@ -176,7 +176,7 @@ def _sweep_problems(config: DictConfig) -> Iterator[str]:
 
 
 def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None]) -> None:
-    """Runs Hydra's own command line on `words`, which composes each job and calls `job`; raises what that raises."""
+    """Run Hydra's own command line on `words`, which composes each job and calls `job`; raises what `job` raises."""
     with _hydra_arguments(words):
         try:
             hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(job)()
@@ -186,7 +186,7 @@ def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None
 
 @contextmanager
 def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
-    """Hydra reads sys.argv; and without this variable it prints a job's exception and exits instead of raising it."""
+    """Set sys.argv, which Hydra reads, and the variable that has it raise a job's exception instead of exiting."""
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = ["marlflow", *words]
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -205,7 +205,7 @@ def _run_dir() -> Path:
 
 
 def _trained(config: DictConfig) -> Result:
-    """A job of several, which Hydra has composed."""
+    """Train one job of a sweep, which Hydra has composed."""
     from marlflow.experiment.folders import existing_run_problems
     from marlflow.experiment.schema import from_config
     from marlflow.experiment.train import train
@@ -217,9 +217,9 @@ def _trained(config: DictConfig) -> Result:
 
 
 def recorded(config: DictConfig) -> dict[str, str]:
-    """What a run keeps of its configuration, as Hydra itself would write it, and this user's signature, by path.
+    """Return a run's configuration files, as Hydra would write them, with this user's signature.
 
-    Hydra would write it before the run is checked, over the files of a run that is there: hydra.output_subdir is null.
+    Hydra itself would write them before the run is checked, over those of an existing run; hydra.output_subdir is null.
     """
     hydra_config: Any = HydraConfig.instance().cfg
     files = {"config": config, "hydra": hydra_config, "overrides": hydra_config.hydra.overrides.task}
@@ -227,9 +227,9 @@ def recorded(config: DictConfig) -> dict[str, str]:
 
 
 def outcome(result: Result) -> float | None:
-    """The objective of a run, for sweepers; raises KeyboardInterrupt or Terminated if a signal ended it."""
+    """Return a run's objective, for sweepers; raises KeyboardInterrupt or Terminated if a signal ended it."""
     from marlflow.experiment.interrupt import REASONS
 
-    if result.stopped_by in REASONS:  # in order, but whoever interrupted wants no further job either
+    if result.stopped_by in REASONS:  # the run ended in order, but an interrupted sweep runs no further job
         raise REASONS[result.stopped_by]
     return result.objective

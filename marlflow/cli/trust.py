@@ -1,8 +1,8 @@
-"""Whether a run's folder is this user's own, or may name code that somebody else wants run.
+"""Trust in a run's folder: is its configuration this user's own, or may it name foreign code?
 
 A configuration names classes, which are imported, so a run's folder is code. `marlflow train` signs the configuration
-that it writes with a key that only this user can read. `marlflow resume` goes on with a configuration that is signed
-so; of any other it lists the names outside marlflow, imports none of them, and wants --trust.
+that it writes with a key that only this user can read. `marlflow resume` accepts a configuration with this
+signature; of any other it lists the names outside marlflow, imports none of them, and requires --trust.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def signed(contents: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_own(run_dir: Path) -> bool:
-    """Return whether this user wrote the configuration in a run's folder, and nobody has changed it since."""
+    """Return whether the configuration in a run's folder has this user's signature, and so is unchanged."""
     try:
         contents = {name: (run_dir / name).read_text(encoding="utf-8") for name in SIGNED}
         found = (run_dir / SIGNATURE).read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _own_names() -> frozenset[str]:
-    """Every text in the configuration that comes with marlflow and with Hydra."""
+    """Return every text in the configuration files of marlflow and Hydra."""
     found = {"hydra.conf"}
     for package in (MODULE, "hydra.conf"):
         for path in _yaml_files(files(package)):
