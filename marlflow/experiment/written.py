@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from marlflow import __version__
 from marlflow.env.make import Wrapper
 from marlflow.experiment import experiment as sections
 from marlflow.experiment.experiment import Env, Experiment, Stop
@@ -40,7 +39,7 @@ _TARGET = "_target_"
 
 def preamble(experiment: Experiment) -> list[str]:
     """Messages that say with what a run was made: versions, command and configuration."""
-    found = [f"marlflow {__version__}", f"python {platform.python_version()}"]
+    found = [f"marlflow {metadata.version('marlflow')}", f"python {platform.python_version()}"]
     for name in _PACKAGES:
         try:
             found.append(f"{name} {metadata.version(name)}")
