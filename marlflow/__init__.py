@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from marlflow.algorithms.a2c import A2C
     from marlflow.algorithms.a3c import A3C
-    from marlflow.algorithms.algorithm import Algorithm, Capabilities, LearningAlgorithm
+    from marlflow.algorithms.algorithm import Algorithm, Capabilities, JointAlgorithm, LearningAlgorithm, Member
     from marlflow.algorithms.apex import ApeX
     from marlflow.algorithms.appo import APPO
     from marlflow.algorithms.bc import BC
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
         UserCodeFailed,
         WeightsMismatch,
     )
-    from marlflow.base.items import Fragment, Gradients, Update
+    from marlflow.base.items import Fragment, Gradients, JointFragment, Update
+    from marlflow.base.joint import JointBatch, JointBatches
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import Cosine, Linear, Setting, Step, at_start
     from marlflow.base.train_batch import TrainBatch
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         Evaluation,
         Experiment,
         Faults,
+        LearnerConfig,
         Log,
         Policy,
         PolicyPlacement,
@@ -155,17 +157,18 @@ __all__ = [
     "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "Cosine", "CutSequences", "Draw", "DropStale",
     "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation",
     "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference", "InitialPriorities",
-    "Insert", "InvalidInput", "Join", "KeptMatchmaker", "Learn", "Learner", "LearningAlgorithm", "Linear", "Located",
-    "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn",
-    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimizer", "Place", "Placement",
-    "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "PopulationChange", "PopulationMatchmaker",
-    "Prioritized", "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged",
-    "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation",
-    "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed",
-    "Scripted", "Setting", "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "Step", "Stop",
-    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
-    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "at_start",
-    "check_environment", "merge", "placement", "plan", "resume", "source", "train",
+    "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
+    "KeptMatchmaker", "Learn", "Learner", "LearnerConfig", "LearningAlgorithm", "Linear", "Located", "Log",
+    "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "Member",
+    "MetaLearn", "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OperatorRaised", "Optimizer",
+    "Place", "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded",
+    "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer",
+    "Reprioritize", "Reservation", "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
+    "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting", "ShardedBatch", "Shards", "SplitSegments",
+    "StageFailed", "Stalled", "Step", "Stop", "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer",
+    "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace",
+    "WeightsMismatch", "at_start", "check_environment", "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 
@@ -173,7 +176,7 @@ __all__ = [
 _GIVEN = {
     "marlflow.algorithms.a2c": "A2C",
     "marlflow.algorithms.a3c": "A3C",
-    "marlflow.algorithms.algorithm": "Algorithm Capabilities LearningAlgorithm",
+    "marlflow.algorithms.algorithm": "Algorithm Capabilities JointAlgorithm LearningAlgorithm Member",
     "marlflow.algorithms.apex": "ApeX",
     "marlflow.algorithms.appo": "APPO",
     "marlflow.algorithms.bc": "BC",
@@ -195,13 +198,14 @@ _GIVEN = {
         "EnvironmentFailed EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid RecordsDamaged "
         "RuntimeFailed StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
-    "marlflow.base.items": "Fragment Gradients Update",
+    "marlflow.base.items": "Fragment Gradients JointFragment Update",
+    "marlflow.base.joint": "JointBatch JointBatches",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "Cosine Linear Setting Step at_start",
     "marlflow.base.train_batch": "TrainBatch",
     "marlflow.experiment.experiment": (
-        "Checkpoints Env Evaluation Experiment Faults Log Policy PolicyPlacement PolicyStop Record Recorded "
-        "Rollouts RunPlacement RuntimeChoice Stop"
+        "Checkpoints Env Evaluation Experiment Faults LearnerConfig Log Policy PolicyPlacement PolicyStop Record "
+        "Recorded Rollouts RunPlacement RuntimeChoice Stop"
     ),
     "marlflow.experiment.train": "Result resume train",
     "marlflow.experiment.trial": "Trial check_environment",

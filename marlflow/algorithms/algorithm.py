@@ -27,6 +27,15 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.protocol import Replay
 
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the policies that a learner trains: what its agents see and do, and the model of its network."""
+
+    spaces: Spaces
+    model: TorsoConfig
+
+
 Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
 
 
@@ -39,7 +48,7 @@ class Capabilities:
     for; NoneType: it does not learn. `replay`: it has one. `state`: its rows have the column `state`, the environment's
     global state. `tasks`: it needs an environment that is a family of tasks. `memory` says whether it takes recurrent
     models: then it takes no others. `learns_on`: in a process of the learner's own, or in each of the rollout workers,
-    which have a replica each (see learn.replicas).
+    which have a replica each (see learn.replicas). `joint`: one learner trains several policies, on joint rows of all.
     """
 
     actions: tuple[str, ...]
@@ -50,6 +59,7 @@ class Capabilities:
     tasks: bool = False
     memory: Literal["refused", "needed"] = "refused"
     learns_on: LearnsOn = "learner"
+    joint: bool = False
 
     @property
     def learns(self) -> bool:
@@ -62,8 +72,8 @@ class Algorithm(Protocol):
     """The settings of an algorithm, and how its parts are made from them.
 
     A class of a user's own is as good as one of marlflow's: the configuration's `_target_` names it. One that learns
-    best derives from LearningAlgorithm, which has all of this but `plan`, and makes the learner and the actor from a
-    network and losses.
+    best derives from LearningAlgorithm, or where it trains several policies at once from JointAlgorithm: these have all
+    of this but `plan`, and make the learner and the actor from a network and losses.
     """
 
     name: ClassVar[str]
@@ -80,15 +90,18 @@ class Algorithm(Protocol):
         ...
 
     def problems(self, spaces: Spaces, model: TorsoConfig) -> list[str]:
-        """Why it cannot be used in these spaces, with this model, or with these settings; empty if it can."""
+        """Why a policy of these spaces and this model cannot use it, with these settings; empty if it can."""
         ...
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """What acts on the workers."""
+        """What acts for a policy on the workers."""
         ...
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """What learns; called where the learner lives."""
+    def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
+        """What learns: the learner `name` of the policies `members`, one unless `capabilities.joint`.
+
+        It is called where the learner lives.
+        """
         ...
 
     def replay(self, name: str, seed: int) -> StoredReplay[Any]:
@@ -100,18 +113,18 @@ class Algorithm(Protocol):
         ...
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """The settings that change, by name, after `agent_steps` of the policy's own were sampled.
+        """The settings that change, by name, after so many agent steps of the learner's policies were sampled.
 
         Actor, learner and replays are told before each round; each takes those that it knows.
         """
         ...
 
 
-class LearningAlgorithm:
-    """Base of algorithms that learn: a frozen dataclass derives from it and gives `network`, `losses` and `plan`.
+class TorchAlgorithm:
+    """What LearningAlgorithm and JointAlgorithm have in common: settings, their checks, and how a learner is made.
 
-    The learner is made of these with the fields `learning_rate`, `max_grad_norm` and `optimiser`, of which only the
-    first is required. An algorithm with a replay also gives `replay`.
+    The learner is made of the network and the losses with the fields `learning_rate`, `max_grad_norm` and `optimiser`,
+    of which only the first is required. An algorithm with a replay also gives `replay`.
 
     Which numbers its fields may have, experiment.ranges says by their names. A field of whole numbers whose name is not
     there has to be at least 1, those `from_0` at least 0.
@@ -141,28 +154,19 @@ class LearningAlgorithm:
         found += self._minibatch_problems()
         return [*found, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
 
-    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
-        """A new torch module with an `actor`, whose parameters are published, and a `critic` if stages ask for values.
+    def _network_and_losses(
+        self, members: Mapping[str, Member], seed: int
+    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
+        raise NotImplementedError
 
-        `critic` gives the values [N] of observations [N, ...], after memories [N, ...] if the model is recurrent.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no network(spaces, model, seed)")
-
-    def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
-        """A new loss of all parameters of the network, or several losses, each of a group of parameters."""
-        raise NotImplementedError(f"{type(self).__name__} has no losses(spaces)")
-
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """The actor of a new network."""
-        actor: Actor = self.network(spaces, model, seed).actor
-        return actor
-
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+    def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
         """A new learner of the network by the losses."""
+        network, losses = self._network_and_losses(members, seed)
         return TorchLearner(
             name,
-            self.network(spaces, model, seed),
-            self.losses(spaces),
+            network,
+            losses,
+            policies=tuple(members),
             trains_on=self.capabilities.trains_on,
             learning_rate=at_start(self.learning_rate),
             max_grad_norm=at_start(self.max_grad_norm),
@@ -205,6 +209,66 @@ class LearningAlgorithm:
                 f"{self.name} cannot cut batches of {batch} agent steps into minibatches of {minibatch}; lower "
                 "minibatch_agent_steps"
             )
+
+
+class LearningAlgorithm(TorchAlgorithm):
+    """Base of algorithms for one policy: a frozen dataclass derives from it and gives `network`, `losses` and `plan`.
+
+    Its fields `learning_rate`, `max_grad_norm` and `optimiser`, of which only the first is required, are the
+    learner's. An algorithm with a replay also gives `replay`.
+    """
+
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
+        """A new torch module with an `actor`, whose parameters are published, and a `critic` if stages ask for values.
+
+        `critic` gives the values [N] of observations [N, ...], after memories [N, ...] if the model is recurrent.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no network(spaces, model, seed)")
+
+    def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
+        """A new loss of all parameters of the network, or several losses, each of a group of parameters."""
+        raise NotImplementedError(f"{type(self).__name__} has no losses(spaces)")
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        """The actor of a new network."""
+        actor: Actor = self.network(spaces, model, seed).actor
+        return actor
+
+    def _network_and_losses(
+        self, members: Mapping[str, Member], seed: int
+    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
+        (member,) = members.values()
+        return self.network(member.spaces, member.model, seed), self.losses(member.spaces)
+
+
+class JointAlgorithm(TorchAlgorithm):
+    """Base of algorithms that train several policies at once, on joint rows of all: give `network`, `losses`, `plan`.
+
+    Its capabilities have `joint=True` and `trains_on=JointBatch`. Its fields `learning_rate`, `max_grad_norm` and
+    `optimiser`, of which only the first is required, are the learner's. `experience` of its plan is the joint stream: a
+    `Concat` gathers it, and a `Join` at the learner makes the joint rows.
+    """
+
+    def network(self, members: Mapping[str, Member], seed: int) -> Any:
+        """A new torch module with `actors`: the actor of each policy, with parameters of its own, which are published.
+
+        `members` are the policies of the learner, in order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no network(members, seed)")
+
+    def losses(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
+        """A new loss of all parameters of the network, or several losses, each of a group of parameters."""
+        raise NotImplementedError(f"{type(self).__name__} has no losses(members)")
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        """The actor of one policy in a new network of that policy alone: its shape must not depend on the others."""
+        actor: Actor = self.network({"policy": Member(spaces, model)}, seed).actors["policy"]
+        return actor
+
+    def _network_and_losses(
+        self, members: Mapping[str, Member], seed: int
+    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
+        return self.network(members, seed), self.losses(members)
 
 
 def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[str]:

@@ -6,20 +6,26 @@ agent. A joint row has a seat for every agent of every joined policy, and says w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
+from marlflow.base.train_batch import TrainBatch, for_losses, mean_of
 
 _KEYS = ("copy", "episode", "t_env")
-_AT_ENDS = ("terminated", "truncated", "bootstrap_obs", "bootstrap_mask")
+_AT_ENDS = ("terminated", "truncated", "carried", "bootstrap_obs", "bootstrap_mask")
+
+
+class JointBatches(dict[str, Batch]):
+    """The batches of several policies of the same rounds, by policy: the opened rows of a joint stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class JointBatch:
+class JointBatch(TrainBatch):
     """N joint rows: the env steps at which an agent of a joined policy decided, in order of copy, episode and `t_env`.
 
     `keys` has `copy`, `episode` and `t_env`, [N] each. `agents` [K] is the slot of each seat's agent; `seats` says
@@ -28,7 +34,7 @@ class JointBatch:
 
     `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where nobody was present (an action mask
     too: look at `present` before using one). `segment_ends[policy]`, [N, K_policy, ...] each: `ends` (bool: a segment
-    ends with this row), and where it does `terminated`, `truncated`, `bootstrap_obs` and, beside masks,
+    ends with this row), and where it does `terminated`, `truncated`, `carried`, `bootstrap_obs` and, beside masks,
     `bootstrap_mask`; zero elsewhere. An agent's row goes on unless it `ends`, be it not in the very next joint row: in
     an AEC environment others have their turns in between.
 
@@ -36,8 +42,8 @@ class JointBatch:
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
-        "Batch": ".then(Join(), at=learner)",
-        "Fragment": ".gather(Concat(agent_steps=...)).then(Join(), at=learner)",
+        "JointBatches": ".then(Join(), at=learner)",
+        "JointFragment": ".gather(Concat(agent_steps=...)).then(Join(), at=learner)",
     }
 
     keys: Mapping[str, Array]
@@ -52,6 +58,47 @@ class JointBatch:
     def rows(self) -> int:
         """How many agent steps the batch holds, of all joined policies."""
         return int(self.present.sum())
+
+    @property
+    def count(self) -> int:
+        """Number of joint rows, which a minibatch has as a whole."""
+        return len(self.present)
+
+    def columns_for_losses(self) -> dict[str, Array]:
+        """The columns [N, K_policy, ...] of each policy as `<policy>:<column>`, with `<policy>:present`.
+
+        What is known where a segment ends is among them: `<policy>:ends`, `<policy>:terminated` and the others.
+        """
+        found: dict[str, Array] = {}
+        for policy, seats in self.seats.items():
+            own = {**self.columns[policy], **self.segment_ends[policy], "present": self.present[:, seats]}
+            found |= {f"{policy}:{name}": column for name, column in for_losses(own).items()}
+        return found
+
+    def mean_version(self) -> float:
+        """The mean version of the weights that chose the rows, of all policies; NaN if there are no rows."""
+        versions = [
+            columns["version"][self.present[:, self.seats[policy]]]
+            for policy, columns in self.columns.items()
+            if "version" in columns
+        ]
+        return mean_of(np.concatenate(versions)) if versions else math.nan
+
+    def rows_carried(self) -> int:
+        """Number of agent steps that were begun in the fragment before."""
+        return sum(int(ends["carried"].sum()) for ends in self.segment_ends.values() if "carried" in ends)
+
+    def to_tree(self) -> dict[str, Any]:
+        """The fields, as plain mappings and arrays."""
+        nested = {name: {p: dict(c) for p, c in getattr(self, name).items()} for name in ("columns", "segment_ends")}
+        seats = {policy: [seats.start, seats.stop] for policy, seats in self.seats.items()}
+        plain = {"agents": self.agents, "present": self.present, "next_row": self.next_row}
+        return {"keys": dict(self.keys), "seats": seats, **plain, **nested}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> JointBatch:
+        """The batch that `to_tree` was called on; raises TypeError for a tree with other fields."""
+        return cls(**{**tree, "seats": {policy: slice(*seats) for policy, seats in tree["seats"].items()}})
 
 
 def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | None = None) -> JointBatch:

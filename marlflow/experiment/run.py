@@ -15,7 +15,6 @@ from marlflow.base.errors import ActorLost, CheckpointFailed, CheckpointUnusable
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import Tree, differences_of_shape
 from marlflow.experiment.evaluating import Evaluator
-from marlflow.experiment.experiment import Policy
 from marlflow.experiment.faults import OF_ENVIRONMENTS, BudgetedWorkers, FaultBudget
 from marlflow.experiment.frozen import frozen_bytes, frozen_entries, frozen_file
 from marlflow.experiment.interrupt import Interrupt
@@ -41,7 +40,7 @@ from marlflow.rollout.matchups import DealtWorkers
 from marlflow.rollout.protocol import FrozenPolicy, Request, Round
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.spec import policy_of_replay
+from marlflow.runtime.spec import learner_of_replay
 
 log = logging.getLogger("marlflow")
 
@@ -64,7 +63,9 @@ class Run:
         self._runtime, self._console = runtime, shown
         self._interrupt = interrupt
         self.budget = FaultBudget(made.experiment.faults, shown.notice)
-        self._tally = Tally(tuple(made.spec.policies), made.agents)
+        self._tally = Tally(
+            tuple(made.spec.policies), {n: one.members for n, one in made.spec.learners.items()}, made.agents
+        )
         self._rounds, self._left = 0, Left(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
         self._due_checkpoint = None if made.experiment.checkpoint.every_env_steps is None else 0  # after a first round
@@ -122,9 +123,9 @@ class Run:
             for fault in faults:
                 self._faulted(fault)
             self.report()
-        for name in self._spec.learning:
-            if self._tally.policies[name].updates == 0:
-                self._say(why_never_updated(self._made, name, self._tally.policies[name]))
+        for name, tally in self._tally.learners.items():
+            if tally.updates == 0:
+                self._say(why_never_updated(self._made, name, tally, self._sampled(name)))
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
@@ -151,13 +152,13 @@ class Run:
         return request
 
     def _published(self) -> dict[str, Weights]:
-        return {name: learner.published for name, learner in self._parts.learners.items()}
+        return self._parts.published()
 
     async def _round_made(self, round: Round) -> Round:
         self._training_s = time.perf_counter() - self._began_s - self._evaluator.spent_s
         self._tally.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
-        self._end_policies()
+        self._end_learners()
         self._left.handed(round.receipts)
         await self._evaluator.after_round(round.receipts)
         self._report_if_due()
@@ -166,7 +167,7 @@ class Run:
     def _reported(self, plan: str, item: Any) -> None:
         if not isinstance(item, Update):
             return
-        self._tally.policies[plan].updated(item)
+        self._tally.learners[plan].updated(item)
         if item.updates_skipped:
             reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
             skipped = Fault("updates_skipped", f"learner {plan}", reason, "", 0)
@@ -176,7 +177,7 @@ class Run:
         """A process died, and has a successor."""
         self._faulted(fault)
         if fault.kind == "replays_lost":
-            self._executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
+            self._executor.starts_again(learner_of_replay(fault.where.removeprefix("replay ")))
 
     def _faulted(self, fault: Fault) -> None:
         """Counts what went wrong elsewhere than in a round or an evaluation."""
@@ -199,7 +200,7 @@ class Run:
         reached = [self._has_reached(name, target) for name, target in stop.policies.items()]
         if reached and all(reached):
             return ", ".join(f"stop.policies.{name}.return_mean={target:g}" for name, target in stop.policies.items())
-        if self._spec.learning and self._ended | self._left.nothing_of == set(self._spec.learning):
+        if self._spec.learners and all(name in self._ended or self._has_read_all(name) for name in self._spec.learners):
             return "the end of what was recorded" if self._left.nothing_of else "every policy's own stop"
         return None
 
@@ -207,26 +208,34 @@ class Run:
         mean = self._tally.policies[policy].settled_return_mean
         return mean is not None and mean >= target
 
-    def _end_policies(self) -> None:
-        for name in self._spec.learning:
-            if name not in self._ended and (self._is_done(name) or name in self._left.nothing_of):
+    def _end_learners(self) -> None:
+        for name, learner in self._spec.learners.items():
+            if name not in self._ended and (self._is_done(name) or self._has_read_all(name)):
                 what = "enough" if self._end(name) else "all that was recorded"
-                self._console.notice(f"policy {name} has learned {what}: its plan ends, it goes on acting")
+                who = f"policy {name} has" if learner.members == (name,) else f"learner {name} has"
+                self._console.notice(f"{who} learned {what}: its plan ends, it goes on acting")
+
+    def _has_read_all(self, learner: str) -> bool:
+        """Whether its policies have been given all rows that were recorded for them."""
+        return self._left.nothing_of.issuperset(self._spec.learners[learner].members)
 
     def _end(self, name: str) -> bool:
-        """What waits for a policy that has learned enough is dropped; if it is its records that ended, it is used."""
+        """What waits for a learner that has learned enough is dropped; if it is its records that ended, it is used."""
         self._ended.add(name)
         (self._executor.end_plan if (enough := self._is_done(name)) else self._executor.close_plan)(name)
         return enough
 
-    def _policy(self, name: str) -> Policy:
-        return self._experiment.policies.get(name, self._experiment.default_policy)
+    def _sampled(self, learner: str) -> int:
+        """The agent steps that its policies have sampled together."""
+        return sum(self._tally.policies[name].agent_steps_sampled for name in self._spec.learners[learner].members)
 
-    def _is_done(self, name: str) -> bool:
-        """Whether a policy's own stop holds."""
-        limit, target = self._policy(name).stop.agent_steps, self._policy(name).stop.return_mean
-        sampled = self._tally.policies[name].agent_steps_sampled
-        return (limit is not None and sampled >= limit) or (target is not None and self._has_reached(name, target))
+    def _is_done(self, learner: str) -> bool:
+        """Whether a learner's own stop holds."""
+        stop = self._experiment.learner(learner).stop
+        if stop.agent_steps is not None and self._sampled(learner) >= stop.agent_steps:
+            return True
+        members, target = self._spec.learners[learner].members, stop.return_mean
+        return target is not None and all(self._has_reached(name, target) for name in members)
 
     # -- what is kept -------------------------------------------------------------------------------------------
 
@@ -274,7 +283,7 @@ class Run:
             "rounds": self._rounds,
             "due": [self._due_log, self._evaluator.due_env_steps],
             "handed_out": self._left.state(),
-            "ended": {name: asdict(self._policy(name).stop) for name in sorted(self._ended)},
+            "ended": {name: asdict(self._experiment.learner(name).stop) for name in sorted(self._ended)},
             "times_s": [time.perf_counter() - self._began_s, self._training_s, self._evaluator.spent_s],
             **matchups,
         }
@@ -304,7 +313,7 @@ class Run:
         if self._dealer is not None:
             self._dealer.load_state(state["dealer"], frozen)
         for name, stop in state["ended"].items():
-            if stop == asdict(self._policy(name).stop) or self._is_done(name):
+            if stop == asdict(self._experiment.learner(name).stop) or self._is_done(name):
                 self._end(name)
             else:
                 self._executor.rejoin(name)
@@ -315,7 +324,7 @@ class Run:
         self._tally.faults["episodes_restarted"] += resumed.episodes_restarted
         self._tally.faults["rows_lost"] += resumed.rows_lost
         said = [f"going on from {checkpoint.path}, {self._tally.env_steps:,} env steps", *not_resumed(resumed)]
-        for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
+        for name in dict.fromkeys(map(learner_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
                 self._executor.starts_again(name)

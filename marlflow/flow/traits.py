@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +22,10 @@ class Traits:
     accepts: Any = None
     """The type of item that it takes, or a function of what its stage runs at that says so; None: as annotated."""
     emits: Any = None
-    """The type of item that it gives (of a split: that it routes); None: as annotated."""
+    """The type of item that it gives (of a split: that it routes), or of a gather a function of the type that comes;
+    None: as annotated."""
+    routes: Mapping[Hashable, Any] | None = None
+    """Of a split: the type of the items of each branch for which it is not what `emits` says."""
     at_most_one: bool = False
     """Of a gather: it never gives several items for one, so it may stand in a side of a ratio."""
     agent_steps: int = 0

@@ -15,13 +15,13 @@ from marlflow.flow import StageTimes
 class Finishing:
     """The `stages` of one policy's plan that run on a worker, in order, each on the rows of one collect.
 
-    `published` is what the worker acts with, and what the stages compute with; `scheduled` are its settings; `actor`
-    is what acts with them there, from the first collect on.
+    `published` has the weights that the worker acts with, by policy, and with which the stages compute; `scheduled` are
+    its settings; `actor` is what acts with them there, from the first collect on.
     """
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
-        self.published = Weights(-1, None)
+        self.published: Mapping[str, Weights] = {policy: Weights(-1, None)}
         self.scheduled: Mapping[str, float] = {}
         self.actor: Any = None
         self.stages: Mapping[str, Callable[[Batch], Batch]] = {}

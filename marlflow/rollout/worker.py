@@ -135,7 +135,8 @@ class RolloutWorker:
         self._seat(frozen or {})
         self._load(weights or {})
         for policy, finishing in self._finishing.items():
-            finishing.published = (weights or {}).get(policy, finishing.published)
+            if weights and policy in weights:
+                finishing.published = {policy: weights[policy]}
             finishing.scheduled = (schedules or {}).get(policy, finishing.scheduled)
             finishing.actor = self._actors[policy]
         for policy, values in (schedules or {}).items():

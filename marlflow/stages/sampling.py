@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
 from marlflow.base.errors import PlanInvalid
-from marlflow.base.items import Fragment, Packed
+from marlflow.base.items import Fragment, JointFragment, Packed
+from marlflow.base.joint import JointBatches
 from marlflow.flow import Traits
 from marlflow.rollout.protocol import Request, Round, Workers
 
@@ -57,38 +58,48 @@ class CollectNext:
 
 @dataclass(frozen=True, slots=True)
 class ByPolicy:
-    """Divides a round into the fragments of each policy that has a plan.
+    """Divides a round among the plans of its learners: each policy's fragments go to the learner that trains it.
 
-    `joint` names streams that several policies share: `ByPolicy(joint={"mixer": ("left", "right")})` also gives the
-    plan "mixer" one fragment per worker, with the payloads of both.
+    `joint` has the learners that train their policies together: with `ByPolicy(joint={"mixer": ("left", "right")})` the
+    plan "mixer" gets one fragment per worker, with the payloads of both. `learners` has the learner of each other
+    policy; one that is not there has a learner of its own name.
     """
 
     joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    learners: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def traits(self) -> Traits:
+        """The items of a joint stream have a type of their own."""
+        return Traits(routes=dict.fromkeys(self.joint, JointFragment))
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
-        """Each fragment under its policy's name, then those of the joint streams under theirs.
+        """Each fragment under the name of its policy's learner, those of the joint streams last.
 
-        Raises PlanInvalid where a joint stream has the name of a policy, or joins one that leaves no rows.
+        Raises PlanInvalid where a joint stream has the name of a policy that is not in it, or joins one that leaves no
+        rows.
         """
+        joined = {policy for policies in self.joint.values() for policy in policies}
         for fragment in round.fragments:
-            yield fragment.policy, fragment
+            if fragment.policy not in joined:
+                yield self.learners.get(fragment.policy, fragment.policy), fragment
         for name, policies in self.joint.items():
             for fragment in _joined(name, policies, round.fragments):
                 yield name, fragment
 
 
-def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[Fragment]:
+def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[JointFragment]:
     """For each worker one fragment of all `policies`, in their order, under `name`."""
     workers: dict[int, dict[str, Fragment]] = {}
     for fragment in fragments:
         workers.setdefault(fragment.worker, {})[fragment.policy] = fragment
     for worker, made in workers.items():
-        if name in made:
-            raise PlanInvalid([f"the joint stream {name!r} has the name of a policy: give it another"])
+        if name in made and name not in policies:
+            raise PlanInvalid([f"the joint stream {name!r} has the name of a policy that is not in it: rename it"])
         if missing := [policy for policy in policies if policy not in made]:
             raise PlanInvalid([f"the joint stream {name!r} joins {missing}, but rows come only from {sorted(made)}"])
         parts = [made[policy] for policy in policies]
-        yield Fragment(
+        yield JointFragment(
             policy=name,
             worker=worker,
             round=parts[0].round,
@@ -98,6 +109,11 @@ def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -
             payloads=tuple(payload for part in parts for payload in part.payloads),
             keys=tuple(part.policy for part in parts for _ in part.payloads),
         )
+
+
+def _opened_as(taken: Any) -> type:
+    """The type of what gathered items of this type are opened as."""
+    return JointBatches if taken is JointFragment else Batch
 
 
 @dataclass(slots=True)
@@ -112,8 +128,8 @@ class Concat:
 
     @property
     def traits(self) -> Traits:
-        """Emits nothing before it has `agent_steps`."""
-        return Traits(at_most_one=True, keeps_segments=True, agent_steps=self.agent_steps)
+        """Emits nothing before it has `agent_steps`; of a joint stream, a batch of each policy."""
+        return Traits(emits=_opened_as, at_most_one=True, keeps_segments=True, agent_steps=self.agent_steps)
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
         """Keeps the fragment; the batch, if it is complete: packed, until a place opens it for the next stage."""

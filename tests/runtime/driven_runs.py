@@ -15,7 +15,7 @@ from marlflow.flow import Executor
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.spec import RunSpec, policy_of_replay
+from marlflow.runtime.spec import RunSpec, learner_of_replay
 
 
 @dataclass
@@ -42,7 +42,7 @@ class DrivenRun:
                 return None
             if (call := calls.pop(number - first, None)) is not None:
                 call()
-            weights = {name: learner.published for name, learner in self.parts.learners.items()}
+            weights = self.parts.published()
             for name, published in weights.items():
                 self.versions.setdefault(name, []).append(published.version)
             return Request(number, weights, {})
@@ -55,7 +55,7 @@ class DrivenRun:
         """Of the runtime's: a process died."""
         self.faults.append(fault)
         if fault.kind == "replays_lost":
-            self.executor.starts_again(policy_of_replay(fault.where.removeprefix("replay ")))
+            self.executor.starts_again(learner_of_replay(fault.where.removeprefix("replay ")))
 
     def dropped(self, stage: str) -> int:
         """Items that were lost at a stage, in what was played last."""

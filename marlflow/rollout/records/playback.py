@@ -145,7 +145,8 @@ class PlaybackWorker:
         finishing = self._finishing.get(policy)
         if finishing is None:
             return receipt, batch
-        finishing.published = weights.get(policy, finishing.published)
+        if policy in weights:
+            finishing.published = {policy: weights[policy]}
         finishing.scheduled = schedules.get(policy, finishing.scheduled)
         batch, times = finishing(batch)
         return replace(receipt, rows=batch.rows, finished=times), batch
