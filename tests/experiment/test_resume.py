@@ -261,13 +261,15 @@ def test_another_run_is_refused_with_every_difference(tmp_path: Path) -> None:
     before = sorted(path.name for path in tmp_path.rglob("*"))
     with pytest.raises(CheckpointUnusable) as refused:
         resume(until(other, WHOLE), tmp_path)
-    assert len(refused.value.problems) == 5
+    assert len(refused.value.problems) == 7
     for text in (
         "seed was 0 when it was kept, and is 3 now",
         "env.copies was 4 when it was kept, and is 8 now",
         'policies.hunters.model was "MLP(hidden_sizes=(16,)',
         "it has policies.prey, which this run has not",
         "it has no policies.others, which this run has",
+        "it has learners.prey, which this run has not",
+        "it has no learners.others, which this run has",
     ):
         assert text in str(refused.value)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before

@@ -23,8 +23,8 @@ from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import from_bytes
 from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts
+from marlflow.experiment.learner_tally import LearnerTally
 from marlflow.experiment.plans import Desk, build_plan, drawn_plan
-from marlflow.experiment.tally import PolicyTally
 from marlflow.experiment.train import Result, train
 from marlflow.flow import Outcome
 from marlflow.flow.operators import StageCall, stage_call
@@ -185,13 +185,13 @@ def test_overlapping_rounds_are_collected_while_their_learner_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Update] = []
-    updated = PolicyTally.updated
+    updated = LearnerTally.updated
 
-    def note(tally: PolicyTally, update: Update) -> None:
+    def note(tally: LearnerTally, update: Update) -> None:
         seen.append(update)
         updated(tally, update)
 
-    monkeypatch.setattr(PolicyTally, "updated", note)
+    monkeypatch.setattr(LearnerTally, "updated", note)
     algorithm = replace(SMALL_PPO, batch_agent_steps=50, minibatch_agent_steps=10, epochs=20, max_staleness=1)
     overlap = Rollouts(num_workers=1, fragment_env_steps=80, pace="overlap")
     result = train(small_run("ray", policies=policies(hunters=algorithm, prey=Random()), rollouts=overlap), tmp_path)
@@ -213,7 +213,7 @@ def started(runtime: Runtime, spec: RunSpec) -> Iterator[Parts]:
 
 
 def collected(parts: Parts) -> Round:
-    weights = {name: learner.published for name, learner in parts.learners.items()}
+    weights = parts.published()
 
     async def wait() -> Round:
         made = parts.workers.collect(Request(0, weights, {}))
@@ -299,7 +299,7 @@ def called(place: Any, calls: list[StageCall], items: list[Any]) -> Outcome:
 
 @pytest.mark.parametrize("policy", ["hunters", "prey"])
 def test_a_replay_gives_the_learner_the_same_rows_wherever_it_lives(beginning: Beginning, policy: str) -> None:
-    spec, parts = beginning.spec.policies[policy], beginning.parts
+    spec, parts = beginning.spec.learners[policy], beginning.parts
     handle, remote_learner = parts.replays[policy], parts.learners[policy]
     replay, learner = spec.replay(), spec.learner()
     fragments = [fragment for fragment in beginning.round.fragments if fragment.policy == policy]

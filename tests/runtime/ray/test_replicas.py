@@ -218,7 +218,7 @@ def test_if_all_workers_die_they_go_on_as_they_were_kept_under_a_new_version(los
     before = lossy.kept()
     lossy.new_faults()
     run.play(2)
-    rounds, version = len(run.updates["hunters"]), run.parts.learners["hunters"].published.version
+    rounds, version = len(run.updates["hunters"]), run.parts.published()["hunters"].version
     for worker in run.parts.workers.all:
         kill(worker.actor)
     run.play(3)
