@@ -36,14 +36,21 @@ class PolicyMetrics(EvaluationMetrics):
     episode_env_steps_mean: float | None  # over the same episodes
     episodes: int
     agent_steps_sampled: int
-    agent_steps_trained: int  # a row counts as often as it was trained on
-    updates: int  # optimiser steps
     version: int
-    staleness_mean: float | None  # versions
-    stale_rows_dropped: int  # rows
     rows_carried: int  # rows
     reward_unattributed: float
-    schedules: Mapping[str, float]  # each scheduled setting, as of agent_steps_sampled
+
+
+class LearnerMetrics(TypedDict):
+    """How one learner stands."""
+
+    agent_steps_trained: int  # a row counts as often as it was trained on
+    updates: int  # optimiser steps
+    updates_skipped: int  # optimiser steps that were not taken: their gradient was not finite
+    version: int  # of the weights of all its policies
+    staleness_mean: float | None  # versions
+    stale_rows_dropped: int  # rows
+    schedules: Mapping[str, float]  # each scheduled setting, as of what its policies have sampled
     loss: Mapping[str, float]
 
 
@@ -91,6 +98,7 @@ class MetricsRecord(TypedDict):
     eval_team_return_mean: float | None  # the same over the last evaluation, in which all policies play together
     env_steps_per_s: float
     policies: Mapping[str, PolicyMetrics]
+    learners: Mapping[str, LearnerMetrics]
     agents: Mapping[str, AgentMetrics]
     stages: Mapping[str, StageMetrics]  # by "plan/stage"
     rollouts: RolloutMetrics
@@ -100,10 +108,11 @@ class MetricsRecord(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """What does not change about a policy: its algorithm's name and the agents that it plays."""
+    """What does not change about a policy: its algorithm's name, the agents that it plays, and its learner, if any."""
 
     algorithm: str
     agents: tuple[str, ...]
+    learner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 class TensorBoardSink:
-    """Every number of a report as a TensorBoard scalar over env steps: `policies/<id>/...`, `stages/<plan/stage>/...`.
+    """Every number of a report as a TensorBoard scalar over env steps: `learners/<id>/...`, `stages/<plan/stage>/...`.
 
     Totals of the run are under `run/`. Evaluations stand at the env steps at which they were made. TensorBoard is
     imported and its file made at the first report. A resumed run passes the env steps of its checkpoint, so that
