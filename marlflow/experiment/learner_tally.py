@@ -8,6 +8,7 @@ from typing import Any
 
 from marlflow.base.items import Update
 from marlflow.base.kept import Tree
+from marlflow.observe.record import LearnerMetrics
 
 _TOTALS = ("agent_steps_trained", "updates", "stale_rows_dropped", "updates_skipped", "staleness")
 
@@ -59,6 +60,20 @@ class LearnerTally:
         terms = dict.fromkeys(name for update in self.since_report for name in update.loss)
         loss = {name: _mean([(u.loss[name], u.updates) for u in self.since_report if name in u.loss]) for name in terms}
         return loss, sum(u.staleness_mean * share for u, share in shares)
+
+    def metrics(self, version: int, schedules: Mapping[str, float]) -> LearnerMetrics:
+        """How the learner stands, with the `version` that it published last and its scheduled settings."""
+        loss, staleness = self.means()
+        return {
+            "agent_steps_trained": self.agent_steps_trained,
+            "updates": self.updates,
+            "updates_skipped": self.updates_skipped,
+            "version": version,
+            "staleness_mean": staleness,
+            "stale_rows_dropped": self.stale_rows_dropped,
+            "schedules": dict(schedules),
+            "loss": dict(loss),
+        }
 
     def reported(self) -> None:
         """What comes from now on is for the next report."""

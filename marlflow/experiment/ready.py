@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import describe_space
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
 from marlflow.base.problems import Problem, ProblemKind, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
@@ -21,6 +20,7 @@ from marlflow.env.frames import raised
 from marlflow.experiment.adapting import adaptation_problems
 from marlflow.experiment.environment import environment_name
 from marlflow.experiment.experiment import Env, Experiment, LearnerConfig, Policy
+from marlflow.experiment.goals import goal_problems
 from marlflow.experiment.learners import learner_problems, learners_of, subject_of, unplayed_problems
 from marlflow.experiment.limits import limit_problems
 from marlflow.experiment.memory import memory_problems, parameters_of
@@ -29,7 +29,6 @@ from marlflow.experiment.placing import device_problems, placement_problems, pla
 from marlflow.experiment.players import Players, who_plays
 from marlflow.experiment.records import looked_at, maker, offline_records, record_problems, records_of
 from marlflow.experiment.settings import any_wrong_type, remarks, setting_problems
-from marlflow.observe.record import PolicyMetrics
 from marlflow.offline.dataset import Dataset
 from marlflow.policy.torso import build_torso
 from marlflow.rollout.matchups import AllowedSeats
@@ -37,8 +36,6 @@ from marlflow.runtime.resources import Asked, Machines, asked_by, asked_by_learn
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
-_NO_FIGURES = ("eval_mode", "eval_against", "schedules", "loss")
-_FIGURES = tuple(name for name in PolicyMetrics.__annotations__ if name not in _NO_FIGURES)
 _MOST_NAMED = 3
 
 
@@ -120,10 +117,10 @@ def _checked(
     except ConfigInvalid as error:
         # Without a mapping it is the environment that says which policies there are.
         known = experiment.policies if experiment.mapping else None
-        return None, [*error.problems, *problems, *_unknown_names(experiment, known)]
+        return None, [*error.problems, *problems, *goal_problems(experiment, known)]
     if experiment.rollouts.pace == "asynchronous" and callable(experiment.mapping):
         problems.append("rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep")
-    problems += _unknown_names(experiment, policies)
+    problems += goal_problems(experiment, policies)
     learners = learners_of(experiment, policies)
     problems += _aims(experiment, policies, learners)
     problems += device_problems(experiment, learners)
@@ -330,22 +327,3 @@ def _aims(
     own = all(one.stop.agent_steps is not None or one.stop.return_mean is not None for one in learners.values())
     if stop.env_steps is None and stop.time_s is None and not stop.policies and not (learners and own):
         yield "nothing ends this run; set stop.env_steps, stop.time_s or stop.policies.<id>.return_mean"
-
-
-def _unknown_names(experiment: Experiment, policies: Collection[str] | None) -> Iterator[str]:
-    """Goals of policies that are not there; `policies` None: it is not known which are."""
-    asked = {f"stop.policies.{name}": name for name in experiment.stop.policies}
-    for key, objective in {"objective": experiment.objective, "checkpoint.best": experiment.checkpoint.best}.items():
-        if objective is None:
-            continue
-        section, _, rest = objective.partition(".")
-        name, _, figure = rest.rpartition(".")
-        if section != "policies" or not name:
-            yield f"{key} must be policies.<id>.return_mean, or another figure of a policy, not {objective!r}"
-        else:
-            asked[f"{key} {objective}"] = name
-            if figure not in _FIGURES:
-                yield f"{key} {objective}: a policy has no figure {figure!r}{meant(figure, _FIGURES, 'it has')}"
-    for path, name in asked.items():
-        if policies is not None and name not in policies:
-            yield f"{path}: there is no policy {name!r}{meant(name, policies, 'the policies are')}"

@@ -82,7 +82,7 @@ class Tally:
     def __init__(self, policies: Sequence[str], learners: Mapping[str, Sequence[str]], agents: Sequence[str]) -> None:
         self.policies = {name: PolicyTally() for name in policies}
         self.learners = {name: LearnerTally() for name in learners}
-        self._learner_of = {policy: name for name, members in learners.items() for policy in members}
+        self._members = learners
         self.agents = {agent: deque[float](maxlen=WINDOW_EPISODES) for agent in agents}
         self.played = Window()
         self.eval_team_return_mean: float | None = None
@@ -152,7 +152,7 @@ class Tally:
 
     def agent_steps_sampled_for(self, learner: str) -> int:
         """Agent steps that the policies of `learner` have sampled together."""
-        return sum(self.policies[name].agent_steps_sampled for name, of in self._learner_of.items() if of == learner)
+        return sum(self.policies[name].agent_steps_sampled for name in self._members[learner])
 
     def faulted(self, faults: Sequence[Fault]) -> None:
         """What went wrong elsewhere than in a round or an evaluation."""
@@ -204,9 +204,10 @@ class Tally:
             "team_return_mean": mean(self.played.team_returns),
             "eval_team_return_mean": self.eval_team_return_mean,
             "env_steps_per_s": self._rate(training_s),
-            "policies": {
-                name: _policy(tally, self._learned(name), published.get(name), self._scheduled(name, schedules or {}))
-                for name, tally in self.policies.items()
+            "policies": {name: _policy(tally, _version(published, name)) for name, tally in self.policies.items()},
+            "learners": {
+                name: tally.metrics(_version(published, self._members[name][0]), (schedules or {}).get(name, {}))
+                for name, tally in self.learners.items()
             },
             "agents": {agent: {"return_mean": mean(returns)} for agent, returns in self.agents.items()},
             "stages": {name: _stage(meter) for name, meter in stages.items()},
@@ -217,12 +218,6 @@ class Tally:
                 "updates_skipped": sum(tally.updates_skipped for tally in self.learners.values()),
             },
         }
-
-    def _learned(self, policy: str) -> LearnerTally:
-        return self.learners[self._learner_of[policy]] if policy in self._learner_of else LearnerTally()
-
-    def _scheduled(self, policy: str, schedules: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
-        return schedules.get(self._learner_of.get(policy, ""), {})
 
     def news(self, record: MetricsRecord) -> MetricsRecord:
         """The record as the next report: without evaluations that an earlier report has."""
@@ -249,10 +244,11 @@ class Tally:
             learned.reported()
 
 
-def _policy(
-    tally: PolicyTally, learned: LearnerTally, published: Weights | None, schedules: Mapping[str, float]
-) -> PolicyMetrics:
-    loss, staleness = learned.means()
+def _version(published: Mapping[str, Weights], policy: str) -> int:
+    return published[policy].version if policy in published else 0
+
+
+def _policy(tally: PolicyTally, version: int) -> PolicyMetrics:
     return {
         "return_mean": tally.return_mean,
         "return_std": spread(tally.played.returns),
@@ -261,15 +257,9 @@ def _policy(
         **evaluation_metrics(tally.evaluation),
         "episodes": tally.episodes,
         "agent_steps_sampled": tally.agent_steps_sampled,
-        "agent_steps_trained": learned.agent_steps_trained,
-        "updates": learned.updates,
-        "version": published.version if published is not None else 0,
-        "staleness_mean": staleness,
-        "stale_rows_dropped": learned.stale_rows_dropped,
+        "version": version,
         "rows_carried": tally.rows_carried,
         "reward_unattributed": tally.reward_unattributed,
-        "schedules": dict(schedules),
-        "loss": dict(loss),
     }
 
 

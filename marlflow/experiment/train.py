@@ -247,6 +247,7 @@ def _processes(made: CheckedExperiment) -> str:
 
 def run_info(made: CheckedExperiment, run_dir: Path) -> RunInfo:
     """What does not change about the run."""
+    learner_of = {policy: name for name, learner in made.spec.learners.items() for policy in learner.members}
     experiment, stop = made.experiment, made.experiment.stop
     conditions = {"env_steps": stop.env_steps, "time_s": stop.time_s}
     conditions |= {f"policies.{name}.return_mean": target for name, target in stop.policies.items()}
@@ -254,7 +255,7 @@ def run_info(made: CheckedExperiment, run_dir: Path) -> RunInfo:
         name=experiment.name,
         run_dir=run_dir,
         policies={
-            name: PolicyInfo(policy.algorithm.name, tuple(made.players[name]))
+            name: PolicyInfo(policy.algorithm.name, tuple(made.players[name]), learner_of.get(name))
             for name, policy in made.spec.policies.items()
         },
         runtime=experiment.runtime.name,

@@ -32,7 +32,7 @@ from marlflow.runtime.sharding import payloads_by_worker
 from marlflow.runtime.spec import Placement
 from marlflow.stages import Shards
 from tests.experiment.kept_runs import assert_equal, kept, without_times
-from tests.experiment.watching import reports
+from tests.experiment.watching import reports, standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
 from tests.sentences import sentences
 
@@ -66,7 +66,7 @@ def test_it_may_go_on_with_another_number_of_workers(num_workers: int, tmp_path:
     }
     result = resume(until(WHOLE, rollouts=Rollouts(num_workers=num_workers, fragment_env_steps=40)), tmp_path)
     made, trained = (
-        [each.metrics["policies"]["hunters"][name] for each in (first, result)]
+        [standing(each.metrics, "hunters")[name] for each in (first, result)]
         for name in ("agent_steps_sampled", "agent_steps_trained")
     )
     waiting = sum(fragment["rows"] for fragment in kept(tmp_path)["driver"]["flow"]["held"].get("hunters/Shards", []))

@@ -49,7 +49,10 @@ def test_each_policy_is_trained_by_the_learner_that_lists_it(tmp_path: Path) -> 
     assert versions["speaker"] == versions["listener"] == states["pair"]["version"] > 0
     assert versions["walker"] == states["walker"]["version"]
     assert policies["speaker"]["agent_steps_sampled"] < policies["listener"]["agent_steps_sampled"] == 480
-    assert policies["speaker"]["loss"].keys() == {"critic", "grad_norm"}
+    learners = result.metrics["learners"]
+    assert learners["pair"]["loss"].keys() == {"critic", "grad_norm"}
+    assert learners["pair"]["version"] == versions["speaker"]
+    assert list(learners) == ["pair", "walker"]
     assert result.metrics["stages"].keys() >= {"rollouts/ByPolicy", "pair/Join", "pair/Learn", "walker/Learn"}
 
 
@@ -96,7 +99,7 @@ def test_a_learner_ends_by_its_own_stop_and_its_policies_act_on(tmp_path: Path) 
     result = mf.train(team_run(learners={"pair": stopping}), tmp_path / "run")
     policies = result.metrics["policies"]
     assert policies["listener"]["agent_steps_sampled"] == 480
-    assert policies["listener"]["agent_steps_trained"] < 2 * 400
+    assert result.metrics["learners"]["pair"]["agent_steps_trained"] < 2 * 400
 
 
 def test_a_learner_of_one_policy_may_have_another_name(tmp_path: Path) -> None:
@@ -166,6 +169,16 @@ def test_learners_that_cannot_be_are_said_all_at_once() -> None:
         "learners.none.policies is empty; list the policies that it trains, or remove learners.none",
         "learners.pair.policies: no agent is played by a policy 'listner'; did you mean 'listener'?",
     ]
+
+
+def test_a_figure_of_a_learner_is_named_by_the_learner() -> None:
+    assert _problems(objective="policies.speaker.updates") == [
+        "objective policies.speaker.updates: updates is a figure of a learner; write learners.pair.updates"
+    ]
+    assert _problems(objective="learners.par.updates") == [
+        "objective learners.par.updates: there is no learner 'par'; did you mean 'pair'?"
+    ]
+    assert ready(team_run(objective="learners.pair.updates"))
 
 
 def test_what_only_single_policies_can_do_is_said() -> None:

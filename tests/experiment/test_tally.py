@@ -26,14 +26,14 @@ def test_a_report_has_the_means_since_the_last_one() -> None:
     tally = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     for one in (update(1, 1.0, 4.0), update(3, 5.0, 8.0)):
         tally.learners["prey"].updated(one)
-    record = tally.record(1.0, 1.0, {}, {})["policies"]["prey"]
+    record = tally.record(1.0, 1.0, {}, {})["learners"]["prey"]
     assert record["loss"] == {"td": pytest.approx((1.0 + 3 * 5.0) / 4)}
     assert record["staleness_mean"] == pytest.approx((4.0 + 3 * 8.0) / 4)
-    assert tally.record(2.0, 2.0, {}, {})["policies"]["prey"] == record, "looking changes nothing"
+    assert tally.record(2.0, 2.0, {}, {})["learners"]["prey"] == record, "looking changes nothing"
     tally.reported(2.0)
-    assert tally.record(2.0, 2.0, {}, {})["policies"]["prey"]["loss"] == record["loss"]
+    assert tally.record(2.0, 2.0, {}, {})["learners"]["prey"]["loss"] == record["loss"]
     tally.learners["prey"].updated(update(1, 9.0))
-    assert tally.record(3.0, 3.0, {}, {})["policies"]["prey"]["loss"] == {"td": 9.0}
+    assert tally.record(3.0, 3.0, {}, {})["learners"]["prey"]["loss"] == {"td": 9.0}
 
 
 def test_skipped_updates_are_a_fault() -> None:
@@ -43,8 +43,8 @@ def test_skipped_updates_are_a_fault() -> None:
         tally.learners["prey"].updated(update(0, 0.0, skipped=2))
     record = tally.record(1.0, 1.0, {}, {})
     assert record["faults"]["updates_skipped"] == 6
-    assert record["policies"]["prey"]["loss"] == {"td": 1.0}
-    assert record["policies"]["prey"]["updates"] == 1
+    assert record["learners"]["prey"]["loss"] == {"td": 1.0}
+    assert record["learners"]["prey"]["updates"] == 1
 
 
 def test_the_last_episodes_are_the_last_in_time_whoever_played_them() -> None:

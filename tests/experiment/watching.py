@@ -34,13 +34,17 @@ POLICY_KEYS = EVALUATION_KEYS | {
     "episode_env_steps_mean",
     "episodes",
     "agent_steps_sampled",
+    "version",
+    "rows_carried",
+    "reward_unattributed",
+}
+LEARNER_KEYS = {
     "agent_steps_trained",
     "updates",
+    "updates_skipped",
     "version",
     "staleness_mean",
     "stale_rows_dropped",
-    "rows_carried",
-    "reward_unattributed",
     "schedules",
     "loss",
 }
@@ -81,3 +85,8 @@ class Seen:
 
     def of(self, policy: str) -> list[Update]:
         return [update for update in self.updates if update.learner == policy]
+
+
+def standing(metrics: Any, name: str) -> Any:
+    """What a report says of a policy and of the learner of its name, together."""
+    return {**metrics["learners"].get(name, {}), **metrics["policies"][name]}

@@ -36,6 +36,7 @@ from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.spec import RunSpec
 from marlflow.stages import Draw, Insert, Learn, NStep
+from tests.experiment.watching import standing
 from tests.runtime.ray.processes import actor_processes, assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, small_spec, without_times
 
@@ -118,14 +119,15 @@ def watched(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Watc
 
 def test_the_driver_never_deserialises_rows(watched: Watched) -> None:
     assert watched.rows_opened == 0
-    for tally in watched.result.metrics["policies"].values():
+    for name in watched.result.metrics["policies"]:
+        tally = standing(watched.result.metrics, name)
         assert tally["agent_steps_trained"] > 0
         assert tally["eval_episodes"] == 2
         assert tally["eval_against"] == {"random": tally["eval_return_mean"]}
 
 
 def test_the_ratio_is_exact(watched: Watched) -> None:
-    prey = watched.result.metrics["policies"]["prey"]
+    prey = standing(watched.result.metrics, "prey")
     assert prey["updates"] == prey["agent_steps_sampled"] - 100
     assert prey["version"] <= prey["updates"] // 3
 
