@@ -19,6 +19,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 
 import marlflow as mf
+from marlflow.algorithms.algorithm import Member
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.spaces import Spaces
 from marlflow.flow.operators import stage_call
@@ -74,7 +75,7 @@ def rows(action_space: gymnasium.Space[Any]) -> EstimatedBatch:
 def ppo() -> tuple[Callable[[], None], Callable[[], None], int, str]:
     """10 epochs over 2,048 rows in minibatches of 64."""
     batch, updates = rows(DISCRETE), 10 * ROWS // 64
-    learner = mf.PPO().learner("p", Spaces(OBSERVATION, DISCRETE), mf.MLP(), 0, ON_CPU)
+    learner = mf.PPO().learner("p", {"p": Member(Spaces(OBSERVATION, DISCRETE), mf.MLP())}, 0, ON_CPU)
     learn = stage_call(Learn(epochs=10, minibatch=64), learner)
     net = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}}
     theirs = silent(
@@ -108,7 +109,7 @@ def replayed(theirs: Any, action_space: gymnasium.Space[Any]) -> Batch:
 def from_replay(algorithm: Any, theirs: Any, space: Any, model: Any, size: int, updates: int) -> Any:
     """Both as functions that make so many updates of batches of `size` rows."""
     batch = replayed(theirs, space)
-    learner = algorithm.learner("p", Spaces(OBSERVATION, space), model, 0, ON_CPU)
+    learner = algorithm.learner("p", {"p": Member(Spaces(OBSERVATION, space), model)}, 0, ON_CPU)
     replay = algorithm.replay("p", 0)
     replay.insert(NStep(1, algorithm.discount)(batch))
     every, tau = (200, 1.0) if algorithm.name == "dqn" else (1, 0.005)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, EstimatedBatch, Transitions
@@ -90,7 +91,7 @@ def report(seconds: float = 2.0) -> None:
         for algorithm, batch in ((PPO(), ppo_batch(network, rng)), (DQN(), transitions(network, rng))):
             found = []
             for compute in computes():
-                learner = algorithm.learner(algorithm.name, seen, network.model, 0, compute)
+                learner = algorithm.learner(algorithm.name, {algorithm.name: Member(seen, network.model)}, 0, compute)
                 found.append(f"{compute.device} {compute.precision} {steps_per_s(learner, batch, seconds):9,.1f}")
             rows = PPO_ROWS if isinstance(algorithm, PPO) else DQN_ROWS
             print(f"{algorithm.name} {network.name}, {rows} rows a step: steps/s {'  '.join(found)}", flush=True)

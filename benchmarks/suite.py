@@ -148,7 +148,7 @@ def run(case: Case, seed: int) -> dict[str, Outcome]:
 
 def _outcome(records: Sequence[dict[str, Any]], policy: str) -> Outcome:
     """What `metrics.jsonl` says of a policy."""
-    shown = [record["policies"][policy] for record in records]
+    shown = [{**record["learners"].get(policy, {}), **record["policies"][policy]} for record in records]
     evaluations = [
         Evaluation(one["eval_env_steps"], one["eval_return_mean"], one["updates"] > 0)
         for one in shown

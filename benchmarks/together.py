@@ -64,7 +64,7 @@ class Figures:
 
 async def sample(parts: Parts, rounds: int) -> tuple[float, list[Round]]:
     """Seconds per round of sampling alone, and the rounds."""
-    weights = {name: learner.published for name, learner in parts.learners.items()}
+    weights = parts.published()
     made: list[Round] = []
     began = time.perf_counter()
     for number in range(rounds):
@@ -123,7 +123,7 @@ async def together(setting: Experiment, made: CheckedExperiment, parts: Parts, r
     def next_request() -> Request | None:
         nonlocal left
         left -= 1
-        weights = {name: learner.published for name, learner in parts.learners.items()}
+        weights = parts.published()
         return Request(rounds - left, weights, EXPLORE) if left >= 0 else None
 
     executor = Executor(build_plan(setting, made.spec, parts, Desk(next_request, lambda round: round)))

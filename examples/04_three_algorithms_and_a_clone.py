@@ -65,10 +65,9 @@ def main() -> None:
     print(f"chance: {RANDOM_RETURN:.0f}")
     for name, policy in result.metrics["policies"].items():
         print(f"{name}: a return of {policy['eval_return_mean']:.0f}")
-    clone = mf.train(watching(str(result.run_dir / "record"))).metrics["policies"]["clone"]
-    print(
-        f"clone: a return of {clone['eval_return_mean']:.0f}, from {clone['agent_steps_trained']} recorded agent steps"
-    )
+    metrics = mf.train(watching(str(result.run_dir / "record"))).metrics
+    score, rows = metrics["policies"]["clone"]["eval_return_mean"], metrics["learners"]["clone"]["agent_steps_trained"]
+    print(f"clone: a return of {score:.0f}, from {rows} recorded agent steps")
 
 
 if __name__ == "__main__":

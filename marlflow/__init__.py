@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from marlflow.algorithms.a2c import A2C
     from marlflow.algorithms.a3c import A3C
-    from marlflow.algorithms.algorithm import Algorithm, Capabilities, LearningAlgorithm
+    from marlflow.algorithms.algorithm import Algorithm, Capabilities, JointAlgorithm, LearningAlgorithm, Member
     from marlflow.algorithms.apex import ApeX
     from marlflow.algorithms.appo import APPO
     from marlflow.algorithms.bc import BC
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
         UserCodeFailed,
         WeightsMismatch,
     )
-    from marlflow.base.items import Fragment, Gradients, Update
+    from marlflow.base.items import Fragment, Gradients, JointFragment, Update
+    from marlflow.base.joint import JointBatch, JointBatches
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import Cosine, Linear, Setting, Step, at_start
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         Evaluation,
         Experiment,
         Faults,
+        LearnerConfig,
         Log,
         Policy,
         PolicyPlacement,
@@ -157,12 +159,13 @@ __all__ = [
     "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "Cosine", "CutSequences", "Draw", "DropStale",
     "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation",
     "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference", "InitialPriorities",
-    "Insert", "InvalidInput", "Join", "Learn", "Learner", "LearningAlgorithm", "Linear", "Located", "Log",
-    "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "MetaLearn",
-    "MetricsRecord", "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
-    "OperatorRaised", "Optimizer", "Place", "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement",
-    "PolicyStop", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork",
-    "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
+    "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "Learn",
+    "Learner", "LearnerConfig", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
+    "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MetricsRecord",
+    "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OperatorRaised",
+    "Optimizer", "Place", "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop",
+    "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
+    "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
     "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts",
     "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting",
     "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Step", "Stop",
@@ -176,7 +179,7 @@ __all__ = [
 _GIVEN = {
     "marlflow.algorithms.a2c": "A2C",
     "marlflow.algorithms.a3c": "A3C",
-    "marlflow.algorithms.algorithm": "Algorithm Capabilities LearningAlgorithm",
+    "marlflow.algorithms.algorithm": "Algorithm Capabilities JointAlgorithm LearningAlgorithm Member",
     "marlflow.algorithms.apex": "ApeX",
     "marlflow.algorithms.appo": "APPO",
     "marlflow.algorithms.bc": "BC",
@@ -199,14 +202,15 @@ _GIVEN = {
         "EnvironmentFailed EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid RecordsDamaged "
         "RuntimeFailed StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
-    "marlflow.base.items": "Fragment Gradients Update",
+    "marlflow.base.items": "Fragment Gradients JointFragment Update",
+    "marlflow.base.joint": "JointBatch JointBatches",
     "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "Cosine Linear Setting Step at_start",
     "marlflow.base.train_batch": "TrainBatch",
     "marlflow.experiment.experiment": (
-        "Checkpoints Env Evaluation Experiment Faults Log Policy PolicyPlacement PolicyStop Record Recorded "
-        "Rollouts RunPlacement RuntimeChoice Stop"
+        "Checkpoints Env Evaluation Experiment Faults LearnerConfig Log Policy PolicyPlacement PolicyStop Record "
+        "Recorded Rollouts RunPlacement RuntimeChoice Stop"
     ),
     "marlflow.experiment.train": "Result resume train",
     "marlflow.experiment.trial": "Trial check_environment",

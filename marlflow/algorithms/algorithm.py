@@ -28,6 +28,15 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.protocol import Replay
 
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the policies that a learner trains: what its agents see and do, and the model of its network."""
+
+    spaces: Spaces
+    model: TorsoConfig
+
+
 Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
 
 
@@ -39,7 +48,7 @@ class Capabilities:
     (offline) rows, or none. trains_on: the item type of its loss; NoneType if it does not learn. replay: has a replay
     buffer. state: needs the column `state` (the environment's global state). tasks: needs an environment with tasks.
     memory: whether recurrent models are refused or needed. learns_on: in a learner process, or in a replica on every
-    rollout worker (see learn.replicas).
+    rollout worker (see learn.replicas). joint: one learner trains several policies, on joint rows of all.
     """
 
     actions: tuple[str, ...]
@@ -50,6 +59,7 @@ class Capabilities:
     tasks: bool = False
     memory: Literal["refused", "needed"] = "refused"
     learns_on: LearnsOn = "learner"
+    joint: bool = False
 
     @property
     def learns(self) -> bool:
@@ -61,8 +71,9 @@ class Capabilities:
 class Algorithm(Protocol):
     """An algorithm: settings, and factories of its parts.
 
-    The configuration names it by `_target_`, a user's class as well as marlflow's. Derive learning algorithms from
-    LearningAlgorithm, which lacks only a network, losses and a plan.
+    The configuration names it by `_target_`, a user's class as well as marlflow's. Derive algorithms of one policy from
+    LearningAlgorithm and algorithms of several policies from JointAlgorithm; these lack only a network, losses and a
+    plan.
     """
 
     name: ClassVar[str]
@@ -86,11 +97,11 @@ class Algorithm(Protocol):
         ...
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """Make the actor, which runs on the rollout workers."""
+        """Make the actor of a policy, which runs on the rollout workers."""
         ...
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
-        """Make the learner; called in the learner's process."""
+    def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
+        """Make the learner of the policies `members`, one unless `capabilities.joint`; called in its process."""
         ...
 
     def replay(self, name: str, seed: int) -> StoredReplay[Any]:
@@ -102,19 +113,19 @@ class Algorithm(Protocol):
         ...
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Return the current values of scheduled settings after `agent_steps` of this policy.
+        """Return the current values of scheduled settings after `agent_steps` of its learner's policies together.
 
         The actor, learner and replays get them before each round, and use the names that they know.
         """
         ...
 
 
-class LearningAlgorithm:
-    """Base of learning algorithms: a frozen dataclass derives from it and adds `network`, `losses` and `plan`.
+class TorchAlgorithm:
+    """What LearningAlgorithm and JointAlgorithm share: settings, their checks, and how a learner is made.
 
-    With a replay buffer it also adds `replay`. The learner is built from these and from the fields `learning_rate`
-    (required), `max_grad_norm` and `optimiser`. Valid ranges of fields are in experiment.ranges, by name; any other
-    whole number must be at least 1, or at least 0 if named in `non_negative_fields`.
+    The learner is built from the network and losses and from the fields `learning_rate` (required), `max_grad_norm` and
+    `optimiser`. An algorithm with a replay buffer also adds `replay`. Valid ranges of fields are in experiment.ranges,
+    by name; any other whole number must be at least 1, or at least 0 if named in `non_negative_fields`.
     """
 
     name: ClassVar[str]
@@ -139,27 +150,18 @@ class LearningAlgorithm:
         problems += self._minibatch_problems()
         return [*problems, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
 
-    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
-        """Make a torch module with an `actor`, whose parameters are published, and optionally a `critic`.
+    def _network_and_losses(
+        self, members: Mapping[str, Member], seed: int
+    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
+        raise NotImplementedError
 
-        Stages that estimate values need `critic`: it maps observations [N, ...], and memories [N, ...] if the model is
-        recurrent, to values [N].
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no network(spaces, model, seed)")
-
-    def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
-        """Make the loss of all parameters, or a loss per parameter group."""
-        raise NotImplementedError(f"{type(self).__name__} has no losses(spaces)")
-
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        actor: Actor = self.network(spaces, model, seed).actor
-        return actor
-
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+    def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
+        network, losses = self._network_and_losses(members, seed)
         return TorchLearner(
             name,
-            self.network(spaces, model, seed),
-            self.losses(spaces),
+            network,
+            losses,
+            policies=tuple(members),
             trains_on=self.capabilities.trains_on,
             learning_rate=at_start(self.learning_rate),
             max_grad_norm=at_start(self.max_grad_norm),
@@ -201,6 +203,66 @@ class LearningAlgorithm:
         if 1 <= batch < minibatch:
             says = f"cannot cut batches of {batch} agent steps into minibatches of {minibatch}"
             yield Problem(says, self.name, remedy="lower minibatch_agent_steps")
+
+
+class LearningAlgorithm(TorchAlgorithm):
+    """Base of algorithms of one policy: a frozen dataclass derives from it and adds `network`, `losses` and `plan`.
+
+    Its fields `learning_rate` (required), `max_grad_norm` and `optimiser` are the learner's. With a replay buffer it
+    also adds `replay`.
+    """
+
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
+        """Make a torch module with an `actor`, whose parameters are published, and optionally a `critic`.
+
+        Stages that estimate values need `critic`: it maps observations [N, ...], and memories [N, ...] if the model is
+        recurrent, to values [N].
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no network(spaces, model, seed)")
+
+    def losses(self, spaces: Spaces) -> LossFunction | Sequence[LossGroup]:
+        """Make the loss of all parameters, or a loss per parameter group."""
+        raise NotImplementedError(f"{type(self).__name__} has no losses(spaces)")
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        actor: Actor = self.network(spaces, model, seed).actor
+        return actor
+
+    def _network_and_losses(
+        self, members: Mapping[str, Member], seed: int
+    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
+        (member,) = members.values()
+        return self.network(member.spaces, member.model, seed), self.losses(member.spaces)
+
+
+class JointAlgorithm(TorchAlgorithm):
+    """Base of algorithms that train several policies on joint rows: add `network`, `losses` and `plan`.
+
+    Its capabilities have `joint=True` and `trains_on=JointBatch`. Its fields `learning_rate` (required),
+    `max_grad_norm` and `optimiser` are the learner's. `experience` of its plan is the joint stream: a `Concat` gathers
+    it, and a `Join` at the learner makes the joint rows.
+    """
+
+    def network(self, members: Mapping[str, Member], seed: int) -> Any:
+        """Make a torch module with `actors`: an actor per policy, with its own parameters, which are published.
+
+        `members` are the policies of the learner, in order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no network(members, seed)")
+
+    def losses(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
+        """Make the loss of all parameters, or a loss per parameter group."""
+        raise NotImplementedError(f"{type(self).__name__} has no losses(members)")
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        """Make the actor of one policy, in a network of that policy alone: its shape must not depend on the others."""
+        actor: Actor = self.network({"policy": Member(spaces, model)}, seed).actors["policy"]
+        return actor
+
+    def _network_and_losses(
+        self, members: Mapping[str, Member], seed: int
+    ) -> tuple[Any, LossFunction | Sequence[LossGroup]]:
+        return self.network(members, seed), self.losses(members)
 
 
 def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[Problem]:

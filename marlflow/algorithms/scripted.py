@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from marlflow.algorithms.algorithm import Capabilities, action_problems
+from marlflow.algorithms.algorithm import Capabilities, Member, action_problems
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.spaces import Spaces
@@ -32,7 +32,7 @@ class _ActsOnly:
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         return list(action_problems(self.name, self.capabilities, spaces))
 
-    def learner(self, name: str, spaces: Spaces, model: TorsoConfig, seed: int, compute: Compute) -> TorchLearner:
+    def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
         raise TypeError(f"policy {name!r} does not learn")
 
     def replay(self, name: str, seed: int) -> ReplayBuffer:

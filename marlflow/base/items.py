@@ -38,7 +38,7 @@ class Fragment:
     """The rows of one policy from one collect of one worker, as the driver sees them.
 
     `payloads` holds the batch, or an unopened reference to it; `closes_round` says that it is its round's last. In a
-    joint stream `policy` is the stream's name, and `keys` says whose each payload is. `finished` says of each
+    joint stream `policy` is the stream's name (see JointFragment). `finished` says of each
     stage of the policy's plan that runs on the workers when it began and ended (seconds since the epoch) and how many
     rows came out.
     """
@@ -52,6 +52,14 @@ class Fragment:
     payloads: tuple[Any, ...]
     keys: tuple[str, ...] = ()
     finished: tuple[Sequence[Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JointFragment(Fragment):
+    """The rows of all policies of a joint learner from one collect of one worker; `keys` says whose each payload is.
+
+    `policy` is the learner's name.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class Update:
     the learner's when it began; `staleness_mean` is over the rows; `priorities` and `row_ids` go back to a replay.
     """
 
-    policy: str
+    learner: str
     rows: int
     updates: int
     version: int

@@ -5,20 +5,26 @@ A joint row has a seat for every agent of every joined policy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
+from marlflow.base.train_batch import TrainBatch, for_losses, mean_of
 
 _KEYS = ("copy", "episode", "t_env")
-_AT_ENDS = ("terminated", "truncated", "bootstrap_obs", "bootstrap_mask")
+_AT_ENDS = ("terminated", "truncated", "carried", "bootstrap_obs", "bootstrap_mask")
+
+
+class JointBatches(dict[str, Batch]):
+    """The batches of several policies of the same rounds, by policy: the opened rows of a joint stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class JointBatch:
+class JointBatch(TrainBatch):
     """N joint rows, one per env step at which a joined policy's agent decided, ordered by copy, episode and `t_env`.
 
     `keys` has `copy`, `episode` and `t_env`, [N] each. `agents` [K] is each seat's agent slot; `seats` gives each
@@ -26,15 +32,15 @@ class JointBatch:
 
     `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where the agent was absent (action masks
     too). `segment_ends[policy]`, [N, K_policy, ...] each: `ends` (bool: a segment ends with this row), and there
-    `terminated`, `truncated`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere. An agent's next row
-    need not be the next joint row.
+    `terminated`, `truncated`, `carried`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere. An agent's
+    next row need not be the next joint row.
 
     `next_row` (int [N]) is the next joint row of the same copy and episode in this batch, or -1.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
-        "Batch": ".then(Join(), at=learner)",
-        "Fragment": ".gather(Concat(agent_steps=...)).then(Join(), at=learner)",
+        "JointBatches": ".then(Join(), at=learner)",
+        "JointFragment": ".gather(Concat(agent_steps=...)).then(Join(), at=learner)",
     }
 
     keys: Mapping[str, Array]
@@ -49,6 +55,45 @@ class JointBatch:
     def rows(self) -> int:
         """Number of agent steps of all joined policies."""
         return int(self.present.sum())
+
+    @property
+    def count(self) -> int:
+        """Number of joint rows, which a minibatch has as a whole."""
+        return len(self.present)
+
+    def columns_for_losses(self) -> dict[str, Array]:
+        """Return each policy's columns [N, K_policy, ...] as `<policy>:<column>`, with `<policy>:present`.
+
+        They include `segment_ends`, as `<policy>:ends`, `<policy>:terminated` and so on.
+        """
+        found: dict[str, Array] = {}
+        for policy, seats in self.seats.items():
+            own = {**self.columns[policy], **self.segment_ends[policy], "present": self.present[:, seats]}
+            found |= {f"{policy}:{name}": column for name, column in for_losses(own).items()}
+        return found
+
+    def mean_version(self) -> float:
+        versions = [
+            columns["version"][self.present[:, self.seats[policy]]]
+            for policy, columns in self.columns.items()
+            if "version" in columns
+        ]
+        return mean_of(np.concatenate(versions)) if versions else math.nan
+
+    def rows_carried(self) -> int:
+        return sum(int(ends["carried"].sum()) for ends in self.segment_ends.values() if "carried" in ends)
+
+    def to_tree(self) -> dict[str, Any]:
+        """Return the fields as plain mappings and arrays."""
+        nested = {name: {p: dict(c) for p, c in getattr(self, name).items()} for name in ("columns", "segment_ends")}
+        seats = {policy: [seats.start, seats.stop] for policy, seats in self.seats.items()}
+        plain = {"agents": self.agents, "present": self.present, "next_row": self.next_row}
+        return {"keys": dict(self.keys), "seats": seats, **plain, **nested}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> JointBatch:
+        """Rebuild the batch of `to_tree`; raises TypeError for a tree with other fields."""
+        return cls(**{**tree, "seats": {policy: slice(*seats) for policy, seats in tree["seats"].items()}})
 
 
 def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | None = None) -> JointBatch:

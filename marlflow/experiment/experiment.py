@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
@@ -61,7 +61,10 @@ class Env:
 
 @dataclass(frozen=True)
 class PolicyStop:
-    """When a policy's plan ends, while the others go on; None is never. Its policy then acts at its last version."""
+    """When a learner's plan ends, while the others go on; None is never. Its policies then act at their last version.
+
+    `agent_steps` are those of all its policies together; `return_mean` is what each of them has to reach.
+    """
 
     agent_steps: int | None = None
     return_mean: float | None = None
@@ -69,7 +72,7 @@ class PolicyStop:
 
 @dataclass(frozen=True)
 class PolicyPlacement:
-    """What the learner of one policy takes, where that differs: None is as in the run's `placement.learners`."""
+    """What one learner takes, where that differs: None is as in the run's `placement.learners`."""
 
     num_learners: int | None = None
     num_cpus: float | None = None
@@ -86,7 +89,7 @@ class PolicyPlacement:
 class RunPlacement:
     """What the processes of a run take, on how many machines.
 
-    `learners` is what the learner of each policy takes that does not say otherwise. `shared_gpus` is how many GPUs
+    `learners` is what each learner takes that does not say otherwise. `shared_gpus` is how many GPUs
     the learners share in equal fractions, instead of `learners.num_gpus` for each. With `inference` one actor acts for
     all workers, in batches. `spread` sends the processes to as many machines as possible, instead of as few.
     """
@@ -124,16 +127,37 @@ class Record:
 class Policy:
     """A policy: what it learns with, what its networks look like, and what its processes take.
 
-    `queue_fragments` is how many fragments may wait for its plan; None is two rounds. With `experience` it learns from
-    what was recorded instead of what it plays; its plan ends when that ends.
+    It learns alone, by a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or where a
+    LearnerConfig lists it, the algorithm of that. `queue_fragments` is how many fragments may wait for its plan; None:
+    two rounds. With `experience` it learns from what was recorded instead of what it plays; its plan ends when that
+    ends.
     """
 
-    algorithm: Algorithm = field(default_factory=PPO)
+    algorithm: Algorithm | None = None
     model: TorsoConfig = field(default_factory=MLP)
     placement: PolicyPlacement = field(default_factory=PolicyPlacement)
     stop: PolicyStop = field(default_factory=PolicyStop)
     queue_fragments: int | None = None
     experience: Recorded | None = None
+
+    @property
+    def acts_by(self) -> Algorithm:
+        """Its algorithm; PPO where none is said."""
+        return PPO() if self.algorithm is None else self.algorithm
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """What learns several policies at once, or one under another name: `policies`, which have no algorithm then.
+
+    `queue_fragments` is how many fragments may wait for its plan; None is two rounds.
+    """
+
+    policies: Sequence[str]
+    algorithm: Algorithm
+    placement: PolicyPlacement = field(default_factory=PolicyPlacement)
+    stop: PolicyStop = field(default_factory=PolicyStop)
+    queue_fragments: int | None = None
 
 
 @dataclass(frozen=True)
@@ -268,7 +292,8 @@ class RuntimeChoice:
 class Experiment:
     """A run. `mapping` says who plays whom: rules, or a matchmaker, which deals each episode.
 
-    Without rules the policy of a group's name plays that group, and `default_policy` the rest.
+    Without rules the policy of a group's name plays that group, and `default_policy` the rest. `learners` has those
+    that learn several policies at once; each other policy learns alone.
     """
 
     env: Env
@@ -287,47 +312,37 @@ class Experiment:
     seed: int = 0
     name: str = "experiment"
     objective: str | None = None
+    learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises ConfigInvalid for what is of another kind altogether: the likely slips of the pen."""
-        if problems := list(_other_kinds(self.env, self.policies, self.default_policy, self.mapping)):
+        from marlflow.experiment.slips import other_kinds
+
+        if problems := list(other_kinds(self.env, self.policies, self.default_policy, self.mapping)):
             raise ConfigInvalid(problems)
 
+    def resolved(self) -> Experiment:
+        """The same experiment in which each policy has its algorithm: its own, its learner's, or PPO."""
+        own = {name: learner.algorithm for learner in self.learners.values() for name in learner.policies}
+        policies = {name: replace(one, algorithm=own.get(name, one.acts_by)) for name, one in self.policies.items()}
+        default = replace(self.default_policy, algorithm=self.default_policy.acts_by)
+        return replace(self, policies=policies, default_policy=default)
 
-def _other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any) -> Iterator[str]:
-    if isinstance(env, str) or callable(env):
-        shown = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
-        yield f"env is {env!r}, not an Env; write Env({shown})"
-    elif not isinstance(env, Env):
-        yield f"env is {env!r}, not an Env; write Env(factory, arguments)"
-    everybody = {f"policies[{name!r}]": policy for name, policy in policies.items()}
-    for where, policy in {**everybody, "default_policy": default_policy}.items():
-        if not isinstance(policy, Policy):
-            yield f"{where} is {_shown(policy)}, not a Policy; write Policy({_made('algorithm', policy)})"
-            continue
-        for part, value in (("algorithm", policy.algorithm), ("model", policy.model)):
-            if isinstance(value, str | type):
-                made = _made(part, value)
-                yield f"{where}.{part} is {_shown(value)}, where an object is wanted; write Policy({part}={made})"
-    rules = isinstance(mapping, Sequence) and all(isinstance(rule, Rule) for rule in mapping)
-    if isinstance(mapping, type) or not (mapping is None or rules or callable(mapping)):
-        yield (
-            f"mapping is {mapping!r}, neither a list of rules, such as [Rule('adversary_*', 'hunters'), ...], nor a "
-            "matchmaker, such as RandomSeats(['hunters', 'prey'])"
-        )
+    def learner(self, name: str) -> LearnerConfig | Policy:
+        """What is said of a learner: as one of `learners`, or as the policy that learns alone."""
+        return self.learners.get(name) or self.policies.get(name, self.default_policy)
 
+    def all_learners(self) -> Iterator[tuple[str, Algorithm, PolicyPlacement]]:
+        """Path, algorithm and placement of all that may learn: policies that learn alone, and `learners`."""
+        members = {name for learner in self.learners.values() for name in learner.policies}
+        for name, policy in self.policies.items():
+            if name not in members:
+                yield f"policies.{name}", policy.acts_by, policy.placement
+        yield "default_policy", self.default_policy.acts_by, self.default_policy.placement
+        for name, learner in self.learners.items():
+            yield f"learners.{name}", learner.algorithm, learner.placement
 
-def _shown(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-
-
-def _made(group: str, value: object) -> str:
-    """How Python makes the algorithm or model that a name, a class or an instance stands for."""
-    from marlflow.experiment.comments import files
-
-    if isinstance(value, type):
-        return f"{value.__name__}()"
-    if not isinstance(value, str):
-        return f"{type(value).__name__}(...)"
-    file = files(group).get(value.lower())
-    return f"{(file.target or '').rpartition('.')[2]}()" if file else {"algorithm": "PPO()", "model": "MLP()"}[group]
+    def path_of_learner(self, name: str) -> str:
+        """Where that is said in a configuration."""
+        section = "learners" if name in self.learners else "policies" if name in self.policies else None
+        return "default_policy" if section is None else f"{section}.{name}"

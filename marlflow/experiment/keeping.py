@@ -57,10 +57,17 @@ def identity(made: CheckedExperiment) -> dict[str, Any]:
                 "model": _described(policy.model),
                 "observes": _described(policy.spaces.observation),
                 "acts": _described(policy.spaces.action),
-                # What waits in a plan has gone through those that run elsewhere than at the learner, or has not.
-                "stages": dict(policy.placement.stages),
             }
             for name, policy in spec.policies.items()
+        },
+        "learners": {
+            name: {
+                "policies": list(learner.members),
+                "algorithm": learner.algorithm.name,
+                # What waits in a plan has gone through those that run elsewhere than at the learner, or has not.
+                "stages": dict(learner.placement.stages),
+            }
+            for name, learner in spec.learners.items()
         },
     }
 
@@ -96,7 +103,7 @@ class Keeper:
         self._entries: frozenset[str] = frozenset()
         keeps_none = self._settings.replay == "none"
         # From which row on each replay is to give its rows: where they ended the last time, or none at all.
-        replays = [name for policy in self._made.spec.policies.values() for name in policy.replays]
+        replays = [name for learner in self._made.spec.learners.values() for name in learner.replays]
         self._rows_kept = dict.fromkeys(replays, _NO_ROWS) if keeps_none else {}
         self._row_files: dict[str, RowsFile] = {}
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.problems import Problems
 from marlflow.experiment.environment import argument_problems
-from marlflow.experiment.experiment import Experiment, Policy, RunPlacement, RuntimeChoice
+from marlflow.experiment.experiment import Experiment, RuntimeChoice
 from marlflow.experiment.placing import placement_problems
 from marlflow.experiment.settings import any_wrong_type, setting_problems
 
@@ -20,10 +21,9 @@ def limit_problems(experiment: Experiment) -> Problems:
     if not found:
         found += _shares(experiment)
     found += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
-    policies = {f"policies.{name}": policy for name, policy in experiment.policies.items()}
-    for path, policy in {**policies, "default_policy": experiment.default_policy}.items():
-        found += _replay_problems(f"{path}.algorithm", policy)
-        found += _share_problems(path, policy, experiment.placement)
+    for path, algorithm, placement in experiment.all_learners():
+        found += _replay_problems(f"{path}.algorithm", algorithm)
+        found += _share_problems(path, algorithm, placement.num_learners or experiment.placement.learners.num_learners)
     return found
 
 
@@ -56,13 +56,12 @@ def _store_problems(runtime: RuntimeChoice) -> Iterator[str]:
         )
 
 
-def _share_problems(path: str, policy: Policy, run: RunPlacement) -> Iterator[str]:
-    """Learners of one policy share each minibatch, and each of them needs a row of it."""
-    learners = policy.placement.num_learners or run.learners.num_learners
+def _share_problems(path: str, algorithm: Algorithm, learners: int) -> Iterator[str]:
+    """Processes that learn together share each minibatch, and each of them needs a row of it."""
     for kind in ("minibatch", "batch"):
-        rows = getattr(policy.algorithm, f"{kind}_agent_steps", None)
+        rows = getattr(algorithm, f"{kind}_agent_steps", None)
         if isinstance(rows, int):
-            if policy.algorithm.capabilities.learns_on == "learner" and learners > rows:
+            if algorithm.capabilities.learns_on == "learner" and learners > rows:
                 yield (
                     f"{learners:,} learners (num_learners) would share {path}.algorithm.{kind}_agent_steps={rows:,}, "
                     "and each needs a row; lower the one, or raise the other"
@@ -70,8 +69,7 @@ def _share_problems(path: str, policy: Policy, run: RunPlacement) -> Iterator[st
             return
 
 
-def _replay_problems(path: str, policy: Policy) -> Iterator[str]:
-    algorithm = policy.algorithm
+def _replay_problems(path: str, algorithm: Algorithm) -> Iterator[str]:
     batch, held = (getattr(algorithm, f"{kind}_agent_steps", None) for kind in ("batch", "replay"))
     if isinstance(batch, int) and isinstance(held, int) and batch > held:
         yield (

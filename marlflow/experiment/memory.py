@@ -22,7 +22,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.experiment.experiment import Experiment
 from marlflow.learn.optimizer import Adam
 from marlflow.runtime.resources import asked_by
-from marlflow.runtime.spec import PolicySpec, RunSpec
+from marlflow.runtime.spec import Placement, PolicySpec, RunSpec
 
 _FLOAT32 = 4
 _PROCESS_BYTES = 100 * 2**20
@@ -98,27 +98,32 @@ def parameters_of(build: Callable[[], Any]) -> int | None:
 
 
 def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]]) -> Iterator[Need]:
-    for name in spec.learning:
-        path = f"policies.{name}" if name in experiment.policies else "default_policy"
-        most = None if experiment.stop.env_steps is None else experiment.stop.env_steps * len(players[name])
-        yield from _network_needs(spec.policies[name], path, spec, experiment.runtime.name == "ray")
-        yield from _row_needs(spec.policies[name], path, spec, most)
+    for learner in spec.learners.values():
+        path = experiment.path_of_learner(learner.name)
+        for policy in learner.policies:
+            own = f"policies.{policy.name}" if policy.name in experiment.policies else "default_policy"
+            most = None if experiment.stop.env_steps is None else experiment.stop.env_steps * len(players[policy.name])
+            keys = f"{own}.model, {path}.algorithm"
+            yield from _network_needs(policy, learner.placement, keys, spec, experiment.runtime.name == "ray")
+            yield from _row_needs(policy, path, spec, most)
     if experiment.runtime.name == "ray":
         processes = len(asked_by(spec))
         yield Need(processes * _PROCESS_BYTES, f"{processes:,} processes (num_workers, num_learners, replay_shards)")
 
 
-def _network_needs(policy: PolicySpec, path: str, spec: RunSpec, separate: bool) -> Iterator[Need]:
+def _network_needs(
+    policy: PolicySpec, placement: Placement, keys: str, spec: RunSpec, separate: bool
+) -> Iterator[Need]:
     algorithm = policy.algorithm
     found = parameters_of(policy.actor)
     if found is not None:
         # Weights, gradients, Adam's moments, and what is published; and what acts on each worker.
         moments = 2 if isinstance(getattr(algorithm, "optimiser", None), Adam) else 0
-        on_cpu = torch.device(policy.placement.torch_device).type == "cpu"
-        learners = policy.placement.num_learners if separate else 1
+        on_cpu = torch.device(placement.torch_device).type == "cpu"
+        learners = placement.num_learners if separate else 1
         sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers
         size = "parameters" if found == _UNCOUNTABLE else f"{found:,} parameters"
-        yield Need(found * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({path}.model, {path}.algorithm)")
+        yield Need(found * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
 
 
 def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: int | None) -> Iterator[Need]:

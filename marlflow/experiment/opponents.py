@@ -59,9 +59,7 @@ def only_opponents(experiment: Experiment) -> set[str]:
     """The policies that need not play in training, since they learn nothing and are named as opponents."""
     named = set(experiment.evaluation.opponents or ())
     return {
-        name
-        for name, policy in experiment.policies.items()
-        if name in named and not policy.algorithm.capabilities.learns
+        name for name, policy in experiment.policies.items() if name in named and not policy.acts_by.capabilities.learns
     }
 
 
@@ -106,7 +104,7 @@ def pairings_of(
         return Pairings()
     table = _Table(experiment, seats, policies)
     found: dict[str, list[Pairing]] = {}
-    learning = [name for name, (policy, _) in policies.items() if policy.algorithm.capabilities.learns]
+    learning = [name for name, (policy, _) in policies.items() if policy.acts_by.capabilities.learns]
     for name in learning:
         if sides := [side for side in sides_in_turn(players[name], tuple(seats)) if len(side) < len(seats)]:
             against = [opponent for opponent in names if opponent != name]
@@ -176,7 +174,7 @@ class _Table:
         name = f"{opponent}/{first}"  # no policy of a run has a name with a slash
         if name not in self.opponents:
             policy = self._experiment.policies.get(opponent, Policy(Random()))
-            spec = PolicySpec(name, policy.algorithm, policy.model, seat, self._experiment.seed)
+            spec = PolicySpec(name, policy.acts_by, policy.model, seat, self._experiment.seed)
             self.problems += [f"{_KEY}: {opponent} as agent {first!r}: {problem}" for problem in _unfit(spec)]
             self.opponents[name] = spec
         return name

@@ -42,8 +42,8 @@ def drawn_placement(made: CheckedExperiment, machines: Machines | None) -> str:
 
 def _devices(spec: RunSpec) -> dict[str, str]:
     """The torch device of each learner and of the inference actor, by process."""
-    own = [name for name in spec.learning if not spec.policies[name].learns_on_workers]
-    devices = {f"learner {name}": spec.policies[name].placement.torch_device for name in own}
+    own = {name: one for name, one in spec.learners.items() if not one.on_workers}
+    devices = {f"learner {name}": one.placement.torch_device for name, one in own.items()}
     return devices | ({} if spec.inference is None else {"inference": spec.inference.torch_device})
 
 

@@ -8,8 +8,9 @@ from dataclasses import fields, replace
 
 import torch
 
+from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.errors import ConfigInvalid
-from marlflow.experiment.experiment import Experiment, Policy, PolicyPlacement, RunPlacement
+from marlflow.experiment.experiment import Experiment, LearnerConfig, PolicyPlacement, RunPlacement
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import Inference, Placement, Reservation
 
@@ -20,26 +21,27 @@ _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 _OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
 
 
-def placements(run: RunPlacement, policies: Mapping[str, Policy]) -> dict[str, Placement]:
-    """What the learner of each policy takes: what it says itself, else what the run says."""
-    placed = {name: _placed(run.learners, policy) for name, policy in policies.items()}
+def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict[str, Placement]:
+    """What each learner takes: what it says itself, else what the run says."""
+    placed = {name: _placed(run.learners, learner) for name, learner in learners.items()}
     if run.shared_gpus is None:
         return placed
-    sharing = [name for name, policy in policies.items() if _shares(policy)]
+    sharing = [name for name, learner in learners.items() if _shares(learner)]
     share = shared_equally(run.shared_gpus, sum(placed[name].num_learners for name in sharing))
     return placed | {name: replace(placed[name], num_gpus=share) for name in sharing}
 
 
-def _placed(learners: Placement, policy: Policy) -> Placement:
-    said = {field.name: getattr(policy.placement, field.name) for field in fields(policy.placement)}
-    if policy.algorithm.capabilities.learns_on == "workers":  # in their processes, which have reservations of their own
-        return Placement(precision=said["precision"] or learners.precision)
-    return replace(learners, **{name: value for name, value in said.items() if value is not None})
+def _placed(usual: Placement, learner: LearnerConfig) -> Placement:
+    said = {field.name: getattr(learner.placement, field.name) for field in fields(learner.placement)}
+    if (
+        learner.algorithm.capabilities.learns_on == "workers"
+    ):  # in their processes, which have reservations of their own
+        return Placement(precision=said["precision"] or usual.precision)
+    return replace(usual, **{name: value for name, value in said.items() if value is not None})
 
 
-def _shares(policy: Policy) -> bool:
-    capabilities = policy.algorithm.capabilities
-    return capabilities.learns and capabilities.learns_on == "learner" and policy.placement.num_gpus is None
+def _shares(learner: LearnerConfig) -> bool:
+    return learner.algorithm.capabilities.learns_on == "learner" and learner.placement.num_gpus is None
 
 
 def shared_equally(gpus: float, processes: int) -> float:
@@ -70,29 +72,27 @@ def placement_problems(experiment: Experiment) -> Iterator[str]:
             f"placement.shared_gpus is {run.shared_gpus:g} and placement.learners.num_gpus {run.learners.num_gpus:g}: "
             "learners share GPUs, or each takes its own; set one of the two to null or 0"
         )
-    everybody = {f"policies.{name}": policy for name, policy in experiment.policies.items()}
-    everybody["default_policy"] = experiment.default_policy
-    for path, policy in everybody.items():
-        yield from _reservation_problems(f"{path}.placement", policy.placement)
-        if policy.algorithm.capabilities.learns_on == "workers":
-            yield from _replica_problems(f"{path}.placement", policy)
+    for path, algorithm, placement in experiment.all_learners():
+        yield from _reservation_problems(f"{path}.placement", placement)
+        if algorithm.capabilities.learns_on == "workers":
+            yield from _replica_problems(f"{path}.placement", algorithm, placement)
 
 
-def device_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """One sentence for each policy that is to learn on a GPU without a share of one, or on what torch does not know."""
-    for name, placement in placements(experiment.placement, policies).items():
-        if policies[name].algorithm.capabilities.learns:
-            yield from _device_problems(f"policies.{name}.placement", placement.device, placement.num_gpus)
+def device_problems(experiment: Experiment, learners: Mapping[str, LearnerConfig]) -> Iterator[str]:
+    """One sentence for each learner on a GPU that has no share of one, or on what torch does not know."""
+    for name, placement in placements(experiment.placement, learners).items():
+        section = "learners" if name in experiment.learners else "policies"
+        yield from _device_problems(f"{section}.{name}.placement", placement.device, placement.num_gpus)
 
 
-def _replica_problems(path: str, policy: Policy) -> Iterator[str]:
-    """Whatever is said of processes that a policy does not have: it learns in those of the rollout workers."""
-    usual = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": policy.placement.precision}
-    for field in fields(policy.placement):
-        value = getattr(policy.placement, field.name)
+def _replica_problems(path: str, algorithm: Algorithm, placement: PolicyPlacement) -> Iterator[str]:
+    """Whatever is said of processes that a learner does not have: it learns in those of the rollout workers."""
+    usual = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": placement.precision}
+    for field in fields(placement):
+        value = getattr(placement, field.name)
         if value is not None and value != usual.get(field.name):
             yield (
-                f"{path}.{field.name} must be null, not {value!r}: {policy.algorithm.name} learns on the rollout "
+                f"{path}.{field.name} must be null, not {value!r}: {algorithm.name} learns on the rollout "
                 "workers, with all stages beside each; set rollouts.num_workers and rollouts.placement"
             )
 

@@ -1,8 +1,8 @@
-"""From an experiment and its parts to one plan: rounds of experience, divided among the policies' own plans."""
+"""From an experiment and its parts to one plan: rounds of experience, divided among the plans of its learners."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -12,13 +12,13 @@ from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.items import Fragment
 from marlflow.env.frames import raised
 from marlflow.experiment.experiment import Experiment
+from marlflow.experiment.learners import subject_of
 from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
-from marlflow.replay.protocol import Replay
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.protocol import Parts
 from marlflow.runtime.sharding import ON_WORKERS
-from marlflow.runtime.spec import PolicySpec, RunSpec
+from marlflow.runtime.spec import LearnerSpec, RunSpec
 from marlflow.stages import ByPolicy, Collect, CollectNext
 
 ROUNDS_IN_QUEUE = 2
@@ -46,39 +46,40 @@ class Count:
 def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: Desk) -> Together:
     """The plan of the whole run."""
     builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
-    for name in spec.learning:
-        builders[name] = partial(policy_plan, policy=spec.policies[name], parts=parts)
+    for name, learner in spec.learners.items():
+        builders[name] = partial(learner_plan, spec=learner, parts=parts)
     kind = CollectNext if experiment.rollouts.pace == "asynchronous" else Collect
     collected = source(kind(parts.workers, desk.next_request)).then(Count(desk))
     return together(
         collected,
-        by=ByPolicy(),
+        by=divided_among(spec.learners.values()),
         plans=builders,
-        feeds={name: Feed(_queue_fragments(experiment, spec, name)) for name in spec.learning},
+        feeds={name: Feed(_queue_fragments(experiment, spec, name)) for name in spec.learners},
         rounds=Rounds(experiment.rollouts.pace),
     )
 
 
-def policy_plan(experience: Flow[Fragment], policy: PolicySpec, parts: Parts) -> Plan:
-    """The plan of one policy, its stages where they are to run; raises ConfigInvalid if it cannot be made."""
-    learner = parts.learners[policy.name]
+def divided_among(learners: Collection[LearnerSpec]) -> ByPolicy:
+    """What divides each round among the plans of `learners`."""
+    joint = {one.name: one.members for one in learners if one.is_joint}
+    return ByPolicy(joint, {one.members[0]: one.name for one in learners if not one.is_joint})
+
+
+def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: Parts) -> Plan:
+    """The plan of one learner, its stages where they are to run; raises ConfigInvalid if it cannot be made."""
+    learner = parts.learners[spec.name]
     try:
-        plan = policy.algorithm.plan(experience, learner, _replays(policy, parts))
+        plan = spec.algorithm.plan(experience, learner, [parts.replays[name] for name in spec.replays])
     except MarlflowError:
         raise
     except Exception as error:
-        text = f"policy {policy.name!r} ({policy.algorithm.name}): its plan cannot be made: {raised(error)}"
+        text = f"{subject_of(spec)}: its plan cannot be made: {raised(error)}"
         raise ConfigInvalid([text]) from error
-    return policy.moves.applied(plan, experience, learner, parts.driver)
-
-
-def _replays(policy: PolicySpec, parts: Parts) -> Sequence[Replay]:
-    return [parts.replays[name] for name in policy.replays]
+    return spec.moves.applied(plan, experience, learner, parts.driver) if spec.stages else plan
 
 
 def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:
-    policy = experiment.policies.get(name, experiment.default_policy)
-    return policy.queue_fragments or ROUNDS_IN_QUEUE * spec.num_workers
+    return experiment.learner(name).queue_fragments or ROUNDS_IN_QUEUE * spec.num_workers
 
 
 @dataclass(slots=True)
@@ -94,12 +95,11 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
     """The plan that `build_plan` would give, to look at: nothing is set up, and it cannot run."""
     nobody: Any = _Nobody
     learners, replays = {}, {}
-    for name in spec.learning:
-        policy: PolicySpec = spec.policies[name]
-        place = InlinePlace(ON_WORKERS if policy.learns_on_workers else f"learner {name}")
-        learners[name] = nobody(name, place, policy.algorithm.capabilities.trains_on)
-        for own in policy.replays:
-            replays[own] = nobody(own, InlinePlace(f"replay {own}") if policy.replays_apart else place)
+    for name, one in spec.learners.items():
+        place = InlinePlace(ON_WORKERS if one.on_workers else f"learner {name}")
+        learners[name] = nobody(name, place, one.algorithm.capabilities.trains_on)
+        for own in one.replays:
+            replays[own] = nobody(own, InlinePlace(f"replay {own}") if one.replays_apart else place)
     parts = Parts(nobody("workers", None), learners, replays)
     return build_plan(experiment, spec, parts, Desk(lambda: None, _keep))
 

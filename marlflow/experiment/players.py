@@ -136,7 +136,7 @@ def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Windo
             "give it possible_agents, or map by rules"
         )
         return nobody
-    learning = [policy for policy, settings in policies.items() if settings.algorithm.capabilities.learns]
+    learning = [policy for policy, settings in policies.items() if settings.acts_by.capabilities.learns]
     try:
         matchups = _on_trial(matchmaker, tuple(window.agents), tuple(policies), learning, experiment.seed)
     except MatchmakerFailed as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,14 +13,15 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import describe_space
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
 from marlflow.base.problems import Problem, ProblemKind, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.env import Window
 from marlflow.env.frames import raised
 from marlflow.experiment.adapting import adaptation_problems
 from marlflow.experiment.environment import environment_name
-from marlflow.experiment.experiment import Env, Experiment, Policy
+from marlflow.experiment.experiment import Env, Experiment, LearnerConfig, Policy
+from marlflow.experiment.goals import goal_problems
+from marlflow.experiment.learners import learner_problems, learners_of, subject_of, unplayed_problems
 from marlflow.experiment.limits import limit_problems
 from marlflow.experiment.memory import memory_problems, parameters_of
 from marlflow.experiment.opponents import Pairings, pairings_of
@@ -28,16 +29,13 @@ from marlflow.experiment.placing import device_problems, placement_problems, pla
 from marlflow.experiment.players import Players, who_plays
 from marlflow.experiment.records import looked_at, maker, offline_records, record_problems, records_of
 from marlflow.experiment.settings import any_wrong_type, remarks, setting_problems
-from marlflow.observe.record import PolicyMetrics
 from marlflow.offline.dataset import Dataset
 from marlflow.policy.torso import build_torso
 from marlflow.rollout.matchups import AllowedSeats
 from marlflow.runtime.resources import Asked, Machines, asked_by, asked_by_learner, total
 from marlflow.runtime.resources import problems as resource_problems
-from marlflow.runtime.spec import PolicySpec, RunSpec
+from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
-_NO_FIGURES = ("eval_mode", "eval_against", "schedules", "loss")
-_FIGURES = tuple(name for name in PolicyMetrics.__annotations__ if name not in _NO_FIGURES)
 _MOST_NAMED = 3
 
 
@@ -84,6 +82,8 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
     limits = limit_problems(experiment)
     if any_wrong_type(limits):
         return None, limits
+    limits += learner_problems(experiment)
+    experiment = experiment.resolved()
     found, problems = _checked(experiment, list(limits), machines is None or machines.here)
     if machines is not None and not any(_process_problems(experiment)):
         asked, there = asked_by(found.spec) if found else _asked(experiment), machines.amounts
@@ -93,8 +93,8 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
 
 def _process_problems(experiment: Experiment) -> Iterator[Problem | str]:
     """Numbers of processes, or of what they take, that make no sense: they cannot be added up."""
-    policies = [*experiment.policies.values(), experiment.default_policy]
-    for part in (experiment.rollouts, experiment.placement, *(policy.placement for policy in policies)):
+    own = [placement for _, _, placement in experiment.all_learners()]
+    for part in (experiment.rollouts, experiment.placement, *own):
         yield from setting_problems(part)
     yield from placement_problems(experiment)
 
@@ -107,23 +107,23 @@ def _checked(
             agents = tuple(window.agents)
             players = who_plays(experiment, window, problems)
             policies = players.policies
+            problems += unplayed_problems(experiment, policies)
             spaces = _spaces(window, players.agents, problems)
             fitting = _fitting(window, players, spaces)
             problems += _stateless(experiment.env, window, policies)
             has_tasks = window.has_tasks
-            state_space = (
-                window.state_space() if any(p.algorithm.capabilities.state for p in policies.values()) else None
-            )
+            state_space = window.state_space() if any(p.acts_by.capabilities.state for p in policies.values()) else None
             seats = {agent: _seat(window, agent) for agent in agents} if window.declared else None
     except ConfigInvalid as error:
         # Without a mapping it is the environment that says which policies there are.
         known = experiment.policies if experiment.mapping else None
-        return None, [*error.problems, *problems, *_unknown_names(experiment, known)]
+        return None, [*error.problems, *problems, *goal_problems(experiment, known)]
     if experiment.rollouts.pace == "asynchronous" and callable(experiment.mapping):
         problems.append("rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep")
-    problems += _unknown_names(experiment, policies)
-    problems += _aims(experiment, policies)
-    problems += device_problems(experiment, policies)
+    problems += goal_problems(experiment, policies)
+    learners = learners_of(experiment, policies)
+    problems += _aims(experiment, policies, learners)
+    problems += device_problems(experiment, learners)
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, spaces, problems)
     for name, of_policy in spaces.items():
@@ -133,26 +133,24 @@ def _checked(
         return None, problems
     able = {name: (policy, spaces[name]) for name, policy in policies.items()}
     pairings = pairings_of(experiment, seats, able, fitting, problems)
-    spec = replace(_spec(experiment, players, spaces, records), opponents=pairings.opponents)
-    problems += [problem for name in spec.learning for problem in _window_problems(name, policies[name], spec)]
+    spec = replace(_spec(experiment, players, learners, spaces, records), opponents=pairings.opponents)
+    problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
     if on_this_machine:
         problems += memory_problems(experiment, spec, fitting)
     if not problems:  # else there may be no memory to look at what acts
         problems += adaptation_problems(spec, has_tasks)
-    return (
-        (None, problems)
-        if problems
-        else (CheckedExperiment(experiment, spec, agents, fitting, state_space, pairings), [])
-    )
+    if problems:
+        return None, problems
+    return CheckedExperiment(experiment, spec, agents, fitting, state_space, pairings), []
 
 
 def _asked(experiment: Experiment) -> list[Asked]:
     """The processes that the experiment names, as far as is known before the environment is."""
     rollouts, inference = experiment.rollouts, experiment.placement.inference
     asked = [Asked(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)]
-    learning = {name: policy for name, policy in experiment.policies.items() if policy.algorithm.capabilities.learns}
-    for name, placement in placements(experiment.placement, learning).items():
-        if learning[name].algorithm.capabilities.learns_on == "learner":
+    learners = learners_of(experiment, experiment.policies)
+    for name, placement in placements(experiment.placement, learners).items():
+        if learners[name].algorithm.capabilities.learns_on == "learner":
             asked += asked_by_learner(name, placement, replays=())
     return asked + ([Asked("inference", inference.process)] if inference else [])
 
@@ -160,15 +158,27 @@ def _asked(experiment: Experiment) -> list[Asked]:
 def _spec(
     experiment: Experiment,
     players: Players,
+    learners: Mapping[str, LearnerConfig],
     spaces: Mapping[str, Spaces],
     records: Mapping[str, Dataset],
 ) -> RunSpec:
     rollouts, budget = experiment.rollouts, experiment.faults.env_errors + experiment.faults.env_hangs
-    placed = placements(experiment.placement, players.policies)
+    placed = placements(experiment.placement, learners)
+    policies = {
+        name: PolicySpec(name, policy.acts_by, policy.model, spaces[name], experiment.seed)
+        for name, policy in players.policies.items()
+    }
     return RunSpec(
-        policies={
-            name: PolicySpec(name, policy.algorithm, policy.model, spaces[name], experiment.seed, placed[name])
-            for name, policy in players.policies.items()
+        policies=policies,
+        learners={
+            name: LearnerSpec(
+                name,
+                tuple(policies[member] for member in learner.policies),
+                learner.algorithm,
+                experiment.seed,
+                placed[name],
+            )
+            for name, learner in learners.items()
         },
         mapping=players.mapping,
         make_env=maker(experiment.env),
@@ -227,11 +237,11 @@ def _fitting(window: Window, players: Players, spaces: Mapping[str, Spaces]) -> 
 
 def _stateless(env: Env, window: Window, policies: Mapping[str, Policy]) -> Iterator[str]:
     """Policies that need the global state of an environment that has none."""
-    needy = [(name, policy) for name, policy in policies.items() if policy.algorithm.capabilities.state]
+    needy = [(name, policy) for name, policy in policies.items() if policy.acts_by.capabilities.state]
     if needy and window.state_space() is None:
         for name, policy in needy:
             yield (
-                f"policy {name!r} ({policy.algorithm.name}) needs the environment's state, and {environment_name(env)} "
+                f"policy {name!r} ({policy.acts_by.name}) needs the environment's state, and {environment_name(env)} "
                 "has no state() with a Box for its state_space; give it one, or use an algorithm that needs none"
             )
 
@@ -247,7 +257,7 @@ def _apart(one: Any, other: Any) -> str:
 
 
 def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence[str]) -> Iterator[Problem | str]:
-    algorithm = policy.algorithm
+    algorithm = policy.acts_by
     subject = f"policy {name!r} ({algorithm.name})"
     acts = True
     for problem in algorithm.validate(spaces, policy.model):
@@ -270,7 +280,7 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
 
 def _able(policy: Policy, spaces: Spaces) -> list[str]:
     """Some algorithms that could play instead, those first that are most like the policy's own."""
-    own = policy.algorithm.capabilities
+    own = policy.acts_by.capabilities
     able = [one for one in SHIPPED if not one.validate(spaces, policy.model)]
     able.sort(key=lambda one: (one.capabilities.replay != own.replay, one.capabilities.experience != own.experience))
     names = [one.name for one in able]
@@ -280,14 +290,14 @@ def _able(policy: Policy, spaces: Spaces) -> list[str]:
 def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]:
     """Why its network, or what acts, cannot be built; a network without taking its memory, where that is possible."""
     try:
-        if policy.algorithm.capabilities.learns:
+        if policy.acts_by.capabilities.learns:
             torso = functools.partial(build_torso, spaces, policy.model, torch.Generator().manual_seed(0))
-            actor = functools.partial(policy.algorithm.actor, spaces, policy.model, 0)
+            actor = functools.partial(policy.acts_by.actor, spaces, policy.model, 0)
             build = actor if acts else torso
             if parameters_of(build) is None:
                 build()
         elif acts:
-            policy.algorithm.actor(spaces, policy.model, 0)
+            policy.acts_by.actor(spaces, policy.model, 0)
     except ConfigInvalid as error:
         return error.problems
     except Exception as error:  # noqa: BLE001  build() of a model of the user's own may raise anything
@@ -295,43 +305,25 @@ def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]
     return ()
 
 
-def _window_problems(name: str, policy: Policy, spec: RunSpec) -> Iterator[str]:
+def _window_problems(learner: LearnerSpec, spec: RunSpec) -> Iterator[str]:
     """Windows of more decisions than a fragment has of one agent, so that not one would be whole."""
-    n_step = getattr(policy.algorithm, "n_step", 1)
+    n_step = getattr(learner.algorithm, "n_step", 1)
     if n_step > spec.ticks:
         yield (
-            f"policy {name!r} ({policy.algorithm.name}) sums rewards over n_step={n_step} decisions, but a fragment "
+            f"{subject_of(learner)} sums rewards over n_step={n_step} decisions, but a fragment "
             f"has at most {spec.ticks} of each agent (rollouts.fragment_env_steps={spec.fragment_env_steps} for "
             f"{spec.copies} copies on {spec.num_workers} workers); raise rollouts.fragment_env_steps or lower n_step"
         )
 
 
-def _aims(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
+def _aims(
+    experiment: Experiment, policies: Mapping[str, Policy], learners: Mapping[str, LearnerConfig]
+) -> Iterator[str]:
     """Whether anything learns, and whether it ever ends."""
-    learning = [policy for policy in policies.values() if policy.algorithm.capabilities.learns]
-    if policies and not learning:
-        names = ", ".join(f"{name!r} ({policy.algorithm.name})" for name, policy in policies.items())
+    if policies and not learners:
+        names = ", ".join(f"{name!r} ({policy.acts_by.name})" for name, policy in policies.items())
         yield f"no policy of this run learns: {names}; give one an algorithm that does, e.g. ppo"
     stop = experiment.stop
-    of_policies = all(p.stop.agent_steps is not None or p.stop.return_mean is not None for p in learning)
-    if stop.env_steps is None and stop.time_s is None and not stop.policies and not (learning and of_policies):
+    own = all(one.stop.agent_steps is not None or one.stop.return_mean is not None for one in learners.values())
+    if stop.env_steps is None and stop.time_s is None and not stop.policies and not (learners and own):
         yield "nothing ends this run; set stop.env_steps, stop.time_s or stop.policies.<id>.return_mean"
-
-
-def _unknown_names(experiment: Experiment, policies: Collection[str] | None) -> Iterator[str]:
-    """Goals of policies that are not there; `policies` None: it is not known which are."""
-    asked = {f"stop.policies.{name}": name for name in experiment.stop.policies}
-    for key, objective in {"objective": experiment.objective, "checkpoint.best": experiment.checkpoint.best}.items():
-        if objective is None:
-            continue
-        section, _, rest = objective.partition(".")
-        name, _, figure = rest.rpartition(".")
-        if section != "policies" or not name:
-            yield f"{key} must be policies.<id>.return_mean, or another figure of a policy, not {objective!r}"
-        else:
-            asked[f"{key} {objective}"] = name
-            if figure not in _FIGURES:
-                yield f"{key} {objective}: a policy has no figure {figure!r}{meant(figure, _FIGURES, 'it has')}"
-    for path, name in asked.items():
-        if policies is not None and name not in policies:
-            yield f"{path}: there is no policy {name!r}{meant(name, policies, 'the policies are')}"

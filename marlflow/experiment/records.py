@@ -82,7 +82,7 @@ def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str,
     """By policy that learns from records: which."""
     everybody = offline_records(experiment.env)
     found = {name: policy.experience or everybody for name, policy in policies.items()}
-    learns = {name for name, policy in policies.items() if policy.algorithm.capabilities.learns}
+    learns = {name for name, policy in policies.items() if policy.acts_by.capabilities.learns}
     return {name: source for name, source in found.items() if source is not None and name in learns}
 
 
@@ -110,7 +110,7 @@ def records_of(
 
 def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, Recorded]) -> Iterator[str]:
     for name, policy in policies.items():
-        algorithm = policy.algorithm
+        algorithm = policy.acts_by
         kind = algorithm.capabilities.experience
         if name in asked and kind == "on-policy":
             yield (

@@ -19,11 +19,12 @@ import torch
 from gymnasium import spaces as gym
 
 from marlflow.base.batch import Array
-from marlflow.base.items import Fragment, Packed
+from marlflow.base.items import Fragment, JointFragment, Packed
 from marlflow.env.frames import raised
 from marlflow.env.stand_in import StandIn
-from marlflow.experiment.plans import policy_plan
-from marlflow.flow import source
+from marlflow.experiment.learners import subject_of
+from marlflow.experiment.plans import divided_among, learner_plan
+from marlflow.flow import Traits, source
 from marlflow.flow.item_types import type_name
 from marlflow.flow.rehearsal import FailedStage, rehearse
 from marlflow.policy.adapted import AdaptingActor
@@ -35,7 +36,7 @@ from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.inline.place import InlineReplicasPlace
 from marlflow.runtime.protocol import Parts
 from marlflow.runtime.rounds import make_round
-from marlflow.runtime.spec import PolicySpec, RunSpec
+from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
 _ROWS: Final = 2
 """One would not do: a batch normalization, for example, takes no single row."""
@@ -47,18 +48,18 @@ _OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
 
 
 def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Iterator[str]:
-    """One sentence for each policy that learns whose network or plan breaks on rows of its spaces.
+    """One sentence for each learner whose network or plan breaks on rows of its policies' spaces.
 
-    Policies in which everything is marlflow's own are not tried. `state_space` is that of the environment's global
+    Learners in which everything is marlflow's own are not tried. `state_space` is that of the environment's global
     state. What breaks on two rows and not on more is no problem.
     """
-    tried = [spec.policies[name] for name in spec.learning]
-    tried = [policy for policy in tried if _is_users(policy.algorithm) or _is_users(policy.model)]
     with _left_as_found():
-        for policy in tried:
-            problem = _problem(spec, policy, state_space, _ROWS)
-            if problem is not None and _problem(spec, policy, state_space, _ROWS_OF_SECOND_TRY) is not None:
-                yield f"policy {policy.name!r} ({policy.algorithm.name}): {problem}"
+        for learner in spec.learners.values():
+            if not _is_users(learner.algorithm) and not any(_is_users(policy.model) for policy in learner.policies):
+                continue
+            problem = _problem(spec, learner, state_space, _ROWS)
+            if problem is not None and _problem(spec, learner, state_space, _ROWS_OF_SECOND_TRY) is not None:
+                yield f"{subject_of(learner)}: {problem}"
 
 
 def _is_users(part: Any) -> bool:
@@ -73,10 +74,11 @@ def _is_users(part: Any) -> bool:
     )
 
 
-def _problem(spec: RunSpec, policy: PolicySpec, state_space: gym.Box | None, rows: int) -> str | None:
-    alone = _alone(spec, policy, state_space, rows)
+def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> str | None:
+    alone = _alone(spec, learner, state_space, rows)
     try:
-        return _model_problem(policy, rows) or _plan_problem(alone, policy)
+        found = (problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None)
+        return next(found, None) or _plan_problem(alone, learner)
     except MemoryError:  # the run may be for a larger machine
         return None
 
@@ -123,27 +125,31 @@ def _observations(policy: PolicySpec, rows: int) -> Array:
     return policy.spaces.encoder().stack([one["observation"] if masked else one for one in seen])
 
 
-def _plan_problem(alone: RunSpec, policy: PolicySpec) -> str | None:
-    """What is wrong with how it acts, or with the operators of its plan."""
+def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
+    """What is wrong with how its policies act, or with the operators of its plan."""
     try:
-        parts = _parts(policy)
+        parts = _parts(learner)
     except Exception as error:  # noqa: BLE001  an algorithm of the user's may raise anything
         return f"its learner cannot be made: {raised(error)}"
     try:
         fragments = _fragments(alone, parts)
     except Exception as error:  # noqa: BLE001  a network of the user's may raise anything
-        return f"it cannot act on observations of {policy.spaces.observation}: {raised(error)}"
-    experience = source(iter(fragments).__next__, name="experience")
-    broken = rehearse(policy_plan(experience, policy, parts), experience)
-    return None if broken is None else _of_stage(broken, alone.copies)
+        seen = " and ".join(str(policy.spaces.observation) for policy in learner.policies)
+        return f"it cannot act on observations of {seen}: {raised(error)}"
+    kind = JointFragment if learner.is_joint else Fragment
+    experience = source(iter(fragments).__next__, name="experience", traits=Traits(emits=kind))
+    broken = rehearse(learner_plan(experience, learner, parts), experience)
+    return None if broken is None else _of_stage(broken, alone)
 
 
-def _alone(spec: RunSpec, policy: PolicySpec, state_space: gym.Box | None, rows: int) -> RunSpec:
-    """A run of one policy and one worker, in which nothing but the spaces is real."""
+def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
+    """A run of one learner and one worker, in which nothing but the spaces is real."""
+    agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(learner.policies)}
     return RunSpec(
-        policies={policy.name: policy},
-        mapping={_AGENT: policy.name},
-        make_env=partial(StandIn, {_AGENT: policy.spaces}, state_space),
+        policies={policy.name: policy for policy in learner.policies},
+        learners={learner.name: learner},
+        mapping={agent: policy.name for agent, policy in agents.items()},
+        make_env=partial(StandIn, {agent: policy.spaces for agent, policy in agents.items()}, state_space),
         copies=rows,
         num_workers=1,
         fragment_env_steps=rows,
@@ -151,34 +157,34 @@ def _alone(spec: RunSpec, policy: PolicySpec, state_space: gym.Box | None, rows:
     )
 
 
-def _parts(policy: PolicySpec) -> Parts:
-    policy = replace(policy, placement=replace(policy.placement, device="cpu"))
-    learner, place = policy.learner(), InlinePlace("learner")
-    learner.place = InlineReplicasPlace(1) if policy.learns_on_workers else place
+def _parts(spec: LearnerSpec) -> Parts:
+    spec = replace(spec, placement=replace(spec.placement, device="cpu"))
+    learner, place = spec.learner(), InlinePlace("learner")
+    learner.place = InlineReplicasPlace(1) if spec.on_workers else place
     replays: dict[str, Replay] = {}
-    if policy.replays:
-        replay = policy.replay()  # one stands for all shards, so that none is empty when it is drawn from
-        replay.place = InlinePlace("replay") if policy.replays_apart else place
-        replays = dict.fromkeys(policy.replays, replay)
+    if spec.replays:
+        replay = spec.replay()  # one stands for all shards, so that none is empty when it is drawn from
+        replay.place = InlinePlace("replay") if spec.replays_apart else place
+        replays = dict.fromkeys(spec.replays, replay)
     nobody: Any = None
-    return Parts(nobody, {policy.name: learner}, replays)
+    return Parts(nobody, {spec.name: learner}, replays)
 
 
 def _fragments(alone: RunSpec, parts: Parts) -> list[Fragment]:
-    """What a worker makes of the policy's actor."""
+    """What a worker makes of the actors of the learner's policies."""
     worker = alone.worker(0)
-    ((name, policy),) = alone.policies.items()
-    actor = policy.actor()
-    ticks = 1 + actor.inner_steps if isinstance(actor, AdaptingActor) else 1
-    weights, schedules = {name: parts.learners[name].published}, {name: policy.algorithm.schedules(0)}
+    actors = [policy.actor() for policy in alone.policies.values()]
+    ticks = max(1 + actor.inner_steps if isinstance(actor, AdaptingActor) else 1 for actor in actors)
+    weights = parts.published()
+    schedules = {name: policy.algorithm.schedules(0) for name, policy in alone.policies.items()}
     try:
         receipt, batches = worker.collect(ticks, weights, schedules)
     finally:
         worker.close()
-    return list(make_round(0, [receipt], [batches]).fragments)
+    return [fragment for _, fragment in divided_among(alone.learners.values())(make_round(0, [receipt], [batches]))]
 
 
-def _of_stage(broken: FailedStage, rows: int) -> str:
+def _of_stage(broken: FailedStage, alone: RunSpec) -> str:
     failure, call = broken.failure, broken.call
     reason = raised(failure.__cause__ or failure)
     where = f"stage {failure.stage!r} of its plan"
@@ -189,7 +195,8 @@ def _of_stage(broken: FailedStage, rows: int) -> str:
             f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{what}; "
             f"give it one with .then(..., at=learner): {reason}"
         )
-    return f"{where} breaks on {rows} rows of this policy's spaces: {reason}"
+    whose = "this policy's" if len(alone.policies) == 1 else "its policies'"
+    return f"{where} breaks on {alone.copies} rows of {whose} spaces: {reason}"
 
 
 @contextmanager

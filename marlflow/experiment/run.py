@@ -43,7 +43,7 @@ from marlflow.rollout.protocol import FrozenPolicy, Round
 from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.spec import policy_of_replay
+from marlflow.runtime.spec import learner_of_replay
 
 log = logging.getLogger("marlflow")
 
@@ -66,7 +66,9 @@ class Run:
         self._runtime, self._console = runtime, shown
         self._interrupt = interrupt
         self.budget = FaultBudget(made.experiment.faults, shown.notice)
-        self._tally = Tally(tuple(made.spec.policies), made.agents)
+        self._tally = Tally(
+            tuple(made.spec.policies), {n: one.members for n, one in made.spec.learners.items()}, made.agents
+        )
         self._left = DatasetProgress(made.spec.records)
         self._due_log = made.experiment.log.every_env_steps
         self._clock = RunClock()
@@ -126,20 +128,20 @@ class Run:
             for fault in faults:
                 self._faulted(fault)
             self.report()
-        for name in self._spec.learning:
-            if self._tally.policies[name].updates == 0:
-                self._say(why_never_updated(self._made, name, self._tally.policies[name]))
+        for name, tally in self._tally.learners.items():
+            if tally.updates == 0:
+                self._say(why_never_updated(self._made, name, tally, self._tally.agent_steps_sampled_for(name)))
 
     # -- what the plan asks of the driver -----------------------------------------------------------------------
 
     def _published(self) -> dict[str, Weights]:
-        return {name: learner.published for name, learner in self._parts.learners.items()}
+        return self._parts.published()
 
     async def _round_made(self, round: Round) -> Round:
         self._clock.training_s = self._clock.elapsed_s - self._evaluator.spent_s
         self._tally.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
-        self._stops.end_policies(self._executor, self._console.notice)
+        self._stops.end_learners(self._executor, self._console.notice)
         self._left.handed(round.receipts)
         await self._evaluator.after_round(round.receipts)
         self._report_if_due()
@@ -148,7 +150,7 @@ class Run:
     def _reported(self, plan: str, item: Any) -> None:
         if not isinstance(item, Update):
             return
-        self._tally.policies[plan].updated(item)
+        self._tally.learners[plan].updated(item)
         if item.updates_skipped:
             reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
             skipped = Fault(FaultKind.UPDATES_SKIPPED, f"learner {plan}", reason, "", 0)
@@ -158,7 +160,7 @@ class Run:
         """A process died, and has a successor."""
         self._faulted(fault)
         if fault.kind is FaultKind.REPLAYS_LOST:
-            self._executor.reapply_starts(policy_of_replay(fault.replay))
+            self._executor.reapply_starts(learner_of_replay(fault.replay))
 
     def _faulted(self, fault: Fault) -> None:
         """Counts what went wrong elsewhere than in a round or an evaluation."""
@@ -223,7 +225,7 @@ class Run:
         self._tally.faults["episodes_restarted"] += resumed.episodes_restarted
         self._tally.faults["rows_lost"] += resumed.rows_lost
         said = [f"going on from {checkpoint.path}, {self._tally.env_steps:,} env steps", *not_resumed(resumed)]
-        for name in dict.fromkeys(map(policy_of_replay, self._parts.replays)):
+        for name in dict.fromkeys(map(learner_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
                 said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
                 self._executor.reapply_starts(name)

@@ -9,7 +9,7 @@ from marlflow.runtime.spec import RunSpec
 
 
 class Scheduler:
-    """Evaluates the schedules of all policies that learn; tells their learners and replays what has changed.
+    """Evaluates the schedules of all learners; tells them and their replays what has changed.
 
     What is for actors alone goes with each collect, and to nobody else; so does `copies`, how many there are of the
     environment.
@@ -20,21 +20,24 @@ class Scheduler:
         self._told: dict[str, Mapping[str, float]] = {}
 
     def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        """What the next round is collected with: each policy's scheduled settings, and `copies`."""
-        found = self.values(agent_steps_sampled)
-        for name, values in found.items():
-            actor_only_settings = self._spec.policies[name].algorithm.actor_only_settings
+        """What the next round is collected with: for each policy its learner's scheduled settings, and `copies`."""
+        found: dict[str, dict[str, float]] = {}
+        for name, values in self.values(agent_steps_sampled).items():
+            learner = self._spec.learners[name]
+            actor_only_settings = learner.algorithm.actor_only_settings
             self._tell(name, {key: value for key, value in values.items() if key not in actor_only_settings})
-            values["copies"] = self._spec.copies
+            found |= {policy: {**values, "copies": self._spec.copies} for policy in learner.members}
         return found
 
     def values(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        """The scheduled settings of each policy, by its own agent steps sampled so far."""
-        algorithms = {name: self._spec.policies[name].algorithm for name in self._spec.learning}
-        return {name: dict(algorithm.schedules(agent_steps_sampled[name])) for name, algorithm in algorithms.items()}
+        """The scheduled settings of each learner, by the agent steps that its policies have sampled together so far."""
+        return {
+            name: dict(learner.algorithm.schedules(sum(agent_steps_sampled[policy] for policy in learner.members)))
+            for name, learner in self._spec.learners.items()
+        }
 
-    def _tell(self, policy: str, settings: Mapping[str, float]) -> None:
-        if settings != self._told.get(policy, {}):
-            self._told[policy] = settings
-            for part in self._parts.of(policy):
+    def _tell(self, learner: str, settings: Mapping[str, float]) -> None:
+        if settings != self._told.get(learner, {}):
+            self._told[learner] = settings
+            for part in self._parts.of(learner):
                 part.set_schedule(settings)

@@ -68,7 +68,8 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
                 del sections[section]
     if sections.get("mapping") is not None:
         sections["mapping"] = _mapping(sections["mapping"], problems)
-    sections["policies"] = _policies(sections.get("policies", {}), problems)
+    for section in ("policies", "learners"):
+        sections[section] = _tried(sections.get(section, {}), section, problems)
     if isinstance(sections.get("default_policy"), Mapping):
         sections["default_policy"] = _algorithm_tried(sections["default_policy"], "default_policy", problems)
     if "env" not in sections:
@@ -211,18 +212,19 @@ def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
     return {**values, "policies": goals}
 
 
-def _policies(policies: Any, problems: list[str]) -> Any:
-    if not isinstance(policies, Mapping):
-        return policies
+def _tried(values: Any, section: str, problems: list[str]) -> Any:
+    """Policies or learners with their algorithms made."""
+    if not isinstance(values, Mapping):
+        return values
     return {
-        name: _algorithm_tried(policy, f"policies.{name}", problems) if isinstance(policy, Mapping) else policy
-        for name, policy in policies.items()
+        name: _algorithm_tried(one, f"{section}.{name}", problems) if isinstance(one, Mapping) else one
+        for name, one in values.items()
     }
 
 
 def _algorithm_tried(policy: Mapping[str, Any], path: str, problems: list[str]) -> Mapping[str, Any]:
-    """`policy` with its algorithm made; where that fails, one that stands for it."""
-    if "algorithm" not in policy:
+    """A policy or learner with its algorithm made; where that fails, one that stands for it."""
+    if policy.get("algorithm") is None:
         return policy
     algorithm = fit(policy["algorithm"], Algorithm, f"{path}.algorithm", problems)
     return {**policy, "algorithm": _Unknown() if algorithm is LEFT else algorithm}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.algorithms.algorithm import LearningAlgorithm
+from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.schedules import Cosine, Linear, Schedule, Step
 from marlflow.experiment.construct import LEFT, fit, hints_of
@@ -155,7 +155,7 @@ def range_of(owner: type, name: str, default: Any) -> Range:
             return RANGES[f"{kind.__name__}.{name}"]
     if name in RANGES:
         return RANGES[name]
-    if issubclass(owner, LearningAlgorithm) and type(default) is int:
+    if issubclass(owner, TorchAlgorithm) and type(default) is int:
         return Range(int(name not in owner.non_negative_fields), 2**62)
     return _ANY_NUMBER if default is MISSING or default != INFINITY else Range(-INFINITY, INFINITY, infinite=True)
 

@@ -1,4 +1,4 @@
-"""When a run stops, and which of its policies stop learning before that."""
+"""When a run stops, and which of its learners stop learning before that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from marlflow.experiment.experiment import Experiment, Policy
+from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.faults import FaultBudget
 from marlflow.experiment.interrupt import Interrupt
 from marlflow.experiment.recording import DatasetProgress
@@ -18,7 +18,7 @@ from marlflow.runtime.spec import RunSpec
 
 
 class StopConditions:
-    """The conditions of `stop` and of each policy's own `stop`, a signal, spent budgets, and the end of records."""
+    """The conditions of `stop` and of each learner's own `stop`, a signal, spent budgets, and the end of records."""
 
     def __init__(
         self,
@@ -50,26 +50,28 @@ class StopConditions:
         reached = [self._has_reached(name, target) for name, target in stop.policies.items()]
         if reached and all(reached):
             return ", ".join(f"stop.policies.{name}.return_mean={target:g}" for name, target in stop.policies.items())
-        if self._spec.learning and self._ended | self._left.nothing_of == set(self._spec.learning):
+        learners = self._spec.learners
+        if learners and all(name in self._ended or self._has_read_all(name) for name in learners):
             return "the end of what was recorded" if self._left.nothing_of else "every policy's own stop"
         return None
 
-    def end_policies(self, executor: Executor, tell: Callable[[str], None]) -> None:
-        """Ends the plans of policies whose own stop holds, or whose records have ended; `tell` shows a message."""
-        for name in self._spec.learning:
-            if name not in self._ended and (self._is_done(name) or name in self._left.nothing_of):
+    def end_learners(self, executor: Executor, tell: Callable[[str], None]) -> None:
+        """Ends the plans of learners whose own stop holds, or whose records have ended; `tell` shows a message."""
+        for name, learner in self._spec.learners.items():
+            if name not in self._ended and (self._is_done(name) or self._has_read_all(name)):
                 what = "enough" if self._is_done(name) else "all that was recorded"
                 self._end(name, executor)
-                tell(f"policy {name} has learned {what}: its plan ends, it goes on acting")
+                who = f"policy {name} has" if learner.members == (name,) else f"learner {name} has"
+                tell(f"{who} learned {what}: its plan ends, it goes on acting")
 
     def state(self) -> dict[str, Any]:
-        """The stop of each policy whose plan has ended."""
-        return {name: asdict(self._policy(name).stop) for name in sorted(self._ended)}
+        """The stop of each learner whose plan has ended."""
+        return {name: asdict(self._experiment.learner(name).stop) for name in sorted(self._ended)}
 
     def load_state(self, state: Mapping[str, Any], executor: Executor) -> None:
-        """Ends the same plans again; where a policy's stop was changed since and does not hold, its plan resumes."""
+        """Ends the same plans again; where a learner's stop was changed since and does not hold, its plan resumes."""
         for name, stop in state.items():
-            if stop == asdict(self._policy(name).stop) or self._is_done(name):
+            if stop == asdict(self._experiment.learner(name).stop) or self._is_done(name):
                 self._end(name, executor)
             else:
                 executor.rejoin(name)
@@ -81,14 +83,17 @@ class StopConditions:
         else:
             executor.close_plan(name)  # its records have ended: what waits is still learned from
 
-    def _policy(self, name: str) -> Policy:
-        return self._experiment.policies.get(name, self._experiment.default_policy)
+    def _has_read_all(self, learner: str) -> bool:
+        """Whether its policies have been given all rows that were recorded for them."""
+        return self._left.nothing_of.issuperset(self._spec.learners[learner].members)
 
-    def _is_done(self, name: str) -> bool:
-        """Whether a policy's own stop holds."""
-        limit, target = self._policy(name).stop.agent_steps, self._policy(name).stop.return_mean
-        sampled = self._tally.policies[name].agent_steps_sampled
-        return (limit is not None and sampled >= limit) or (target is not None and self._has_reached(name, target))
+    def _is_done(self, learner: str) -> bool:
+        """Whether a learner's own stop holds: for its policies' agent steps together, and for each one's return."""
+        stop, members = self._experiment.learner(learner).stop, self._spec.learners[learner].members
+        if stop.agent_steps is not None and self._tally.agent_steps_sampled_for(learner) >= stop.agent_steps:
+            return True
+        target = stop.return_mean
+        return target is not None and all(self._has_reached(name, target) for name in members)
 
     def _has_reached(self, policy: str, target: float) -> bool:
         mean = self._tally.policies[policy].settled_return_mean

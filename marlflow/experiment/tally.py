@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Update, Weights
+from marlflow.base.items import Weights
 from marlflow.base.kept import Tree
 from marlflow.experiment.episode_figures import (
     WINDOW_EPISODES,
@@ -22,6 +22,7 @@ from marlflow.experiment.episode_figures import (
     policies_evaluated,
     spread,
 )
+from marlflow.experiment.learner_tally import LearnerTally
 from marlflow.observe.record import MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
@@ -32,37 +33,20 @@ FAULTS = (
     "episodes_restarted",
     "rows_lost",
 )
-_TOTALS = (
-    "episodes",
-    "agent_steps_sampled",
-    "agent_steps_trained",
-    "updates",
-    "stale_rows_dropped",
-    "rows_carried",
-    "reward_unattributed",
-    "updates_skipped",
-    "staleness",
-)
+_POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_unattributed")
 
 
 @dataclass(slots=True)
 class PolicyTally:
-    """One policy's totals since the run began, and what came since the last report."""
+    """One policy's totals since the run began: how it plays."""
 
     played: Window = field(default_factory=Window)
     evaluation: PolicyEvaluation | None = None
     evaluation_is_new: bool = False
     episodes: int = 0
     agent_steps_sampled: int = 0
-    agent_steps_trained: int = 0
-    updates: int = 0
-    stale_rows_dropped: int = 0
     rows_carried: int = 0
     reward_unattributed: float = 0.0
-    updates_skipped: int = 0
-    loss: Mapping[str, float] = field(default_factory=dict)
-    staleness: float | None = None
-    since_report: list[Update] = field(default_factory=list)
 
     @property
     def return_mean(self) -> float | None:
@@ -77,62 +61,28 @@ class PolicyTally:
     def state(self) -> Tree:
         """All of it, as a tree."""
         return {
-            **{name: getattr(self, name) for name in _TOTALS},
+            **{name: getattr(self, name) for name in _POLICY_TOTALS},
             "played": self.played.state(),
             "evaluation": None if self.evaluation is None else self.evaluation.state(),
             "evaluation_is_new": self.evaluation_is_new,
-            "loss": dict(self.loss),
-            "since_report": [_figures(update) for update in self.since_report],
         }
 
     def load_state(self, state: Tree) -> None:
         """Goes on from `state`."""
-        for name in _TOTALS:
+        for name in _POLICY_TOTALS:
             setattr(self, name, state[name])
         self.played.load_state(state["played"])
         self.evaluation = None if state["evaluation"] is None else PolicyEvaluation(**state["evaluation"])
         self.evaluation_is_new = state["evaluation_is_new"]
-        self.loss = state["loss"]
-        self.since_report = [Update(**figures) for figures in state["since_report"]]
-
-    def updated(self, update: Update) -> None:
-        """The plan reported."""
-        self.agent_steps_trained += update.rows
-        self.updates += update.updates
-        self.stale_rows_dropped += update.stale_rows_dropped
-        self.updates_skipped += update.updates_skipped
-        if update.updates:
-            self.since_report.append(Update(update.policy, 0, update.updates, 0, update.loss, update.staleness_mean))
-
-    def means(self) -> tuple[Mapping[str, float], float | None]:
-        """Loss and staleness over the updates since the last report; without any, what they were then."""
-        if not self.since_report:
-            return self.loss, self.staleness
-        weights = [update.updates for update in self.since_report]
-        total = sum(weights)
-        shares = [(update, weight / total) for update, weight in zip(self.since_report, weights, strict=True)]
-        # A term of a loss that has its turn less often is a mean over its own turns.
-        terms = dict.fromkeys(name for update in self.since_report for name in update.loss)
-        loss = {name: _mean([(u.loss[name], u.updates) for u in self.since_report if name in u.loss]) for name in terms}
-        return loss, sum(u.staleness_mean * share for u, share in shares)
-
-    def reported(self) -> None:
-        """What comes from now on is for the next report."""
-        self.loss, self.staleness = self.means()
-        self.since_report.clear()
-        self.evaluation_is_new = False
-
-
-def _mean(weighted: Sequence[tuple[float, int]]) -> float:
-    total = sum(weight for _, weight in weighted)
-    return sum(value * (weight / total) for value, weight in weighted)
 
 
 class Tally:
-    """A run's totals."""
+    """A run's totals; `learners` has the policies of each learner."""
 
-    def __init__(self, policies: Sequence[str], agents: Sequence[str]) -> None:
+    def __init__(self, policies: Sequence[str], learners: Mapping[str, Sequence[str]], agents: Sequence[str]) -> None:
         self.policies = {name: PolicyTally() for name in policies}
+        self.learners = {name: LearnerTally() for name in learners}
+        self._members = learners
         self.agents = {agent: deque[float](maxlen=WINDOW_EPISODES) for agent in agents}
         self.played = Window()
         self.eval_team_return_mean: float | None = None
@@ -165,6 +115,7 @@ class Tally:
         """All of it, as a tree; nothing of it can be told apart after `load_state`."""
         return {
             "policies": {name: tally.state() for name, tally in self.policies.items()},
+            "learners": {name: tally.state() for name, tally in self.learners.items()},
             "agents": {agent: list(returns) for agent, returns in self.agents.items()},
             "played": self.played.state(),
             "eval_team_return_mean": self.eval_team_return_mean,
@@ -181,6 +132,8 @@ class Tally:
         """Goes on from `state`, which was of the same policies."""
         for name, tally in self.policies.items():
             tally.load_state(state["policies"][name])
+        for learner, learned in self.learners.items():
+            learned.load_state(state["learners"][learner])
         for agent, returns in state["agents"].items():
             self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).extend(returns)
         self.played.load_state(state["played"])
@@ -196,6 +149,10 @@ class Tally:
     def agent_steps_sampled(self) -> dict[str, int]:
         """Of each policy, on which its schedules depend."""
         return {name: tally.agent_steps_sampled for name, tally in self.policies.items()}
+
+    def agent_steps_sampled_for(self, learner: str) -> int:
+        """Agent steps that the policies of `learner` have sampled together."""
+        return sum(self.policies[name].agent_steps_sampled for name in self._members[learner])
 
     def faulted(self, faults: Sequence[Fault]) -> None:
         """What went wrong elsewhere than in a round or an evaluation."""
@@ -247,9 +204,10 @@ class Tally:
             "team_return_mean": mean(self.played.team_returns),
             "eval_team_return_mean": self.eval_team_return_mean,
             "env_steps_per_s": self._rate(training_s),
-            "policies": {
-                name: _policy(tally, published.get(name), (schedules or {}).get(name, {}))
-                for name, tally in self.policies.items()
+            "policies": {name: _policy(tally, _version(published, name)) for name, tally in self.policies.items()},
+            "learners": {
+                name: tally.metrics(_version(published, self._members[name][0]), (schedules or {}).get(name, {}))
+                for name, tally in self.learners.items()
             },
             "agents": {agent: {"return_mean": mean(returns)} for agent, returns in self.agents.items()},
             "stages": {name: _stage(meter) for name, meter in stages.items()},
@@ -257,7 +215,7 @@ class Tally:
             "object_store": {"bytes": object_store_bytes},
             "faults": {
                 **self.faults,
-                "updates_skipped": sum(tally.updates_skipped for tally in self.policies.values()),
+                "updates_skipped": sum(tally.updates_skipped for tally in self.learners.values()),
             },
         }
 
@@ -281,17 +239,16 @@ class Tally:
         """The record as of now has been reported: what comes from now on is for the next."""
         self._env_steps_per_s, self._reported = self._rate(training_s), (self.env_steps, training_s)
         for tally in self.policies.values():
-            tally.reported()
+            tally.evaluation_is_new = False
+        for learned in self.learners.values():
+            learned.reported()
 
 
-def _figures(update: Update) -> dict[str, Any]:
-    """What a report is made of: without the rows that it was about."""
-    kept = ("policy", "rows", "updates", "version", "staleness_mean")
-    return {**{name: getattr(update, name) for name in kept}, "loss": dict(update.loss)}
+def _version(published: Mapping[str, Weights], policy: str) -> int:
+    return published[policy].version if policy in published else 0
 
 
-def _policy(tally: PolicyTally, published: Weights | None, schedules: Mapping[str, float]) -> PolicyMetrics:
-    loss, staleness = tally.means()
+def _policy(tally: PolicyTally, version: int) -> PolicyMetrics:
     return {
         "return_mean": tally.return_mean,
         "return_std": spread(tally.played.returns),
@@ -300,15 +257,9 @@ def _policy(tally: PolicyTally, published: Weights | None, schedules: Mapping[st
         **evaluation_metrics(tally.evaluation),
         "episodes": tally.episodes,
         "agent_steps_sampled": tally.agent_steps_sampled,
-        "agent_steps_trained": tally.agent_steps_trained,
-        "updates": tally.updates,
-        "version": published.version if published is not None else 0,
-        "staleness_mean": staleness,
-        "stale_rows_dropped": tally.stale_rows_dropped,
+        "version": version,
         "rows_carried": tally.rows_carried,
         "reward_unattributed": tally.reward_unattributed,
-        "schedules": dict(schedules),
-        "loss": dict(loss),
     }
 
 

@@ -175,7 +175,7 @@ def _say(texts: Sequence[str], shown: RunConsole) -> None:
 def _result(run: Run, made: CheckedExperiment, where: Path) -> Result:
     """The result of a run that has ended; raises what made it fail."""
     run.reporting.finish()
-    log.info("stopped by %s; %s", run.stopped_by, run.reporting.overlaps(made.spec.learning))
+    log.info("stopped by %s; %s", run.stopped_by, run.reporting.overlaps(tuple(made.spec.learners)))
     if run.failure is not None:
         raise run.failure
     objective = made.experiment.objective
@@ -239,14 +239,15 @@ def _rounds_too_long(made: CheckedExperiment) -> Iterator[str]:
 
 
 def _processes(made: CheckedExperiment) -> str:
-    there = made.spec.learning_on_workers
-    workers, learners = made.spec.num_workers, len(made.spec.learning) - len(there)
+    there = [name for name, learner in made.spec.learners.items() if learner.on_workers]
+    workers, learners = made.spec.num_workers, len(made.spec.learners) - len(there)
     beside = f" (where {', '.join(there)} learns)" if there else ""
     return f"{made.experiment.runtime.name}: rollout workers {workers}{beside}, learners {learners}"
 
 
 def run_info(made: CheckedExperiment, run_dir: Path) -> RunInfo:
     """What does not change about the run."""
+    learner_of = {policy: name for name, learner in made.spec.learners.items() for policy in learner.members}
     experiment, stop = made.experiment, made.experiment.stop
     conditions = {"env_steps": stop.env_steps, "time_s": stop.time_s}
     conditions |= {f"policies.{name}.return_mean": target for name, target in stop.policies.items()}
@@ -254,7 +255,7 @@ def run_info(made: CheckedExperiment, run_dir: Path) -> RunInfo:
         name=experiment.name,
         run_dir=run_dir,
         policies={
-            name: PolicyInfo(policy.algorithm.name, tuple(made.players[name]))
+            name: PolicyInfo(policy.algorithm.name, tuple(made.players[name]), learner_of.get(name))
             for name, policy in made.spec.policies.items()
         },
         runtime=experiment.runtime.name,

@@ -7,10 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 from marlflow.base.errors import CheckpointFailed
-from marlflow.base.items import Fragment, Inserted, Packed, Update
+from marlflow.base.items import Fragment, Inserted, JointFragment, Packed, Update
 from marlflow.base.kept import Tree
 
-_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Fragment, Packed, Inserted, Update)}
+_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Fragment, JointFragment, Packed, Inserted, Update)}
 
 
 class Waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -183,9 +184,13 @@ def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
     if flow.gives is not None:
         return [(flow, flow.gives)]
     if flow.kind in (Kind.SOURCE, Kind.THEN, Kind.GATHER):
-        return [(flow, flow.traits.emits)]
+        emits = flow.traits.emits
+        if inspect.isfunction(emits):
+            return [(flow, emits(came)) for _, came in producers(flow.inputs[0])]
+        return [(flow, emits)]
     if flow.kind is Kind.BRANCH and flow.inputs[0].kind is Kind.SPLIT:
-        return [(flow.inputs[0], flow.inputs[0].traits.emits)]
+        split = flow.inputs[0]
+        return [(split, (split.traits.routes or {}).get(flow.branch, split.traits.emits))]
     if flow.emitted_side in flow.sides:
         return producers(flow.inputs[flow.sides.index(flow.emitted_side)])
     return [producer for before in flow.inputs for producer in producers(before)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +22,11 @@ class Traits:
     accepts: Any = None
     """The input item type, or a function from what the stage runs at to that type; None: as annotated."""
     emits: Any = None
-    """The output item type (for a split, of the routed items); None: as annotated."""
+    """The output item type (of a split: of the routed items), or for a gather a function of its input type; None: as
+    annotated.
+    """
+    routes: Mapping[Hashable, Any] | None = None
+    """Splits: the item type of each branch whose type is not `emits`."""
     at_most_one: bool = False
     """Gathers: never emits several items for one input, so an exact ratio may include it."""
     agent_steps: int = 0

@@ -95,10 +95,26 @@ def loss_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGrou
     return losses if isinstance(losses, Sequence) else (LossGroup("all", nn.Module.parameters, losses),)
 
 
-def frozen_copy(module: Any, groups: Sequence[LossGroup]) -> tuple[Any, FlatParameters]:
+def actors_of(module: Any, policies: Sequence[str]) -> dict[str, nn.Module]:
+    """The actor of each policy of a learner: `module.actors`, a mapping; `module.actor` for one policy.
+
+    Raises TypeError if `module` has not exactly these.
+    """
+    if (actors := getattr(module, "actors", None)) is None:
+        (policy,) = policies
+        return {policy: module.actor}
+    if set(actors) != set(policies):
+        raise TypeError(
+            f"{type(module).__name__}.actors must have an actor for each of {', '.join(policies)}, and has "
+            f"{', '.join(actors)}"
+        )
+    return {policy: actors[policy] for policy in policies}
+
+
+def frozen_copy(module: Any, policies: Sequence[str], groups: Sequence[LossGroup]) -> tuple[Any, FlatParameters]:
     """A copy of `module` that does not learn, as a target, with its parameters in the same order."""
     frozen = copy.deepcopy(module)
-    flat = FlatParameters(frozen, frozen.actor, [list(group.parameters(frozen)) for group in groups])
+    flat = FlatParameters(frozen, actors_of(frozen, policies), [list(group.parameters(frozen)) for group in groups])
     frozen.requires_grad_(False)
     return frozen, flat
 

@@ -1,4 +1,4 @@
-"""The learner of one policy: parameters, an update loop and a gradient exchange, put together."""
+"""The learner of one policy or of several: parameters, an update loop and a gradient exchange, put together."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _EXCHANGES: Mapping[LearnsOn, tuple[GradientExchange, Callable[[Collective, Any]
 class TorchLearner:
     """Learns on minibatches: alone in this process, or in a group of processes with the same parameters.
 
-    `module` has an `actor`, whose parameters are published, and a `critic` if its values are asked for. `trains_on` is
+    `policies` are those that it trains; without them the one of its name. `module` has an `actor`, or `actors` by
+    policy, whose parameters are published, and a `critic` if its values are asked for. `trains_on` is
     the type of item that the losses are for: one loss for all parameters, or several loss groups. With `target`, a
     frozen copy of the module is kept for the losses, and renewed by `sync_target`. `place` is None for a learner in
     this process. `scheduled` has the settings that were last scheduled, by name; `stale_rows_dropped` counts the rows
@@ -65,6 +66,7 @@ class TorchLearner:
         *,
         trains_on: type,
         learning_rate: float,
+        policies: Sequence[str] = (),
         max_grad_norm: float = float("inf"),
         optimizer: Optimizer = Adam(),
         seed: int = 0,
@@ -81,11 +83,12 @@ class TorchLearner:
         groups = loss_groups(losses)
         if learns_on == "workers" and (noise_width(groups) or observers(module)):
             raise TypeError(
-                f"the learner of policy {name!r} learns on the workers, where no learner sees all rows: its losses "
+                f"learner {name!r} learns on the workers, where no learner sees all rows: its losses "
                 "cannot have noise, nor its module running statistics"
             )
         self.parameters = LearnerParameters(
             module,
+            tuple(policies) or (name,),
             groups,
             learning_rate=learning_rate,
             max_grad_norm=max_grad_norm,
@@ -110,8 +113,8 @@ class TorchLearner:
         return self.parameters.version
 
     @property
-    def published(self) -> Weights:
-        """What was last published."""
+    def published(self) -> Mapping[str, Weights]:
+        """The weights of each policy that were last published, all under one version."""
         return self.parameters.published
 
     @property
@@ -139,7 +142,7 @@ class TorchLearner:
         loss = self.parameters.groups[0].loss
         return chunked_priorities(loss, self.module, rows.columns_for_losses(), self._tensor)
 
-    def publish(self) -> Weights:
+    def publish(self) -> Mapping[str, Weights]:
         """The acting parameters under a new version."""
         return self.parameters.publish()
 
@@ -147,14 +150,14 @@ class TorchLearner:
         """From now on publishes all parameters, the acting ones first, for stages that need the critic elsewhere."""
         self.parameters.publish_all()
 
-    def resume_above(self, version: int) -> Weights:
-        """Publishes under a version above `version`, the highest that another learner of this policy may have used."""
+    def resume_above(self, version: int) -> Mapping[str, Weights]:
+        """Publishes under a version above `version`, the highest that a lost learner of this name may have used."""
         return self.parameters.resume_above(version)
 
     def sync_target(self, tau: float = 1.0) -> None:
         """Moves the target by the fraction `tau` of the way to the parameters; raises TypeError without a target."""
         if self.parameters.target_module is None:
-            raise TypeError(f"the learner of policy {self.name!r} was made without a target")
+            raise TypeError(f"learner {self.name!r} was made without a target")
         self.exchange.tell("sync_target", tau)
         self.parameters.sync_target(tau)
 
@@ -165,7 +168,7 @@ class TorchLearner:
 
     def load_state(self, state: Tree) -> None:
         """Restores `state`, bit for bit; raises CheckpointUnusable, and changes nothing, for another learner's."""
-        state = publishing(state, len(self.published.flat))
+        state = publishing(state, len(self.parameters.published_flat))
         expected = {**self.parameters.like(state), "generator": self.loop.generator.get_state()}
         check_state(self.name, state, expected, (*COUNTS, "stale_rows_dropped"))
         self.exchange.tell("load_state", state)
@@ -196,7 +199,7 @@ class TorchLearner:
         All rows at once. Raises TypeError for a learner of several losses, of which each needs those before it changed.
         """
         if len(self.parameters.groups) > 1:
-            raise TypeError(f"the learner of policy {self.name!r} has several losses, and no gradient of all at once")
+            raise TypeError(f"learner {self.name!r} has several losses, and no gradient of all at once")
         return gradients_of(batch, *self.loop.gradient(batch))
 
     def apply(self, gradients: Gradients) -> Update:

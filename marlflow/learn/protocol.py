@@ -111,17 +111,17 @@ class Publishes(Protocol):
         ...
 
     @property
-    def published(self) -> Weights:
-        """What was last published."""
+    def published(self) -> Mapping[str, Weights]:
+        """The weights of each policy that were last published, all under one version."""
         ...
 
-    def publish(self) -> Weights:
+    def publish(self) -> Mapping[str, Weights]:
         """The acting parameters under a new version."""
         ...
 
 
 class Learner(ValueFunction, PriorityFunction, GradientFunction, Updates, HasTarget, Publishes, Protocol):
-    """Owns the parameters of a policy. Stages `at` it run at its `place`.
+    """Owns the parameters of one policy or of several. Stages `at` it run at its `place`.
 
     update = learner.update(batch, epochs=10, minibatch_agent_steps=128)
     weights = learner.publish()

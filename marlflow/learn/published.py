@@ -18,16 +18,17 @@ class Publisher(Scheduled, Protocol):
     """Knows what a learner published last."""
 
     @property
-    def published(self) -> Weights:
-        """What was last published."""
+    def published(self) -> Mapping[str, Weights]:
+        """The weights of each policy that were last published."""
         ...
 
 
 class PublishedLearner:
     """All parameters as they were last published: a ValueFunction, PriorityFunction and GradientFunction; no Updates.
 
-    `source` has what was published; `fetch` opens it where that is a reference. `build` makes a learner of the same
-    kind, once, when values are first asked for. In a plan built over it, stages run at `place`.
+    `source` has what was published of the only policy of the learner called `name`; `fetch` opens it where that is a
+    reference. `build` makes a learner of the same kind, once, when values are first asked for. In a plan built over it,
+    stages run at `place`.
     """
 
     def __init__(
@@ -57,7 +58,12 @@ class PublishedLearner:
     @property
     def version(self) -> int:
         """The version of the published parameters."""
-        return self._source.published.version
+        return self._published.version
+
+    @property
+    def _published(self) -> Weights:
+        (weights,) = self._source.published.values()
+        return weights
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
         """The published critic's values of `obs` [N, ...], after `memory` [N, ...] if it is recurrent, float32 [N]."""
@@ -74,7 +80,7 @@ class PublishedLearner:
     def _loaded(self) -> TorchLearner:
         if self._model is None:
             self._model = self._build()
-        published = self._source.published
+        published = self._published
         if published.version != self._version:
             self._model.parameters.flat.load(as_tensor(self._fetch(published.flat)))
             self._version = published.version

@@ -11,13 +11,13 @@ from marlflow.base.train_batch import TrainBatch
 from marlflow.learn.update_job import UpdateJob, UpdateResult
 
 
-def update_report(policy: str, version: int, job: UpdateJob, result: UpdateResult) -> Update:
+def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResult) -> Update:
     """The mean terms of an update, the steps taken and those skipped, and how old the rows were at `version`."""
     loss, taken, skipped = result.means()
     priorities, seen = result.priorities_by_row(), job.summary
     rows = seen.rows * job.epochs
     return Update(
-        policy=policy,
+        learner=learner,
         rows=round(rows * taken / (taken + skipped)) if skipped else rows,
         updates=taken,
         version=version,
@@ -36,11 +36,13 @@ def gradients_of(batch: TrainBatch, flat: Array, terms: Mapping[str, float]) -> 
     return Gradients(flat, batch.rows, terms, batch.mean_version(), batch.rows_carried())
 
 
-def step_report(policy: str, version: int, gradients: Gradients, norm: float | None, stale_rows_dropped: int) -> Update:
+def step_report(
+    learner: str, version: int, gradients: Gradients, norm: float | None, stale_rows_dropped: int
+) -> Update:
     """The report of one step by `gradients` of this norm; None: there was no step."""
     taken = norm is not None and math.isfinite(norm)
     return Update(
-        policy=policy,
+        learner=learner,
         rows=gradients.rows if taken else 0,
         updates=int(taken),
         version=version,

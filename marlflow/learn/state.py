@@ -13,17 +13,17 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.kept import Tree
 
 
-def check_state(policy: str, state: Tree, arrays: Mapping[str, Tensor], counts: Sequence[str]) -> None:
+def check_state(learner: str, state: Tree, arrays: Mapping[str, Tensor], counts: Sequence[str]) -> None:
     """Raises CheckpointUnusable unless `state` has exactly arrays like these, by name, and these counts from 0 up."""
     if not isinstance(state, Mapping):
-        raise CheckpointUnusable([f"learner of policy {policy!r}: expected a dict of its parts, got {_shown(state)}"])
+        raise CheckpointUnusable([f"learner {learner!r}: expected a dict of its parts, got {_shown(state)}"])
     problems = [_unlike(name, like, state.get(name)) for name, like in arrays.items()]
     problems += [
         f"{name}: expected a count, got {_shown(state.get(name))}" for name in counts if not _counts(state, name)
     ]
     problems += [f"{name}: expected nothing of this name" for name in state if name not in {*arrays, *counts}]
     problems += [] if any(problems) else [_unusable(state["generator"])]
-    found = [f"learner of policy {policy!r}: {problem}" for problem in problems if problem]
+    found = [f"learner {learner!r}: {problem}" for problem in problems if problem]
     if found:
         raise CheckpointUnusable(
             [*found[:-1], f"{found[-1]}; was it kept with another algorithm, model or environment?"]

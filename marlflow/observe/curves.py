@@ -59,28 +59,31 @@ def draw_learning_curves(
         aside.unlink(missing_ok=True)
 
 
-def curve(reports: Reports, policy: str, key: str) -> Curve:
-    """Return the known values of one metric of a policy, over env steps."""
-    known = [(report["env_steps"], report["policies"].get(policy, {}).get(key)) for report in reports]
+def curve(reports: Reports, name: str, key: str, section: Literal["policies", "learners"] = "policies") -> Curve:
+    """Return the known values of one metric of a policy or learner, over env steps."""
+    known = [(report["env_steps"], report[section].get(name, {}).get(key)) for report in reports]
     known = [(steps, value) for steps, value in known if value is not None and math.isfinite(value)]
     return [steps for steps, _ in known], [value for _, value in known]
 
 
-def updates_per_s(reports: Reports, policy: str) -> Curve:
-    """Return a policy's optimizer steps per second between reports, over env steps."""
+def updates_per_s(reports: Reports, learner: str) -> Curve:
+    """Return a learner's optimizer steps per second between reports, over env steps."""
     steps, rates = list[float](), list[float]()
     for before, now in itertools.pairwise(reports):
         seconds = now["time_s"] - before["time_s"]
-        if seconds > 0 and policy in before["policies"] and policy in now["policies"]:
-            done = now["policies"][policy]["updates"] - before["policies"][policy]["updates"]
+        if seconds > 0 and learner in before["learners"] and learner in now["learners"]:
+            done = now["learners"][learner]["updates"] - before["learners"][learner]["updates"]
             steps.append(now["env_steps"])
             rates.append(done / seconds)
     return steps, rates
 
 
-def _coloured(reports: Reports) -> list[tuple[str, str]]:
-    policies = dict.fromkeys(policy for report in reports for policy in report["policies"])
-    return [(policy, _COLOURS[place % len(_COLOURS)]) for place, policy in enumerate(policies)]
+def _coloured(reports: Reports, section: Literal["policies", "learners"] = "policies") -> list[tuple[str, str]]:
+    """Return the policies, or the learners, with their colors; a learner with a policy's name has its color."""
+    names = dict.fromkeys(name for of in ("policies", "learners") for report in reports for name in report[of])
+    colours = {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
+    shown = dict.fromkeys(name for report in reports for name in report[section])
+    return [(name, colours[name]) for name in shown]
 
 
 def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float]]:
@@ -107,15 +110,17 @@ def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:
 
 def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:
     draw: dict[Lower, Callable[[str], Curve]] = {
-        "updates_per_s": lambda policy: updates_per_s(reports, policy),
-        "staleness_mean": lambda policy: curve(reports, policy, "staleness_mean"),
+        "updates_per_s": lambda learner: updates_per_s(reports, learner),
+        "staleness_mean": lambda learner: curve(reports, learner, "staleness_mean", "learners"),
     }
-    for policy, colour in _coloured(reports):
-        steps, values = draw[lower](policy)
-        # A policy that never learns gets no line at zero.
+    named = dict(_coloured(reports))  # the legend has these already
+    for learner, colour in _coloured(reports, "learners"):
+        steps, values = draw[lower](learner)
+        # A learner without updates gets no line at zero.
         if any(values) or lower == "staleness_mean":
+            label: dict[str, Any] = {} if learner in named else {"label": learner}
             # Unclipped, so that the axis does not hide half of a line at zero.
-            axes.plot(steps, values, color=colour, linewidth=1.5, clip_on=False, zorder=3, **_dot(reports))
+            axes.plot(steps, values, color=colour, linewidth=1.5, clip_on=False, zorder=3, **label, **_dot(reports))
     _finish(axes, _LOWER_LABELS[lower])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("env steps", color=_INK)

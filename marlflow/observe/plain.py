@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 from marlflow.observe import wording
 from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
-from marlflow.observe.record import MetricsRecord, PolicyMetrics, RunInfo
+from marlflow.observe.record import LearnerMetrics, MetricsRecord, PolicyMetrics, RunInfo
 
 _RETURN_COLUMNS = len(" 100.00 +- 100.00 at 999,999")
 
@@ -18,6 +19,7 @@ class PlainConsole:
     def __init__(self, info: RunInfo, file: TextIO | None = None) -> None:
         self._file = file or sys.stdout
         self._run_dir = info.run_dir
+        self._learner_of = {policy: about.learner for policy, about in info.policies.items()}
         self._last: MetricsRecord | None = None
         self._evaluation_columns = len("greedy") + _RETURN_COLUMNS
         self._closed = False
@@ -41,8 +43,10 @@ class PlainConsole:
         widths = [len(_how(metrics)) + _RETURN_COLUMNS for metrics in record["policies"].values()]
         self._evaluation_columns = max([self._evaluation_columns, *widths])  # that of the reports to come, too
         for policy, metrics in record["policies"].items():
-            standing = _standing(metrics, rates[policy], _evaluated(metrics).ljust(self._evaluation_columns))
-            self._write(f"{_clock(record)}  {ids[policy]}  {standing}")
+            standing = _standing(metrics, _evaluated(metrics).ljust(self._evaluation_columns))
+            learner = self._learner_of.get(policy) or policy
+            learned = _learned(record["learners"].get(learner), rates.get(learner))
+            self._write(f"{_clock(record)}  {ids[policy]}  {standing}  {learned}")
 
     def notice(self, text: str) -> None:
         self._write(text)
@@ -51,7 +55,7 @@ class PlainConsole:
         """Write the summary."""
         if not self._closed:
             self._closed = True
-            self._write(f"{_summary(self._last)}; its folder is {self._run_dir}")
+            self._write(f"{_summary(self._last, self._learner_of)}; its folder is {self._run_dir}")
 
     def _write(self, line: str) -> None:
         self._file.write(line + "\n")
@@ -72,13 +76,18 @@ def _clock(record: MetricsRecord) -> str:
     return f"{wording.duration(record['time_s']):>8}  {steps:>11} env steps {per_s:>7}/s"
 
 
-def _standing(metrics: PolicyMetrics, rate: float | None, evaluated: str) -> str:
+def _standing(metrics: PolicyMetrics, evaluated: str) -> str:
     trained = wording.spread(metrics["return_mean"], metrics["return_std"])
+    return f"return {trained:>18}  length {wording.length(metrics['episode_env_steps_mean']):>6}  eval {evaluated}"
+
+
+def _learned(metrics: LearnerMetrics | None, rate: float | None) -> str:
+    """Return the columns of a policy's learner; placeholders for a policy that does not learn."""
+    updates, staleness = (metrics["updates"], metrics["staleness_mean"]) if metrics else (0, None)
+    rate = 0.0 if metrics is None else rate
     return (
-        f"return {trained:>18}  length {wording.length(metrics['episode_env_steps_mean']):>6}  "
-        f"eval {evaluated}  "
-        f"updates {wording.full_count(metrics['updates']):>9} {wording.speed(rate):>6}/s  "
-        f"staleness {wording.staleness(metrics['staleness_mean']):>4}  loss {wording.loss_terms(metrics['loss'])}"
+        f"updates {wording.full_count(updates):>9} {wording.speed(rate):>6}/s  "
+        f"staleness {wording.staleness(staleness):>4}  loss {wording.loss_terms(metrics['loss'] if metrics else {})}"
     )
 
 
@@ -97,10 +106,14 @@ def _how(metrics: PolicyMetrics) -> str:
     return " ".join([str(metrics["eval_mode"]), *wording.against(metrics["eval_against"])])
 
 
-def _summary(record: MetricsRecord | None) -> str:
+def _summary(record: MetricsRecord | None, learner_of: Mapping[str, str | None]) -> str:
     if record is None:
         return "ended before the first report"
-    returns = "; ".join(_final(policy, metrics, record["env_steps"]) for policy, metrics in record["policies"].items())
+    learners = record["learners"]
+    returns = "; ".join(
+        _final(policy, metrics, learners.get(learner_of.get(policy) or policy), record["env_steps"])
+        for policy, metrics in record["policies"].items()
+    )
     steps, episodes = wording.full_count(record["env_steps"]), wording.full_count(record["episodes"])
     shares = wording.shares_phrase(rollout_shares(None, record))
     workers = f" (rollout workers: {shares})" if shares else ""
@@ -108,11 +121,11 @@ def _summary(record: MetricsRecord | None) -> str:
     return f"ended after {took}, {steps} env steps, {episodes} episodes{workers}: {returns}"
 
 
-def _final(policy: str, metrics: PolicyMetrics, env_steps: int) -> str:
+def _final(policy: str, metrics: PolicyMetrics, learned: LearnerMetrics | None, env_steps: int) -> str:
     """How a policy stands after `env_steps` of the run; of an evaluation before its last version, at which env step."""
     standing = f"{policy} return {wording.mean_return(metrics['return_mean'])}"
-    if updates := metrics["updates"]:
-        standing += f", updates {wording.full_count(updates)}"
+    if learned is not None and learned["updates"]:
+        standing += f", updates {wording.full_count(learned['updates'])}"
     if (episodes := metrics["eval_episodes"]) is None or (evaluated_at := metrics["eval_env_steps"]) is None:
         return standing
     is_of_the_end = (evaluated_at, metrics["eval_version"]) == (env_steps, metrics["version"])

@@ -55,13 +55,13 @@ def elapsed_s(before: MetricsRecord | None, now: MetricsRecord) -> float:
 
 
 def updates_per_s(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, float | None]:
-    """Return each policy's optimizer steps per second between two reports; None if no time has passed."""
+    """Return each learner's optimizer steps per second between two reports; None if no time has passed."""
     seconds = elapsed_s(before, now)
-    earlier = before["policies"] if before else {}
+    earlier = before["learners"] if before else {}
     rates: dict[str, float | None] = {}
-    for policy, metrics in now["policies"].items():
-        done = metrics["updates"] - (earlier[policy]["updates"] if policy in earlier else 0)
-        rates[policy] = done / seconds if seconds > 0 else None
+    for learner, metrics in now["learners"].items():
+        done = metrics["updates"] - (earlier[learner]["updates"] if learner in earlier else 0)
+        rates[learner] = done / seconds if seconds > 0 else None
     return rates
 
 

@@ -35,14 +35,21 @@ class PolicyMetrics(EvaluationMetrics):
     episode_env_steps_mean: float | None  # over the same episodes
     episodes: int
     agent_steps_sampled: int
-    agent_steps_trained: int  # a row counts as often as it was trained on
-    updates: int  # optimizer steps
     version: int
-    staleness_mean: float | None  # versions
-    stale_rows_dropped: int  # rows
     rows_carried: int  # rows
     reward_unattributed: float
-    schedules: Mapping[str, float]  # each scheduled setting, as of agent_steps_sampled
+
+
+class LearnerMetrics(TypedDict):
+    """Metrics of a learner."""
+
+    agent_steps_trained: int  # a row counts as often as it was trained on
+    updates: int  # optimizer steps
+    updates_skipped: int  # optimizer steps that were not taken: their gradient was not finite
+    version: int  # of the weights of all its policies
+    staleness_mean: float | None  # versions
+    stale_rows_dropped: int  # rows
+    schedules: Mapping[str, float]  # by setting, as of its policies' agent_steps_sampled
     loss: Mapping[str, float]
 
 
@@ -90,6 +97,7 @@ class MetricsRecord(TypedDict):
     eval_team_return_mean: float | None  # over the last evaluation, in which all policies play together
     env_steps_per_s: float
     policies: Mapping[str, PolicyMetrics]
+    learners: Mapping[str, LearnerMetrics]
     agents: Mapping[str, AgentMetrics]
     stages: Mapping[str, StageMetrics]  # by "plan/stage"
     rollouts: RolloutMetrics
@@ -99,10 +107,11 @@ class MetricsRecord(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """A policy's constant properties: its algorithm's name and its agents."""
+    """A policy's constant properties: its algorithm's name, its agents and, if it learns, its learner's name."""
 
     algorithm: str
     agents: tuple[str, ...]
+    learner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 class TensorBoardSink:
-    """Writes all numbers as TensorBoard scalars over env steps: `policies/...`, `stages/...` and `run/...`.
+    """Writes all numbers as TensorBoard scalars over env steps: `policies/...`, `learners/...`, `stages/...` and so on.
 
     Evaluations are written at the env steps at which they were made. A resumed run passes its checkpoint's env steps,
     so that TensorBoard hides later points of the earlier file.

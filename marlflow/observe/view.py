@@ -18,7 +18,7 @@ from rich.text import Text
 
 from marlflow.observe import wording
 from marlflow.observe.rates import StageShares, progress, rollout_shares, stage_shares, updates_per_s
-from marlflow.observe.record import MetricsRecord, PolicyInfo, PolicyMetrics, RunInfo
+from marlflow.observe.record import LearnerMetrics, MetricsRecord, PolicyInfo, PolicyMetrics, RunInfo
 
 NARROW_COLUMNS, WIDE_COLUMNS, SPREAD_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 130, 150
 _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
@@ -31,6 +31,16 @@ _ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
 # For a policy that the run's info does not list.
 _NOBODY = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
+_NOT_LEARNING = LearnerMetrics(
+    agent_steps_trained=0,
+    updates=0,
+    updates_skipped=0,
+    version=0,
+    staleness_mean=None,
+    stale_rows_dropped=0,
+    schedules={},
+    loss={},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +140,9 @@ def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, w
         table.add_column(heading, no_wrap=True, justify="left" if is_text else "right", min_width=least_width)
     rates, styles = updates_per_s(before, now), _styles(info, now)
     for policy, metrics in list(now["policies"].items())[:rows]:
-        standing = _Standing(info.policies.get(policy, _NOBODY), metrics, rates[policy])
+        about = info.policies.get(policy, _NOBODY)
+        learner = policy if about.learner is None else about.learner
+        standing = _Standing(about, metrics, now["learners"].get(learner, _NOT_LEARNING), rates.get(learner, 0.0))
         table.add_row(_line(Text(policy, styles[policy])), *(cell(standing) for _, _, cell in columns))
     return table
 
@@ -139,6 +151,7 @@ def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, w
 class _Standing:
     about: PolicyInfo
     metrics: PolicyMetrics
+    learned: LearnerMetrics
     updates_per_s: float | None
 
 
@@ -175,10 +188,10 @@ def _policy_columns(width: int, evaluation: str) -> list[_Column]:
         *([length] if roomy else []),
         (evaluation, 7, lambda row: wording.mean_return(row.metrics["eval_return_mean"])),
         *([spread] if roomy else []),
-        ("updates", 7, lambda row: count(row.metrics["updates"])),
+        ("updates", 7, lambda row: count(row.learned["updates"])),
         ("per s", 5, lambda row: wording.speed(row.updates_per_s)),
-        ("staleness" if wide else "stale-\nness", 6, lambda row: wording.staleness(row.metrics["staleness_mean"])),
-        ("loss", 6, lambda row: _loss(row.metrics["loss"], width)),
+        ("staleness" if wide else "stale-\nness", 6, lambda row: wording.staleness(row.learned["staleness_mean"])),
+        ("loss", 6, lambda row: _loss(row.learned["loss"], width)),
     ]
 
 

@@ -142,7 +142,8 @@ class DatasetWorker:
         worker_stages = self._worker_stages.get(policy)
         if worker_stages is None:
             return receipt, batch
-        worker_stages.published = weights.get(policy, worker_stages.published)
+        if policy in weights:
+            worker_stages.published = {policy: weights[policy]}
         worker_stages.scheduled = schedules.get(policy, worker_stages.scheduled)
         batch, times = worker_stages(batch)
         return replace(receipt, rows=batch.rows, stage_times=times), batch

@@ -131,7 +131,8 @@ class RolloutWorker:
         self._seat(frozen or {})
         self._load(weights or {})
         for policy, worker_stages in self._worker_stages.items():
-            worker_stages.published = (weights or {}).get(policy, worker_stages.published)
+            if weights and policy in weights:
+                worker_stages.published = {policy: weights[policy]}
             worker_stages.scheduled = (schedules or {}).get(policy, worker_stages.scheduled)
             worker_stages.actor = self._actors[policy]
         for policy, values in (schedules or {}).items():

@@ -15,13 +15,13 @@ from marlflow.flow import StageTimes
 class WorkerStages:
     """The `stages` of one policy's plan that run on a worker, in order, on the rows of each collect.
 
-    `published` are the acting weights, `scheduled` the scheduled values, `actor` the acting actor from the first
-    collect on.
+    `published` are the acting weights by policy, `scheduled` the scheduled values, `actor` the acting actor from the
+    first collect on.
     """
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
-        self.published = Weights(-1, None)
+        self.published: Mapping[str, Weights] = {policy: Weights(-1, None)}
         self.scheduled: Mapping[str, float] = {}
         self.actor: Any = None
         self.stages: Mapping[str, Callable[[Batch], Batch]] = {}

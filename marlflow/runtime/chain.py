@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 
 from marlflow.base.batch import Batch
 from marlflow.base.items import Gradients
-from marlflow.base.joint import JointBatch
+from marlflow.base.joint import JointBatches
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import StageTimes
 from marlflow.flow.meters import rows_of
 from marlflow.flow.operators import EndOfFlow, OperatorRaised
 from marlflow.learn.gradients import mean_gradients
 
-Rows: TypeAlias = TrainBatch | JointBatch | Gradients
+Rows: TypeAlias = TrainBatch | Gradients
 """What is packed when it leaves a place, rows or their gradient, so that the driver passes it on unopened."""
 
 
@@ -26,7 +26,9 @@ def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
     """
     if keys:
         whose = list(zip(keys, payloads, strict=True))
-        return {key: opened([payload for owner, payload in whose if owner == key]) for key in dict.fromkeys(keys)}
+        return JointBatches(
+            (key, opened([payload for owner, payload in whose if owner == key])) for key in dict.fromkeys(keys)
+        )
     if len(payloads) == 1:
         return payloads[0]
     return mean_gradients(payloads) if isinstance(payloads[0], Gradients) else Batch.concat(payloads)

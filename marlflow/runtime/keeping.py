@@ -12,9 +12,9 @@ from marlflow.base.kept import from_bytes, to_bytes
 WORKERS = "workers"
 
 
-def learner_file(policy: str) -> str:
-    """All of a policy's learner."""
-    return f"learner.{policy}"
+def learner_file(learner: str) -> str:
+    """All of a learner."""
+    return f"learner.{learner}"
 
 
 def replay_file(replay: str) -> str:
@@ -77,12 +77,12 @@ def load_replay(replay: Any, state: bytes | memoryview, rows: Sequence[bytes | m
     return int(now["first"]), int(now["stop"])
 
 
-def check_names(learning: Sequence[str], names: Collection[str]) -> None:
+def check_names(learners_here: Collection[str], names: Collection[str]) -> None:
     """Raises CheckpointUnusable unless there is a file of each learner, and one of the workers, and of no others."""
-    expected = {learner_file(policy) for policy in learning} | {WORKERS}
+    expected = {learner_file(learner) for learner in learners_here} | {WORKERS}
     learners = {name for name in names if name.startswith("learner.")}
     problems = [f"it has no {name}, which this run needs" for name in sorted(expected - set(names))]
-    problems += [f"it has {name}, of a policy that does not learn in this run" for name in sorted(learners - expected)]
+    problems += [f"it has {name}, which is no learner of this run" for name in sorted(learners - expected)]
     if problems:
         raise CheckpointUnusable(problems)
 

@@ -26,7 +26,7 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.file_names import file_name
 from marlflow.base.kept import Tree
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "checkpoint.json"
 _MANIFEST_BYTES = 64 * 2**20
 _SUFFIX = ".safetensors"

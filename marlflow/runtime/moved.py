@@ -75,23 +75,29 @@ def _together(times: Sequence[StageTimes]) -> StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Which stages of a policy's plan run where, and how to build what stands for its learner there."""
+    """Which stages of a learner's plan run where, and how to build what stands for the learner there.
 
-    policy: str
+    Only those of a learner of one policy may run elsewhere.
+    """
+
+    learner: str
+    policies: Sequence[str]
     algorithm: Algorithm
     stages: Mapping[str, Where]
     build: Callable[[], TorchLearner]
 
     def on_worker(self, fetch: Callable[[Any], Array] = as_it_is) -> WorkerStages | None:
-        """What a worker does to the policy's rows; None if nothing. `fetch` opens weights that come as references.
+        """What a worker does to the rows of the learner's policy; None if nothing.
 
-        A worker has no plan, so it builds the policy's to take the calls of these stages from it.
+        `fetch` opens weights that come as references. A worker has no plan, so it builds the learner's to take the
+        calls of these stages from it.
         """
         if "worker" not in self.stages.values():
             return None
-        worker_stages = WorkerStages(self.policy)
+        (policy,) = self.policies
+        worker_stages = WorkerStages(policy)
         learner = cast(Learner, self._published(worker_stages, WORKERS, fetch))
-        replays = [cast(Replay, Elsewhere(self.policy, WORKERS)) for _ in range(self.algorithm.replay_shards)]
+        replays = [cast(Replay, Elsewhere(self.learner, WORKERS)) for _ in range(self.algorithm.replay_shards)]
         nothing: Flow[Any] = source(lambda: None)
         plan = self.algorithm.plan(nothing, learner, replays)
         worker_stages.stages = {
@@ -102,7 +108,7 @@ class Moves:
         return worker_stages if worker_stages.stages else None
 
     def applied(self, plan: Plan, experience: Flow[Fragment], learner: Learner, driver: DriverPlace) -> Plan:
-        """The policy's `plan`, over `experience` and its `learner`, with its stages where they are wished."""
+        """The `plan`, over `experience` and its `learner`, with its stages where they are wished."""
         if not self.stages:
             return plan
         places: dict[Where, Place] = {"worker": WORKERS, "driver": driver}
@@ -112,13 +118,13 @@ class Moves:
         }
 
         def stand_in(at: Any, where: Where) -> Located:
-            return learners[where] if at is learner else Elsewhere(self.policy, places[where])
+            return learners[where] if at is learner else Elsewhere(self.learner, places[where])
 
         return relocated(plan, experience, self.stages, stand_in)
 
     def _published(self, publisher: Publisher, place: Place, fetch: Callable[[Any], Any]) -> PublishedLearner:
         trains_on = self.algorithm.capabilities.trains_on
-        return PublishedLearner(self.policy, trains_on, self.build, publisher, place, fetch)
+        return PublishedLearner(self.learner, trains_on, self.build, publisher, place, fetch)
 
 
 @dataclass(frozen=True, slots=True)

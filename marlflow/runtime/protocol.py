@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from marlflow.base.errors import RuntimeFailed
+from marlflow.base.items import Weights
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.deadline import Deadline
@@ -16,7 +17,7 @@ from marlflow.rollout.protocol import FrozenPolicy, Workers
 from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.moved import DriverPlace
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.spec import RunSpec, policy_of_replay
+from marlflow.runtime.spec import RunSpec, learner_of_replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +29,21 @@ class Parts:
     replays: Mapping[str, Replay]
     driver: DriverPlace = field(default_factory=DriverPlace)
 
-    def of(self, policy: str) -> list[Learner | Replay]:
-        """What learns and what remembers for a policy."""
-        remembers = [replay for name, replay in self.replays.items() if policy_of_replay(name) == policy]
-        return [self.learners[policy], *remembers]
+    def of(self, learner: str) -> list[Learner | Replay]:
+        """A learner and its replays."""
+        remembers = [replay for name, replay in self.replays.items() if learner_of_replay(name) == learner]
+        return [self.learners[learner], *remembers]
+
+    def published(self) -> dict[str, Weights]:
+        """The weights of each policy that its learner published last."""
+        return {name: weights for learner in self.learners.values() for name, weights in learner.published.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """All that a runtime's parts need to go on as if they had never stopped: files by name, each as base.kept writes.
 
-    `learner.<policy>`, `replay.<name>` (all but its rows; its policy's name, or `<policy>@<shard>`),
+    `learner.<learner>`, `replay.<name>` (all but its rows; its learner's name, or `<learner>@<shard>`),
     `rows.<name>.<first>-<stop>` (the rows of these numbers, new since the last time), and `workers` (all workers'
     copies, whichever worker played them).
     `replays` has the numbers [first, stop) of the rows that each replay holds. `recorded` says how many files of

@@ -53,19 +53,17 @@ class Layout:
 def asked_by(spec: RunSpec) -> list[Asked]:
     """Every process of a run."""
     asked = [Asked(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)]
-    for name in spec.learning:
-        policy = spec.policies[name]
-        if policy.learns_on_workers:
-            continue
-        asked += asked_by_learner(name, policy.placement, policy.replays if policy.replays_apart else ())
+    for name, one in spec.learners.items():
+        if not one.on_workers:
+            asked += asked_by_learner(name, one.placement, one.replays if one.replays_apart else ())
     if spec.inference is not None:
         asked.append(Asked("inference", spec.inference.process))
     return asked
 
 
-def asked_by_learner(policy: str, placement: Placement, replays: Sequence[str]) -> list[Asked]:
-    """A policy's learner, those that follow it, and those of its `replays` that live apart, beside the learner."""
-    learner = f"learner {policy}"
+def asked_by_learner(name: str, placement: Placement, replays: Sequence[str]) -> list[Asked]:
+    """A learner, those that follow it, and those of its `replays` that live apart, beside the learner."""
+    learner = f"learner {name}"
     asked = [Asked(learner, placement.process)]
     asked += [Asked(f"{learner} rank {rank}", placement.process) for rank in range(1, placement.num_learners)]
     asked += [Asked(f"replay {name}", Reservation(node=placement.node), beside=learner) for name in replays]
@@ -145,7 +143,7 @@ def without_cuda(spec: RunSpec) -> list[str]:
     """Who would compute on a GPU, one sentence each, where torch sees none in this process; empty where it does."""
     if torch.cuda.is_available():
         return []
-    devices = {f"the learner of policy {name!r}": spec.policies[name].placement.torch_device for name in spec.learning}
+    devices = {f"learner {name!r}": one.placement.torch_device for name, one in spec.learners.items()}
     if spec.inference is not None:
         devices["the inference actor"] = spec.inference.torch_device
     return [

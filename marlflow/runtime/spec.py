@@ -1,4 +1,4 @@
-"""What a runtime is asked to set up: policies with their learners and replays, and rollout workers."""
+"""What a runtime is asked to set up: policies, learners with their replays, and rollout workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, Member
 from marlflow.base.batch import Array
 from marlflow.base.items import as_it_is
 from marlflow.base.random import key
@@ -46,7 +46,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the learner of a policy takes, and how it computes.
+    """What a learner takes, and how it computes.
 
     `num_learners` processes learn together, and each takes `num_cpus`, `num_gpus`, `resources` and `node` (see
     Reservation). `replay` says whether a replay lives in its learner's process or in one of its own (then a prioritised
@@ -107,33 +107,48 @@ def device_of(device: str | None, num_gpus: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """One policy: what it is, without any of its parts built."""
+    """A policy: who acts. `algorithm` makes what acts; where the policy learns, its learner has the same one."""
 
     name: str
     algorithm: Algorithm
     model: TorsoConfig
     spaces: Spaces
     seed: int
-    placement: Placement = Placement()
-
-    @property
-    def learns(self) -> bool:
-        """Whether it has a learner and a plan."""
-        return self.algorithm.capabilities.learns
-
-    @property
-    def learns_on_workers(self) -> bool:
-        """Whether its learner has a replica on each rollout worker, instead of a process of its own."""
-        return self.learns and self.algorithm.capabilities.learns_on == "workers"
 
     def actor(self) -> Actor:
         """A new actor, with parameters that are replaced by the learner's before it acts."""
-        return self.algorithm.actor(self.spaces, self.model, self._seed("actor"))
+        return self.algorithm.actor(self.spaces, self.model, _seed(self.seed, "actor", self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSpec:
+    """A learner: who learns. It trains its `policies` by one algorithm, and has a plan, a queue and replays."""
+
+    name: str
+    policies: tuple[PolicySpec, ...]
+    algorithm: Algorithm
+    seed: int
+    placement: Placement = Placement()
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it trains its policies together, on their joint rows."""
+        return self.algorithm.capabilities.joint
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of its policies, in order."""
+        return tuple(policy.name for policy in self.policies)
+
+    @property
+    def on_workers(self) -> bool:
+        """Whether it has a replica on each rollout worker, instead of a process of its own."""
+        return self.algorithm.capabilities.learns_on == "workers"
 
     @property
     def publishes_critic(self) -> bool:
         """Whether published weights have the critic's parameters after those that act: for stages elsewhere."""
-        return self.learns and any(where != "learner" for where in self.stages.values())
+        return any(where != "learner" for where in self.stages.values())
 
     def learner(self) -> TorchLearner:
         """A new learner."""
@@ -143,13 +158,14 @@ class PolicySpec:
         return learner
 
     def _learner(self, device: str) -> TorchLearner:
+        members = {policy.name: Member(policy.spaces, policy.model) for policy in self.policies}
         compute = Compute(device, self.placement.precision)
-        return self.algorithm.learner(self.name, self.spaces, self.model, self._seed("learner"), compute)
+        return self.algorithm.learner(self.name, members, _seed(self.seed, "learner", self.name), compute)
 
     @property
     def moves(self) -> Moves:
         """Where the stages of its plan run."""
-        return Moves(self.name, self.algorithm, self.stages, partial(self._learner, "cpu"))
+        return Moves(self.name, self.members, self.algorithm, self.stages, partial(self._learner, "cpu"))
 
     @property
     def stages(self) -> Mapping[str, Where]:
@@ -175,18 +191,21 @@ class PolicySpec:
             replay.begin_at(first_row_of(shard))
         return replay
 
-    def _seed(self, what: str) -> int:
-        return key(self.seed, *what.encode(), *self.name.encode()) >> 33
+
+def _seed(seed: int, what: str, name: str) -> int:
+    return key(seed, *what.encode(), *name.encode()) >> 33
 
 
-def policy_of_replay(name: str) -> str:
-    """Whose a replay is, by its name: `prey` of `prey@0`."""
+def learner_of_replay(name: str) -> str:
+    """The learner that draws from a replay, by the replay's name: `prey` of `prey@0`."""
     return name.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """A whole run: policies, who plays which agent, the environment, and how much of it at once.
+    """A whole run: policies, learners, who plays which agent, the environment, and how much of it at once.
+
+    A policy is in one of `learners`, or does not learn. The rows of those that learn leave the workers.
 
     `mapping` says which policy plays which agent: a dict, or a callable that also knows agents that are not there yet;
     None: each episode is played by the matchup that is dealt for it. A worker goes on after `tolerated_faults` episodes
@@ -199,6 +218,7 @@ class RunSpec:
     """
 
     policies: Mapping[str, PolicySpec]
+    learners: Mapping[str, LearnerSpec]
     mapping: Mapping[str, str] | Callable[[str], str | None] | None
     make_env: Callable[[], Any]
     copies: int
@@ -224,12 +244,11 @@ class RunSpec:
     @property
     def learning(self) -> tuple[str, ...]:
         """The policies that learn, in order."""
-        return tuple(name for name, policy in self.policies.items() if policy.learns)
+        return tuple(name for name in self.policies if self.learner_of(name) is not None)
 
-    @property
-    def learning_on_workers(self) -> tuple[str, ...]:
-        """Those of them whose learners have a replica on each rollout worker."""
-        return tuple(name for name in self.learning if self.policies[name].learns_on_workers)
+    def learner_of(self, policy: str) -> LearnerSpec | None:
+        """The learner that trains a policy; None if it does not learn."""
+        return next((learner for learner in self.learners.values() if policy in learner.members), None)
 
     def copies_of(self, worker: int) -> tuple[int, ...]:
         """The copies that a worker plays: every num_workers-th."""
@@ -243,7 +262,7 @@ class RunSpec:
     @property
     def publishing_critics(self) -> tuple[str, ...]:
         """The policies whose published weights have the critic's parameters after those that act."""
-        return tuple(name for name, policy in self.policies.items() if policy.publishes_critic)
+        return tuple(name for one in self.learners.values() if one.publishes_critic for name in one.members)
 
     def worker(
         self,
@@ -261,7 +280,7 @@ class RunSpec:
         come as references.
         """
         copies = self.copies_of(number)
-        made = {name: found for name in self.learning if (found := self.policies[name].moves.on_worker(fetch))}
+        made = {found.policy: found for one in self.learners.values() if (found := one.moves.on_worker(fetch))}
         play = partial(self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
         if not self.records:
             return play(copies, made)

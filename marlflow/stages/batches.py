@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.errors import PlanInvalid
-from marlflow.base.joint import JointBatch, join
+from marlflow.base.joint import JointBatch, JointBatches, join
 from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.flow import Traits
 from marlflow.learn.protocol import Learner
@@ -58,10 +57,7 @@ class Join:
 
     agents: Mapping[str, Sequence[int]] | None = None
 
-    def __call__(self, batches: Mapping[str, Batch] | Batch) -> JointBatch:
-        # A packed batch is only opened here, so a stream of one policy cannot be detected earlier.
-        if isinstance(batches, Batch):
-            raise PlanInvalid(["it expects a joint stream, but got the rows of one policy: see ByPolicy(joint=...)"])
+    def __call__(self, batches: JointBatches) -> JointBatch:
         return join(batches, self.agents)
 
 

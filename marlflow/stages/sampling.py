@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
 from marlflow.base.errors import PlanInvalid
-from marlflow.base.items import Fragment, Packed
+from marlflow.base.items import Fragment, JointFragment, Packed
+from marlflow.base.joint import JointBatches
 from marlflow.flow import Traits
 from marlflow.rollout.protocol import Request, Round, Workers
 
@@ -54,39 +55,48 @@ class CollectNext:
 
 @dataclass(frozen=True, slots=True)
 class ByPolicy:
-    """Splits a round into fragments by policy, for each policy that has a plan.
+    """Splits a round into fragments by learner: each policy's fragments go to the plan of the learner that trains it.
 
-    `joint` names streams shared by several policies: `ByPolicy(joint={"mixer": ("left", "right")})` also gives the plan
-    "mixer" one fragment per worker, with the payloads of both.
+    `joint` names learners that train several policies together: with `ByPolicy(joint={"mixer": ("left", "right")})` the
+    plan "mixer" gets one fragment per worker, with the payloads of both. `learners` has the learner of each other
+    policy; the default is a learner of the policy's own name.
     """
 
     joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    learners: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def traits(self) -> Traits:
+        """The traits; items of a joint stream have their own type."""
+        return Traits(routes=dict.fromkeys(self.joint, JointFragment))
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
-        """Yield each policy's fragments and then the joint streams', under their names.
+        """Yield each fragment under its policy's learner, and then the joint streams' fragments under theirs.
 
-        Raises PlanInvalid if a joint stream has a policy's name, or joins a policy without rows.
+        Raises PlanInvalid if a joint stream has the name of a policy that is not in it, or joins a policy without rows.
         """
+        joined = {policy for policies in self.joint.values() for policy in policies}
         for fragment in round.fragments:
-            yield fragment.policy, fragment
+            if fragment.policy not in joined:
+                yield self.learners.get(fragment.policy, fragment.policy), fragment
         for name, policies in self.joint.items():
             for fragment in _joined(name, policies, round.fragments):
                 yield name, fragment
 
 
-def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[Fragment]:
+def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[JointFragment]:
     workers: dict[int, dict[str, Fragment]] = {}
     for fragment in fragments:
         workers.setdefault(fragment.worker, {})[fragment.policy] = fragment
     for worker, by_policy in workers.items():
-        if name in by_policy:
-            raise PlanInvalid([f"the joint stream {name!r} has the name of a policy: give it another"])
+        if name in by_policy and name not in policies:
+            raise PlanInvalid([f"the joint stream {name!r} has the name of a policy that is not in it: rename it"])
         if missing := [policy for policy in policies if policy not in by_policy]:
             raise PlanInvalid(
                 [f"the joint stream {name!r} joins {missing}, but rows come only from {sorted(by_policy)}"]
             )
         parts = [by_policy[policy] for policy in policies]
-        yield Fragment(
+        yield JointFragment(
             policy=name,
             worker=worker,
             round=parts[0].round,
@@ -97,6 +107,11 @@ def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -
             # Each payload keeps its policy's name, by which it is opened.
             keys=tuple(part.policy for part in parts for _ in part.payloads),
         )
+
+
+def _opened_as(taken: Any) -> type:
+    """Return the type of batch that gathered items of the type `taken` are opened as."""
+    return JointBatches if taken is JointFragment else Batch
 
 
 @dataclass(slots=True)
@@ -111,8 +126,8 @@ class Concat:
 
     @property
     def traits(self) -> Traits:
-        """The traits, with the fewest agent steps emitted."""
-        return Traits(at_most_one=True, keeps_segments=True, agent_steps=self.agent_steps)
+        """The traits, with the fewest agent steps emitted; a joint stream's batches are opened per policy."""
+        return Traits(emits=_opened_as, at_most_one=True, keeps_segments=True, agent_steps=self.agent_steps)
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
         """Add a fragment; return the batch if complete, packed until a place opens it."""

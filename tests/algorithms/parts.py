@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, Member
 from marlflow.base.batch import Array
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
@@ -33,7 +33,7 @@ def experience() -> Fragment:
 
 
 def make_learner(algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0) -> TorchLearner:
-    return algorithm.learner("hunter", spaces, SMALL, seed, ON_CPU)
+    return algorithm.learner("hunter", {"hunter": Member(spaces, SMALL)}, seed, ON_CPU)
 
 
 def spread_out(learner: TorchLearner) -> None:

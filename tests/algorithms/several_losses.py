@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.learn.compute import ON_CPU
@@ -82,7 +83,7 @@ def within(action: Array) -> Array:
 
 def bandit(config: Any, spaces: Spaces, draw: Callable[[Any], tuple[Array, Array]], updates: int) -> TorchLearner:
     """A learner of a task with one decision, whose reward `draw` gives with random actions."""
-    learner: TorchLearner = config.learner("hunter", spaces, MLP((16,)), 0, ON_CPU)
+    learner: TorchLearner = config.learner("hunter", {"hunter": Member(spaces, MLP((16,)))}, 0, ON_CPU)
     rng, rows = np.random.default_rng(0), 64
     obs = np.full((rows, 2), 0.3, np.float32)
     for _ in range(updates):

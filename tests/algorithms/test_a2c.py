@@ -59,8 +59,8 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
     assert isinstance(A2C(), Algorithm)
     learner, actor = make_learner(A2C(), spaces, seed=1), A2C().actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
 
 
 def test_what_it_refuses() -> None:

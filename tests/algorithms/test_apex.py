@@ -10,13 +10,17 @@ from marlflow.algorithms.apex import ApeX
 from marlflow.base.schedules import Linear
 from marlflow.flow import source
 from marlflow.runtime.inline import InlinePlace
-from marlflow.runtime.spec import PolicySpec, policy_of_replay
+from marlflow.runtime.spec import LearnerSpec, PolicySpec, learner_of_replay
 from tests.algorithms.parts import DISCRETE, SMALL, experience, make_learner
+
+
+def _spec(config: ApeX) -> LearnerSpec:
+    return LearnerSpec("hunter", (PolicySpec("hunter", config, SMALL, DISCRETE, seed=0),), config, seed=0)
 
 
 def test_the_plan_reads_as_its_paper() -> None:
     config = ApeX(replay_shards=2, train_every_agent_steps=4, learning_starts_agent_steps=51, draws_ahead=3)
-    spec = PolicySpec("hunter", config, SMALL, DISCRETE, seed=0)
+    spec = _spec(config)
     learner = make_learner(config)
     learner.place = InlinePlace("learner hunter")
     replays = [spec.replay(shard) for shard in range(2)]
@@ -41,14 +45,14 @@ def test_the_plan_reads_as_its_paper() -> None:
 def test_shards_divide_what_is_remembered_and_have_names_and_seeds_of_their_own() -> None:
     config = ApeX(replay_shards=3, replay_agent_steps=10_000, learning_starts_agent_steps=100)
     assert isinstance(config, Algorithm)
-    spec = PolicySpec("hunter", config, SMALL, DISCRETE, seed=0)
+    spec = _spec(config)
     assert spec.replays == ("hunter@0", "hunter@1", "hunter@2")
-    assert {policy_of_replay(name) for name in (*spec.replays, "hunter")} == {"hunter"}
+    assert {learner_of_replay(name) for name in (*spec.replays, "hunter")} == {"hunter"}
     assert spec.replays_apart
     states = [spec.replay(shard).state() for shard in range(3)]
     assert len({str(state["generator"]) for state in states}) == 3
     assert [state["first"] for state in states] == sorted({state["first"] for state in states})
-    single = PolicySpec("hunter", ApeX(replay_shards=1), SMALL, DISCRETE, seed=0)
+    single = _spec(ApeX(replay_shards=1))
     assert single.replays == ("hunter",)
     assert not single.replays_apart
 
@@ -58,5 +62,5 @@ def test_settings_and_actor() -> None:
     assert ApeX(epsilon=Linear(1.0, 0.5, 100)).schedules(50) == {"epsilon": 0.75}
     learner, actor = make_learner(ApeX(), seed=1), ApeX(epsilon_ladder=5.0).actor(DISCRETE, SMALL, seed=2)
     assert actor.ladder == pytest.approx(5.0)
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)

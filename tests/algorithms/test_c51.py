@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.batch import Array, Transitions
 from marlflow.learn.compute import ON_CPU
@@ -90,14 +91,16 @@ def test_what_it_refuses_and_what_it_builds() -> None:
     assert sentences(DQN(value_min=1.0, value_max=0.0).validate(DISCRETE, MLP())) == []
     learner = make_learner(config(dueling=True), seed=1)
     actor = config(dueling=True).actor(DISCRETE, MLP((4,)), seed=2)
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
     assert isinstance(learner.parameters.target_module, DistributionalQNetwork)
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_distributions_become_the_rewards_of_a_bandit(dueling: bool) -> None:
-    learner = config(learning_rate=0.02, dueling=dueling, n_step=1).learner("hunter", DISCRETE, MLP((16,)), 0, ON_CPU)
+    learner = config(learning_rate=0.02, dueling=dueling, n_step=1).learner(
+        "hunter", {"hunter": Member(DISCRETE, MLP((16,)))}, 0, ON_CPU
+    )
     rng = np.random.default_rng(0)
     for _ in range(300):
         action = rng.integers(0, NUM_ACTIONS, 32)

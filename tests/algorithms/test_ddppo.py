@@ -32,7 +32,7 @@ from marlflow.runtime.sharding import payloads_by_worker
 from marlflow.runtime.spec import Placement
 from marlflow.stages import Shards
 from tests.experiment.kept_runs import assert_equal, kept, without_times
-from tests.experiment.watching import reports
+from tests.experiment.watching import reports, standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
 from tests.sentences import sentences
 
@@ -66,7 +66,7 @@ def test_it_may_go_on_with_another_number_of_workers(num_workers: int, tmp_path:
     }
     result = resume(until(WHOLE, rollouts=Rollouts(num_workers=num_workers, fragment_env_steps=40)), tmp_path)
     made, trained = (
-        [each.metrics["policies"]["hunters"][name] for each in (first, result)]
+        [standing(each.metrics, "hunters")[name] for each in (first, result)]
         for name in ("agent_steps_sampled", "agent_steps_trained")
     )
     waiting = sum(fragment["rows"] for fragment in kept(tmp_path)["driver"]["flow"]["held"].get("hunters/Shards", []))
@@ -130,16 +130,16 @@ def test_what_is_said_of_processes_that_it_does_not_have_is_refused(placement: P
 def test_what_the_run_says_of_learners_is_not_for_it() -> None:
     run = RunPlacement(learners=Placement(num_learners=2, num_cpus=0.5))
     spec = ready(small_run(policies=BESIDE_DQN, placement=run)).spec
-    assert spec.policies["hunters"].placement == Placement()
-    assert spec.policies["prey"].placement.num_learners == 2
+    assert spec.learners["hunters"].placement == Placement()
+    assert spec.learners["prey"].placement.num_learners == 2
 
 
 def test_it_is_ppo_but_for_where_it_learns() -> None:
-    spec = ready(small_run(policies=BESIDE_DQN)).spec.policies["hunters"]
+    spec = ready(small_run(policies=BESIDE_DQN)).spec.learners["hunters"]
     learner, other = spec.learner(), replace(spec, seed=spec.seed + 1).learner()
     assert isinstance(learner.exchange, AllShards)
-    assert not np.array_equal(learner.published.flat, other.published.flat)
-    assert sentences(spec.algorithm.validate(spec.spaces, SMALL)) == []
-    assert sentences(DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).validate(spec.spaces, SMALL)) == [
-        "ddppo cannot cut batches of 10 agent steps into minibatches of 11; lower minibatch_agent_steps"
-    ]
+    assert not np.array_equal(learner.published[learner.name].flat, other.published[other.name].flat)
+    assert sentences(spec.algorithm.validate(spec.policies[0].spaces, SMALL)) == []
+    assert sentences(
+        DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).validate(spec.policies[0].spaces, SMALL)
+    ) == ["ddppo cannot cut batches of 10 agent steps into minibatches of 11; lower minibatch_agent_steps"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.schedules import Linear
@@ -78,8 +78,8 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, dueling: boo
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, spaces, seed=1), config.actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
 
 
 def test_what_it_refuses() -> None:
@@ -244,7 +244,7 @@ def test_the_target_moves_only_when_it_is_renewed() -> None:
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_values_become_the_rewards_of_a_bandit(dueling: bool, prioritized: bool) -> None:
     config = DQN(learning_rate=0.01, dueling=dueling, prioritized=prioritized, n_step=1)
-    learner = config.learner("hunter", DISCRETE, MLP((16,)), 0, ON_CPU)
+    learner = config.learner("hunter", {"hunter": Member(DISCRETE, MLP((16,)))}, 0, ON_CPU)
     rng = np.random.default_rng(0)
     rows, rewards = 64, np.array([-1.0, 0.25, 1.0], np.float32)
     for _ in range(300):

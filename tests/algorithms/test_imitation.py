@@ -124,7 +124,7 @@ def test_what_is_kept_of_marwil_has_the_moving_size_and_goes_on_with_it() -> Non
 def test_only_the_actor_is_published() -> None:
     for algorithm in (BC(), MARWIL()):
         actor: Any = algorithm.actor(DISCRETE, SMALL, seed=0)
-        assert make_learner(algorithm).published.flat.shape == actor.flat().shape
+        assert make_learner(algorithm).published["hunter"].flat.shape == actor.flat().shape
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def test_where_it_can_act() -> None:
         assert sentences(MAML().validate(spaces, SMALL)) == []
         learner, actor = make_learner(MAML(), spaces, seed=1), MAML().actor(spaces, SMALL, seed=2)
         assert isinstance(actor, WeightedActor)
-        actor.load_flat(learner.published.flat)
-        np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+        actor.load_flat(learner.published[learner.name].flat)
+        np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
     assert len(sentences(MAML().validate(CONTINUOUS, SMALL))) == 1
 
 
@@ -193,7 +193,7 @@ def test_a_learner_adapts_as_its_actors_do() -> None:
     algorithm = MAML(inner_steps=PHASES - 1, inner_learning_rate=RATE)
     learner, actor = make_learner(algorithm, MASKED, seed=3), algorithm.actor(MASKED, SMALL, seed=4)
     spread_out(learner)
-    actor.load_flat(learner.publish().flat)
+    actor.load_flat(learner.publish()["hunter"].flat)
     tasks = {
         name: (column if column.dtype in (torch.int64, torch.bool) else column.float()).numpy()
         for name, column in made_up_tasks(True).items()

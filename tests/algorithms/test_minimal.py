@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.batch import Batch, Transitions
@@ -107,9 +107,12 @@ def test_an_algorithm_with_a_replay_has_a_target_a_replay_and_acts_uniformly_fir
 def test_an_actor_takes_what_its_learner_publishes(algorithm: Any) -> None:
     model = GRU(6, (4,)) if algorithm.capabilities.memory == "needed" else SMALL
     of = DISCRETE if "Discrete" in algorithm.capabilities.actions else CONTINUOUS
-    learner, actor = algorithm.learner("hunter", of, model, 1, ON_CPU), algorithm.actor(of, model, 2)
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    learner, actor = (
+        algorithm.learner("hunter", {"hunter": Member(of, model)}, 1, ON_CPU),
+        algorithm.actor(of, model, 2),
+    )
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
 
 
 def test_what_an_algorithm_has_to_give_is_named() -> None:

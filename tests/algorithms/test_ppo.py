@@ -57,8 +57,8 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
     assert sentences(PPO().validate(spaces, SMALL)) == []
     learner, actor = make_learner(PPO(), spaces, seed=1), PPO().actor(spaces, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
 
 
 def test_what_it_refuses() -> None:

@@ -15,6 +15,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples, RolloutBu
 from torch import Tensor, nn
 
 import marlflow as mf
+from marlflow.algorithms.algorithm import Member
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow.operators import stage_call
@@ -105,7 +106,7 @@ def test_ppo(action_space: gymnasium.Space[Any]) -> None:
     config = mf.PPO(
         learning_rate=LEARNING_RATE, entropy_coefficient=0.02, value_coefficient=VALUE_COEFFICIENT, max_grad_norm=0.4
     )
-    learner = config.learner("hunter", Spaces(OBSERVATION, action_space), MODEL, 0, ON_CPU)
+    learner = config.learner("hunter", {"hunter": Member(Spaces(OBSERVATION, action_space), MODEL)}, 0, ON_CPU)
     learner.parameters.flat.load(ppo_flat(made))
     before = ppo_flat(made)
     batches = [ppo_rows(action_space, seed) for seed in range(3)]
@@ -158,7 +159,7 @@ def dqn_samples(rows: Transitions) -> ReplayBufferSamples:
 def dqn_learner(made: Any) -> TorchLearner:
     config = mf.DQN(learning_rate=LEARNING_RATE, discount=DISCOUNT, n_step=1, double=False, max_grad_norm=0.5)
     model = mf.MLP((16, 16), "relu")
-    learner = config.learner("hunter", Spaces(OBSERVATION, DISCRETE), model, 0, ON_CPU)
+    learner = config.learner("hunter", {"hunter": Member(Spaces(OBSERVATION, DISCRETE), model)}, 0, ON_CPU)
     learner.parameters.flat.load(parameters(made.q_net))
     learner.sync_target()
     return learner

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, Member
 from marlflow.algorithms.r2d2 import R2D2
 from marlflow.base.batch import Array, Batch
 from marlflow.base.sequence_transitions import SequenceTransitions
@@ -47,7 +47,7 @@ CONFIG = R2D2(
 
 
 def make_learner(config: R2D2, spaces: Spaces = DISCRETE, seed: int = 0, model: Any = MODEL) -> TorchLearner:
-    return config.learner("hunter", spaces, model, seed, ON_CPU)
+    return config.learner("hunter", {"hunter": Member(spaces, model)}, seed, ON_CPU)
 
 
 def test_the_plan_reads_as_its_paper() -> None:
@@ -74,8 +74,8 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, model: GRU |
     assert isinstance(actor, WeightedActor)
     assert isinstance(actor, RememberingActor)
     assert actor.memory_shape == model.memory_shape
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
 
 
 def test_what_it_refuses() -> None:

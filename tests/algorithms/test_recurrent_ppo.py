@@ -13,7 +13,7 @@ import torch
 from mpe2 import simple_spread_v3
 from pettingzoo.classic import connect_four_v3
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
@@ -41,7 +41,7 @@ def learner_of(
     config: RecurrentPPO = DEFAULT, spaces: Spaces = DISCRETE, model: GRU | LSTM = SMALL_GRU
 ) -> TorchLearner:
     """One whose actor is surer of itself than they begin, so that what it sees and remembers shows in what it does."""
-    learner = config.learner("hunter", spaces, model, 0, ON_CPU)
+    learner = config.learner("hunter", {"hunter": Member(spaces, model)}, 0, ON_CPU)
     with torch.no_grad():
         learner.module.actor.head.head.weight.mul_(1_000.0)
     learner.publish()
@@ -69,9 +69,10 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces, model: Any) -> None:
     config = RecurrentPPO()
     assert isinstance(config, Algorithm)
     assert sentences(config.validate(spaces, model)) == []
-    learner, actor = config.learner("hunter", spaces, model, 1, ON_CPU), config.actor(spaces, model, 2)
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    learner = config.learner("hunter", {"hunter": Member(spaces, model)}, 1, ON_CPU)
+    actor = config.actor(spaces, model, 2)
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
 
 
 def test_who_takes_which_model() -> None:
@@ -147,7 +148,7 @@ def collected(make_env: Callable[[], Any], model: GRU | LSTM) -> tuple[list[Batc
     spaces = spaces_of(make_env)
     actor = RecurrentPPO().actor(spaces, model, 7)
     worker = rollout_worker(make_env, [0, 1, 2], [Rule("*", "all")], {"all": actor}, seed=1)
-    weights = {"all": learner_of(spaces=spaces, model=model).published}
+    weights = {"all": learner_of(spaces=spaces, model=model).published["hunter"]}
     batches = [worker.collect(11, weights)[1]["all"] for _ in range(5)]
     worker.close()
     return batches, spaces

@@ -15,6 +15,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor, nn
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.sac import SAC
 from marlflow.base.batch import Transitions
 from marlflow.base.spaces import Spaces
@@ -94,7 +95,7 @@ def flat_of(made: stable_baselines3.SAC) -> Tensor:
 def learner_like(made: stable_baselines3.SAC, temperature: float | None) -> TorchLearner:
     config = SAC(learning_rate=LEARNING_RATE, discount=DISCOUNT, tau=TAU, temperature=temperature)
     model = MLP(hidden_sizes=(16, 16), activation="relu")
-    learner = config.learner("hunter", Spaces(OBSERVATION, ACTION), model, SEED, ON_CPU)
+    learner = config.learner("hunter", {"hunter": Member(Spaces(OBSERVATION, ACTION), model)}, SEED, ON_CPU)
     learner.parameters.flat.load(flat_of(made))
     learner.sync_target()
     return learner

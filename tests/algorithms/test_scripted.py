@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, Member
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.scripted import Random, Scripted
 from marlflow.base.batch import Array
@@ -38,7 +38,7 @@ def test_they_take_part_without_learning(algorithm: Algorithm) -> None:
         assert sentences(algorithm.validate(spaces, SMALL)) == []
     assert algorithm.schedules(10**6) == {}
     with pytest.raises(TypeError, match="'hunter' does not learn"):
-        algorithm.learner("hunter", DISCRETE, SMALL, 0, ON_CPU)
+        algorithm.learner("hunter", {"hunter": Member(DISCRETE, SMALL)}, 0, ON_CPU)
     with pytest.raises(TypeError, match="'hunter' does not learn"):
         algorithm.replay("hunter", 0)
     with pytest.raises(TypeError, match="has no plan"):

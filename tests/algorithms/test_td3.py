@@ -39,8 +39,8 @@ def test_its_actor_takes_what_its_learner_publishes() -> None:
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, BOX, seed=1), config.actor(BOX, SMALL, seed=2)
     assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published.flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published.flat)
+    actor.load_flat(learner.published[learner.name].flat)
+    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
 
 
 def test_what_it_refuses() -> None:

@@ -77,7 +77,7 @@ def test_a_gpu_that_is_not_there_is_said_inline_too(marlflow: Marlflow, monkeypa
     planned, trained = marlflow("plan", *words), marlflow("train", *words)
     assert (planned.code, trained.code) == (2, 2)
     assert planned.err == trained.err
-    assert planned.err.startswith("error: the learner of policy 'cart' is to compute on cuda, and torch sees no GPU")
+    assert planned.err.startswith("error: learner 'cart' is to compute on cuda, and torch sees no GPU")
 
 
 def placed(out: str) -> list[str]:

@@ -52,7 +52,7 @@ def test_each_shard_earns_its_draws_and_gets_its_priorities_back(tmp_path: Path)
     earned = [(stored - 80) // 10 for stored in rows]
     assert [figures["items"] for figures in stages(metrics, "Draw")] == earned
     assert [figures["items"] for figures in stages(metrics, "Reprioritize")] == earned
-    assert metrics["policies"]["prey"]["updates"] == sum(earned) > 100
+    assert metrics["learners"]["prey"]["updates"] == sum(earned) > 100
     assert metrics["stages"]["prey/InitialPriorities"]["rows"] == sum(rows)
     held = kept(tmp_path)
     for shard in range(3):

@@ -23,7 +23,7 @@ class Saves:
 
 
 def timing(every: int | None, *raises: MarlflowError) -> tuple[Tally, CheckpointTiming, list[Fault]]:
-    tally, faults = Tally(["prey"], []), list[Fault]()
+    tally, faults = Tally(["prey"], {"prey": ["prey"]}, []), list[Fault]()
     saves: Any = Saves(tally, list(raises))
     return tally, CheckpointTiming(every, tally, saves, saves, faults.append), faults
 

@@ -55,9 +55,10 @@ def evaluated(experiment: Experiment, folder: Path, seen: Seen) -> list[float]:
 def probabilities(experiment: Experiment) -> list[Any]:
     """The probabilities with which each policy acts, by a softmax in float64."""
     found = []
-    for policy in ready(experiment).spec.policies.values():
+    spec = ready(experiment).spec
+    for name, policy in spec.policies.items():
         actor: Any = policy.actor()
-        actor.load_flat(policy.learner().published.flat)
+        actor.load_flat(spec.learners[name].learner().published[name].flat)
         with torch.no_grad():
             found.append(torch.softmax(actor(torch.ones(1, 1)).double(), -1)[0].numpy())
     return found

@@ -177,7 +177,7 @@ def test_within_the_budget_the_episode_is_given_up_and_counted_and_the_run_learn
     check_episodes(seen, faults)
     check_rows(result, faults)
     if kind is not Hangs:
-        assert all(result.metrics["policies"][name]["updates"] > 0 for name in ("hunters", "prey"))
+        assert all(result.metrics["learners"][name]["updates"] > 0 for name in ("hunters", "prey"))
 
 
 @pytest.mark.parametrize("kind", [Raises, Hangs], ids=lambda kind: kind.__name__)

@@ -62,7 +62,7 @@ def test_only_the_rows_of_who_needs_it_have_the_state(tmp_path: Path, monkeypatc
     experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN), env=Env(SeenFromAbove, copies=4))
     assert ready(experiment).spec.with_state == ("hunters",)
     result = train(experiment, tmp_path)
-    assert result.metrics["policies"]["hunters"]["updates"] > 0
+    assert result.metrics["learners"]["hunters"]["updates"] > 0
     rows = 0
     for batches in made:
         assert "state" not in batches["prey"].columns

@@ -26,7 +26,7 @@ from marlflow.experiment.train import train
 from marlflow.rollout.fragment import EpisodeResult
 from marlflow.rollout.mapping import Rule, policy_of
 from marlflow.rollout.matchups import TRIAL, EpisodeId, RandomSeats, deal_one
-from tests.experiment.watching import Seen
+from tests.experiment.watching import Seen, standing
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 from tests.sentences import sentences
 
@@ -250,7 +250,7 @@ def test_every_episode_is_played_as_it_was_dealt(
         expected = [deal_one(SEATS, made.seats, EpisodeId(-1, number), 3) for number in range(6)]
         assert [episode.matchup for episode in evaluated] == expected
     for name in ("hunters", "prey"):
-        policy = result.metrics["policies"][name]
+        policy = standing(result.metrics, name)
         assert policy["episodes"] == sum(name in matchup.values() for matchup in found.values())
         assert policy["updates"] > 0
     sampled = sum(policy["agent_steps_sampled"] for policy in result.metrics["policies"].values())

@@ -13,9 +13,9 @@ from marlflow.algorithms.apex import ApeX
 from marlflow.algorithms.scripted import Random
 from marlflow.base.items import Fragment
 from marlflow.experiment.experiment import Log, Policy
+from marlflow.experiment.learner_tally import LearnerTally
 from marlflow.experiment.never_updated import why_never_updated
 from marlflow.experiment.ready import ready
-from marlflow.experiment.tally import PolicyTally
 from marlflow.experiment.train import train
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
@@ -53,9 +53,9 @@ NEEDS = {
 }
 
 
-def said(algorithm: Any, **counts: int) -> str:
+def said(algorithm: Any, agent_steps_sampled: int = 0, **counts: int) -> str:
     made = ready(small_run(policies=policies(hunters=Random(), prey=algorithm)))
-    return why_never_updated(made, "prey", PolicyTally(**counts))
+    return why_never_updated(made, "prey", LearnerTally(**counts), agent_steps_sampled)
 
 
 @pytest.mark.parametrize("name", NEEDS)

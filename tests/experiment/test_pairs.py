@@ -20,6 +20,7 @@ import pytest
 import marlflow as mf
 from tests.experiment.kept_runs import kept
 from tests.experiment.two_groups import SMALL, pair
+from tests.experiment.watching import standing
 
 SIDES = {"left": 0, "right": 1}
 # Its tasks begin anew while the others' episodes go on, so what they see depends on it.
@@ -55,7 +56,7 @@ def assert_same(found: Any, expected: Any) -> None:
 def check(result: mf.Result, left: str, right: str) -> None:
     """Both have learned, and reports tell them apart."""
     for side, name in {"left": left, "right": right}.items():
-        found = result.metrics["policies"][side]
+        found = standing(result.metrics, side)
         assert found["updates"] > 0, f"{name} on the {side} never learned"
         assert found["version"] > 0
         assert found["loss"]

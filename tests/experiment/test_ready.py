@@ -127,7 +127,7 @@ def test_ready_raises_what_problems_of_says() -> None:
 
 def _placements(run: RunPlacement, **policies: Policy) -> dict[str, Placement]:
     made = ready(dataclasses.replace(FARM, placement=run, policies=policies))
-    return {name: policy.placement for name, policy in made.spec.policies.items()}
+    return {name: learner.placement for name, learner in made.spec.learners.items()}
 
 
 def test_a_policy_takes_what_the_run_says_where_it_says_nothing_itself() -> None:
@@ -144,7 +144,7 @@ def test_learners_share_gpus_by_processes_but_not_with_those_that_have_their_own
     run = RunPlacement(shared_gpus=1.0)
     assert [one.num_gpus for one in _placements(run).values()] == [0.3333] * 3
     found = _placements(run, fox=Policy(DQN(), placement=PolicyPlacement(num_learners=3)), hen=Policy(Random()))
-    assert {name: one.num_gpus for name, one in found.items()} == {"fox": 0.25, "hen": 0.0, "farmer": 0.25}
+    assert {name: one.num_gpus for name, one in found.items()} == {"fox": 0.25, "farmer": 0.25}
     found = _placements(run, fox=Policy(DQN(), placement=PolicyPlacement(num_gpus=2)))
     assert {name: one.num_gpus for name, one in found.items()} == {"fox": 2, "hen": 0.5, "farmer": 0.5}
 
@@ -217,5 +217,5 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts_inline(monkeypat
     with pytest.raises(ConfigInvalid) as caught:
         InlineRuntime().start(spec)
     assert [problem.partition(" is to ")[0] for problem in caught.value.problems] == [
-        f"the learner of policy {name!r}" for name in ("fox", "hen", "farmer")
+        f"learner {name!r}" for name in ("fox", "hen", "farmer")
     ]

@@ -39,7 +39,7 @@ from marlflow.offline.environment import recorded_environment
 from marlflow.rollout.mapping import Rule
 from tests.experiment.composition import algorithms, experiment_of, ready_of
 from tests.experiment.kept_runs import assert_equal, kept, without_times
-from tests.experiment.watching import reports
+from tests.experiment.watching import reports, standing
 
 ENV_STEPS = 320
 EXPERT = PPO(batch_agent_steps=80, minibatch_agent_steps=40, epochs=1)
@@ -87,7 +87,7 @@ def rows_in(records: Path, policy: str) -> Batch:
 
 def figures(result: Result, policy: str) -> tuple[int, int]:
     """Agent steps sampled, and trained on."""
-    found = result.metrics["policies"][policy]
+    found = standing(result.metrics, policy)
     return found["agent_steps_sampled"], found["agent_steps_trained"]
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from marlflow.experiment.rehearsal import rehearsal_problems
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
-from marlflow.runtime.spec import Placement, PolicySpec, RunSpec
+from marlflow.runtime.spec import LearnerSpec, Placement, PolicySpec, RunSpec
 from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
 
 PIXELS = Box(0, 255, (36, 36, 3), np.uint8)
@@ -250,12 +250,21 @@ def test_plans_of_all_shipped_algorithms_hold(algorithm: Any, observation: Space
     fitting = [model for model in models if not algorithm.validate(spaces, model)]
     for number, model in enumerate(fitting):
         own = _as_a_users(algorithm)
-        policy = PolicySpec("own", own, model, spaces, seed=number, placement=Placement(replay="own"))
-        assert list(rehearsal_problems(_spec(policy))) == []
+        policy = PolicySpec("own", own, model, spaces, seed=number)
+        assert list(rehearsal_problems(_spec(policy, "own"))) == []
 
 
-def _spec(policy: PolicySpec) -> RunSpec:
-    return RunSpec({"own": policy}, {"agent_0": "own"}, StandIn, copies=2, num_workers=1, fragment_env_steps=8, seed=0)
+def _spec(policy: PolicySpec, replay: Literal["with_learner", "own"] = "with_learner") -> RunSpec:
+    return RunSpec(
+        {"own": policy},
+        {"own": LearnerSpec("own", (policy,), policy.algorithm, policy.seed, Placement(replay=replay))},
+        {"agent_0": "own"},
+        StandIn,
+        copies=2,
+        num_workers=1,
+        fragment_env_steps=8,
+        seed=0,
+    )
 
 
 class Unexpected(Exception):

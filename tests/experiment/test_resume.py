@@ -247,7 +247,7 @@ def test_a_replay_that_is_not_kept_begins_empty(tmp_path: Path) -> None:
     ]
     starts, per = SMALL_DQN.learning_starts_agent_steps, SMALL_DQN.train_every_agent_steps
     counted = rows[0] - starts + (rows[1] - rows[0] - starts)
-    assert result.metrics["policies"]["prey"]["updates"] == counted // per
+    assert result.metrics["learners"]["prey"]["updates"] == counted // per
 
 
 def test_another_run_is_refused_with_every_difference(tmp_path: Path) -> None:
@@ -261,13 +261,15 @@ def test_another_run_is_refused_with_every_difference(tmp_path: Path) -> None:
     before = sorted(path.name for path in tmp_path.rglob("*"))
     with pytest.raises(CheckpointUnusable) as refused:
         resume(until(other, WHOLE), tmp_path)
-    assert len(refused.value.problems) == 5
+    assert len(refused.value.problems) == 7
     for text in (
         "seed was 0 when it was kept, and is 3 now",
         "env.copies was 4 when it was kept, and is 8 now",
         'policies.hunters.model was "MLP(hidden_sizes=(16,)',
         "it has policies.prey, which this run has not",
         "it has no policies.others, which this run has",
+        "it has learners.prey, which this run has not",
+        "it has no learners.others, which this run has",
     ):
         assert text in str(refused.value)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
@@ -324,10 +326,10 @@ def test_replays_that_were_kept_may_be_kept_no_longer_and_again(tmp_path: Path) 
 
 @pytest.mark.parametrize("per", [5, 20])
 def test_a_ratio_that_is_changed_counts_from_the_checkpoint_on(per: int, tmp_path: Path) -> None:
-    before = train(until(small_run(), HALF), tmp_path).metrics["policies"]["prey"]
+    before = train(until(small_run(), HALF), tmp_path).metrics["learners"]["prey"]
     rows = kept(tmp_path)["driver"]["flow"]["paces"]["prey"]["rows"]
     changed = policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, train_every_agent_steps=per))
-    after = resume(until(small_run(policies=changed), WHOLE), tmp_path).metrics["policies"]["prey"]
+    after = resume(until(small_run(policies=changed), WHOLE), tmp_path).metrics["learners"]["prey"]
     rows_since = kept(tmp_path)["driver"]["flow"]["paces"]["prey"]["rows"] - rows
     assert 0 <= after["updates"] - before["updates"] - rows_since // per <= 1
 
@@ -346,12 +348,12 @@ def test_a_policy_whose_own_stop_is_raised_learns_on(tmp_path: Path) -> None:
     again = resume(until(stopping(400, 600), WHOLE), tmp_path)
     assert again.metrics["env_steps"] == first.metrics["env_steps"]
     more = resume(until(stopping(400, 1_200), WHOLE), tmp_path)
-    updates = [result.metrics["policies"] for result in (first, more)]
+    updates = [result.metrics["learners"] for result in (first, more)]
     assert updates[1]["hunters"]["updates"] == updates[0]["hunters"]["updates"]
     assert updates[1]["prey"]["updates"] > updates[0]["prey"]["updates"] + 40
     both = resume(until(stopping(None, 1_200), WHOLE + 400), tmp_path)
     assert both.stopped_by == f"stop.env_steps={WHOLE + 400}"
-    assert both.metrics["policies"]["hunters"]["updates"] > updates[1]["hunters"]["updates"]
+    assert both.metrics["learners"]["hunters"]["updates"] > updates[1]["hunters"]["updates"]
 
 
 def test_a_directory_has_one_run(tmp_path: Path) -> None:

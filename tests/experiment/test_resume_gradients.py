@@ -50,5 +50,5 @@ def test_a_run_that_goes_on_does_what_it_would_have_done(name: str, tmp_path: Pa
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
     assert_equal(kept(whole), kept(parts))
     assert all(
-        trained["policies"][policy]["updates"] for trained in reports(whole)[-1:] for policy in experiment.policies
+        trained["learners"][policy]["updates"] for trained in reports(whole)[-1:] for policy in experiment.policies
     )

@@ -193,7 +193,7 @@ def test_a_policy_can_be_placed_by_itself_and_so_can_a_stage() -> None:
         "policies.adversary.placement.stages.Advantages=worker",
         "placement.inference.num_cpus=2",
     )
-    adversary, agent = (made.spec.policies[name].placement for name in ("adversary", "agent"))
+    adversary, agent = (made.spec.learners[name].placement for name in ("adversary", "agent"))
     assert (adversary.num_gpus, adversary.stages) == (1.0, {"Advantages": "worker"})
     assert (agent.num_gpus, agent.replay, agent.stages) == (0.0, "own", {})
     assert made.spec.inference == Inference(num_cpus=2)

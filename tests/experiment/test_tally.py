@@ -23,32 +23,32 @@ def receipt(worker: int, episodes: list[EpisodeResult]) -> Receipt:
 
 
 def test_a_report_has_the_means_since_the_last_one() -> None:
-    tally = Tally(["prey"], ["fox"])
+    tally = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     for one in (update(1, 1.0, 4.0), update(3, 5.0, 8.0)):
-        tally.policies["prey"].updated(one)
-    record = tally.record(1.0, 1.0, {}, {})["policies"]["prey"]
+        tally.learners["prey"].updated(one)
+    record = tally.record(1.0, 1.0, {}, {})["learners"]["prey"]
     assert record["loss"] == {"td": pytest.approx((1.0 + 3 * 5.0) / 4)}
     assert record["staleness_mean"] == pytest.approx((4.0 + 3 * 8.0) / 4)
-    assert tally.record(2.0, 2.0, {}, {})["policies"]["prey"] == record, "looking changes nothing"
+    assert tally.record(2.0, 2.0, {}, {})["learners"]["prey"] == record, "looking changes nothing"
     tally.reported(2.0)
-    assert tally.record(2.0, 2.0, {}, {})["policies"]["prey"]["loss"] == record["loss"]
-    tally.policies["prey"].updated(update(1, 9.0))
-    assert tally.record(3.0, 3.0, {}, {})["policies"]["prey"]["loss"] == {"td": 9.0}
+    assert tally.record(2.0, 2.0, {}, {})["learners"]["prey"]["loss"] == record["loss"]
+    tally.learners["prey"].updated(update(1, 9.0))
+    assert tally.record(3.0, 3.0, {}, {})["learners"]["prey"]["loss"] == {"td": 9.0}
 
 
 def test_skipped_updates_are_a_fault() -> None:
-    tally = Tally(["prey"], ["fox"])
-    tally.policies["prey"].updated(update(1, 1.0))
+    tally = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
+    tally.learners["prey"].updated(update(1, 1.0))
     for _ in range(3):
-        tally.policies["prey"].updated(update(0, 0.0, skipped=2))
+        tally.learners["prey"].updated(update(0, 0.0, skipped=2))
     record = tally.record(1.0, 1.0, {}, {})
     assert record["faults"]["updates_skipped"] == 6
-    assert record["policies"]["prey"]["loss"] == {"td": 1.0}
-    assert record["policies"]["prey"]["updates"] == 1
+    assert record["learners"]["prey"]["loss"] == {"td": 1.0}
+    assert record["learners"]["prey"]["updates"] == 1
 
 
 def test_the_last_episodes_are_the_last_in_time_whoever_played_them() -> None:
-    tally = Tally(["prey"], ["fox"])
+    tally = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     early = [EpisodeResult(0, n, 1, {"fox": float(n)}, 2 * n, PREY) for n in range(120)]
     late = [EpisodeResult(1, n, 1, {"fox": float(n)}, 2 * n + 1, PREY) for n in range(120)]
     tally.collected([receipt(0, early), receipt(1, late)])
@@ -56,7 +56,7 @@ def test_the_last_episodes_are_the_last_in_time_whoever_played_them() -> None:
 
 
 def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
-    tally = Tally(["red", "blue"], ["fox", "hen"])
+    tally = Tally(["red", "blue"], {"red": ["red"], "blue": ["blue"]}, ["fox", "hen"])
     tally.collected(
         [
             receipt(
@@ -89,7 +89,7 @@ def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
 
 
 def test_faults_and_times_are_summed_over_all_workers() -> None:
-    tally = Tally(["prey"], ["fox"])
+    tally = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     for worker, kind in enumerate(["env_errors", "env_hangs", "env_errors"]):
         fault = Fault(FaultKind(kind), "there", "it broke", "", rows_lost=worker + 1)
         tally.collected([Receipt(worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,))])
@@ -114,19 +114,19 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
 
 
 def test_the_speed_leaves_out_what_evaluations_took() -> None:
-    tally = Tally(["prey"], ["fox"])
+    tally = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     tally.collected([receipt(0, [])])
     assert tally.record(100.0, 2.0, {}, {})["env_steps_per_s"] == pytest.approx(5.0)
 
 
 def test_a_state_brings_everything_back() -> None:
-    tally = Tally(["prey"], ["fox"])
+    tally = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     tally.collected([receipt(0, [EpisodeResult(0, n, 1, {"fox": float(n)}, 2 * n, PREY) for n in range(3)])])
-    tally.policies["prey"].updated(update(2, 1.0, 4.0))
+    tally.learners["prey"].updated(update(2, 1.0, 4.0))
     tally.evaluated(Evaluated((EpisodeResult(0, 0, 1, {"fox": 2.0}, 0, PREY),)), EvaluationContext("sampled", 5, {}))
     tally.reported(7.0)
-    tally.policies["prey"].updated(update(1, 3.0, 2.0, skipped=1))
-    other = Tally(["prey"], ["fox"])
+    tally.learners["prey"].updated(update(1, 3.0, 2.0, skipped=1))
+    other = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     other.load_state(from_bytes(to_bytes(tally.state())))
     for one in (tally, other):
         one.collected([receipt(0, [EpisodeResult(0, 9, 1, {"fox": 9.0}, 0, PREY)])])
@@ -136,7 +136,7 @@ def test_a_state_brings_everything_back() -> None:
 
 def test_spread_team_return_and_length_of_episodes() -> None:
     """Two agents of one policy and one of another, in two episodes of 4 and 8 env steps; worked out by hand."""
-    tally = Tally(["pack", "prey"], ["fox_0", "fox_1", "hen"])
+    tally = Tally(["pack", "prey"], {"pack": ["pack"], "prey": ["prey"]}, ["fox_0", "fox_1", "hen"])
     matchup = {"fox_0": "pack", "fox_1": "pack", "hen": "prey"}
     played = [
         EpisodeResult(0, 0, 4, {"fox_0": 1.0, "fox_1": 3.0, "hen": 10.0}, 0, matchup, fingerprint=1),
@@ -158,10 +158,10 @@ def test_spread_team_return_and_length_of_episodes() -> None:
 
 
 def test_a_report_has_an_evaluation_once_also_over_a_resume() -> None:
-    tally = Tally(["prey"], ["fox"])
+    tally = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     one = EpisodeResult(0, 0, 1, {"fox": 2.0}, 0, PREY)
     tally.evaluated(Evaluated((one,)), EvaluationContext("greedy", 5, {}))
-    resumed = Tally(["prey"], ["fox"])
+    resumed = Tally(["prey"], {"prey": ["prey"]}, ["fox"])
     resumed.load_state(from_bytes(to_bytes(tally.state())))
     for each in (tally, resumed):
         record = each.record(1.0, 1.0, {}, {})

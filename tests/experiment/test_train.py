@@ -22,7 +22,7 @@ from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacem
 from marlflow.experiment.tally import FAULTS
 from marlflow.experiment.train import Result, train
 from marlflow.stages import Concat
-from tests.experiment.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports
+from tests.experiment.watching import EVALUATION_KEYS, LEARNER_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 
 # -- what a run leaves ----------------------------------------------------------------------------------------------
@@ -70,6 +70,7 @@ def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
             "eval_team_return_mean",
             "env_steps_per_s",
             "policies",
+            "learners",
             "agents",
             "stages",
             "rollouts",
@@ -79,6 +80,9 @@ def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
         assert list(record["policies"]) == ["hunters", "prey"]
         for policy in record["policies"].values():
             assert set(policy) == POLICY_KEYS
+        assert list(record["learners"]) == ["hunters", "prey"]
+        for learner in record["learners"].values():
+            assert set(learner) == LEARNER_KEYS
         assert list(record["agents"]) == ["cart_0", "cart_1", "cart_2", "cart_3"]
         for agent in record["agents"].values():
             assert set(agent) == {"return_mean"}
@@ -106,7 +110,7 @@ def _documented() -> set[str]:
 
 
 def _reported(record: Mapping[str, Any]) -> set[str]:
-    one_of_each = {name: [*record[name].values()] for name in ("policies", "agents", "stages")}
+    one_of_each = {name: [*record[name].values()] for name in ("policies", "learners", "agents", "stages")}
     sections = {**one_of_each, "rollouts": [record["rollouts"]], "faults": [record["faults"]]}
     found = {f"{name}.{key}" for name, parts in sections.items() for part in parts for key in part}
     return (
@@ -122,7 +126,7 @@ def test_every_key_of_a_report_is_documented_and_no_other(complete: Result) -> N
 def test_a_report_has_the_current_value_of_each_schedule(tmp_path: Path) -> None:
     falling = replace(SMALL_PPO, learning_rate=Cosine(1e-3, 1e-4, 1_500), entropy_coefficient=Step([0.02, 0.01], [900]))
     train(small_run(policies=policies(hunters=falling, prey=SMALL_DQN)), tmp_path)
-    found = [record["policies"] for record in reports(tmp_path)]
+    found = [{name: standing(record, name) for name in record["policies"]} for record in reports(tmp_path)]
     assert len({tuple(one["hunters"]["schedules"].items()) for one in found}) >= 3
     for one in found:
         hunted, preyed = one["hunters"]["agent_steps_sampled"], one["prey"]["agent_steps_sampled"]
@@ -154,7 +158,7 @@ def test_totals_never_fall_and_agree_with_each_other(complete: Result) -> None:
             assert policy["episodes"] == record["episodes"]
             if before is not None:
                 for key in ("episodes", "agent_steps_sampled", "agent_steps_trained", "updates", "version"):
-                    assert policy[key] >= before["policies"][name][key]
+                    assert standing(record, name)[key] >= standing(before, name)[key]
         assert record["agent_steps"] == sum(policy["agent_steps_sampled"] for policy in record["policies"].values())
         before = record
 
@@ -178,7 +182,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -
         train(small_run(seed=seed, evaluation=evaluation), tmp_path / name)
     one, again, other = ([without_times(record) for record in reports(tmp_path / n)] for n in ("one", "again", "other"))
     assert one == again
-    assert one[-1]["policies"]["prey"]["loss"] != other[-1]["policies"]["prey"]["loss"]
+    assert one[-1]["learners"]["prey"]["loss"] != other[-1]["learners"]["prey"]["loss"]
     assert one[-1]["policies"]["hunters"]["return_mean"] != other[-1]["policies"]["hunters"]["return_mean"]
     for policy in ("hunters", "prey"):
         files = [
@@ -195,7 +199,7 @@ def test_where_a_replay_lives_changes_nothing_that_is_learned(tmp_path: Path) ->
         placement = PolicyPlacement(replay=replay)
         placed = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(algorithm, SMALL, placement)}
         records.append(without_times(train(small_run(policies=placed), tmp_path / replay).metrics))
-        del records[-1]["policies"]["prey"]["staleness_mean"]
+        del records[-1]["learners"]["prey"]["staleness_mean"]
     assert records[0] == records[1]
     one, other = (
         tmp_path / name / "checkpoints" / "1200" / "learner.prey.safetensors" for name in ("with_learner", "own")
@@ -233,11 +237,11 @@ def test_updates_per_row_inserted_are_exact(per: int, starts: int, fragment: int
     algorithm = replace(SMALL_DQN, train_every_agent_steps=per, learning_starts_agent_steps=starts, batch_agent_steps=4)
     experiment = small_run(env_steps=700, policies=policies(hunters=algorithm, prey=SMALL_DQN))
     result = train(replace(experiment, rollouts=Rollouts(2, fragment)), tmp_path)
-    hunters, stages = result.metrics["policies"]["hunters"], result.metrics["stages"]
+    hunters, stages = standing(result.metrics, "hunters"), result.metrics["stages"]
     assert stages["hunters/Insert"]["rows"] == hunters["agent_steps_sampled"] > starts
     assert hunters["updates"] == (hunters["agent_steps_sampled"] - starts) // per
     assert hunters["agent_steps_trained"] == 4 * hunters["updates"]
-    prey = result.metrics["policies"]["prey"]
+    prey = standing(result.metrics, "prey")
     assert prey["updates"] == (prey["agent_steps_sampled"] - 100) // 10
     assert prey["version"] == prey["updates"] // 3
 
@@ -245,7 +249,7 @@ def test_updates_per_row_inserted_are_exact(per: int, starts: int, fragment: int
 def test_before_learning_starts_nothing_is_learned(tmp_path: Path) -> None:
     algorithm = replace(SMALL_DQN, learning_starts_agent_steps=50_000)
     result = train(small_run(policies=policies(hunters=algorithm, prey=Random())), tmp_path)
-    hunters = result.metrics["policies"]["hunters"]
+    hunters = standing(result.metrics, "hunters")
     assert (hunters["updates"], hunters["version"], hunters["agent_steps_trained"]) == (0, 0, 0)
     assert hunters["agent_steps_sampled"] > 0
 
@@ -258,7 +262,7 @@ def test_ppo_trains_on_each_row_once_per_epoch_or_still_holds_it(
     if batch < 64:
         algorithm = replace(algorithm, minibatch_agent_steps=1, epochs=1)
     result = train(small_run(env_steps=600, policies=policies(hunters=algorithm, prey=Random())), tmp_path)
-    hunters = result.metrics["policies"]["hunters"]
+    hunters = standing(result.metrics, "hunters")
     held = sum(fragment.rows for gather in gathers for fragment in gather.held)
     assert hunters["agent_steps_sampled"] == hunters["agent_steps_trained"] / algorithm.epochs + held
     assert held < batch
@@ -293,12 +297,12 @@ def test_overlapping_rounds_are_a_version_old_at_most_and_what_is_older_is_dropp
     result = train(replace(experiment, rollouts=Rollouts(2, 40, pace="overlap")), tmp_path)
     updates = seen.of("hunters")
     assert all(update.staleness_mean <= 1.0 for update in updates)
-    hunters, gather = result.metrics["policies"]["hunters"], gathers[-1]
+    hunters, gather = standing(result.metrics, "hunters"), gathers[-1]
     dropped = sum(update.stale_rows_dropped for update in updates)
     assert hunters["stale_rows_dropped"] == dropped
     held = sum(fragment.rows for fragment in gather.held)
     assert hunters["agent_steps_sampled"] == hunters["agent_steps_trained"] / 2 + dropped + held
-    prey = result.metrics["policies"]["prey"]
+    prey = standing(result.metrics, "prey")
     assert prey["updates"] == (prey["agent_steps_sampled"] - 100) // 10
 
 

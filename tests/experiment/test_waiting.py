@@ -31,9 +31,11 @@ def test_items_come_back_with_their_own_rows() -> None:
     assert (empty, inserted) == (ITEMS[2], ITEMS[3])
     np.testing.assert_array_equal(update.priorities, [0.5, 2.0])
     np.testing.assert_array_equal(update.row_ids, [7, 8])
-    assert (update.loss, update.staleness_mean, update.policy) == ({"td": 0.25}, 1.5, "prey")
+    assert (update.loss, update.staleness_mean, update.learner) == ({"td": 0.25}, 1.5, "prey")
 
 
 def test_an_item_of_another_kind_cannot_be_kept_and_that_is_said() -> None:
-    with pytest.raises(CheckpointFailed, match=r"Fraction\(1, 3\) waits in the plan, and only Fragment, Packed"):
+    with pytest.raises(
+        CheckpointFailed, match=r"Fraction\(1, 3\) waits in the plan, and only Fragment, JointFragment, Packed"
+    ):
         Waiting().keep(Fraction(1, 3))

@@ -18,7 +18,7 @@ from marlflow.experiment.experiment import Env, Evaluation, Experiment, Policy, 
 from marlflow.experiment.train import train
 from marlflow.rollout.mapping import Rule
 from marlflow.stages import Concat
-from tests.experiment.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports
+from tests.experiment.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
 # -- when to stop ---------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_a_policys_own_stop_ends_its_plan_and_it_goes_on_acting(tmp_path: Path, 
         "prey": Policy(SMALL_DQN, SMALL),
     }
     result = train(small_run(env_steps=2_000, policies=ending), tmp_path)
-    hunters, prey = (result.metrics["policies"][name] for name in ("hunters", "prey"))
+    hunters, prey = (standing(result.metrics, name) for name in ("hunters", "prey"))
     assert hunters["agent_steps_trained"] / 2 <= 500
     assert hunters["agent_steps_sampled"] > 700
     assert hunters["updates"] > 0
@@ -80,8 +80,8 @@ def test_a_return_ends_a_policys_plan_too(ends: str, tmp_path: Path) -> None:
     result = train(small_run(env_steps=5_000, policies=ending), tmp_path)
     lasts = reports(tmp_path)[-4:]
     (other,) = {"hunters", "prey"} - {ends}
-    assert len({record["policies"][ends]["updates"] for record in lasts}) == 1
-    assert lasts[0]["policies"][other]["updates"] < lasts[-1]["policies"][other]["updates"]
+    assert len({record["learners"][ends]["updates"] for record in lasts}) == 1
+    assert lasts[0]["learners"][other]["updates"] < lasts[-1]["learners"][other]["updates"]
     assert result.metrics["policies"][ends]["episodes"] == result.metrics["episodes"] > 100
 
 
@@ -121,9 +121,9 @@ def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, s
         assert policy["eval_return_mean"] is not None
         assert (policy["eval_mode"], policy["eval_episodes"], policy["eval_env_steps"]) == ("greedy", 2, 1_200)
         of_episodes = {"return_mean", "return_std", "team_return_mean", "episode_env_steps_mean", "episodes"}
-        zero = POLICY_KEYS - EVALUATION_KEYS - of_episodes - {"staleness_mean", "schedules", "loss"}
+        zero = POLICY_KEYS - EVALUATION_KEYS - of_episodes
         assert {key: policy[key] for key in zero} == dict.fromkeys(zero, 0)
-        assert policy["loss"] == policy["schedules"] == {}
+        assert name not in result.metrics["learners"]
     assert {name for receipt in seen.receipts for name in receipt.policies} == {"hunters"}
     assert {stage.split("/")[0] for stage in result.metrics["stages"]} == {"rollouts", "hunters"}
     kept = (tmp_path / "checkpoints" / "1200").glob("learner.*")
@@ -151,7 +151,7 @@ def connect_four() -> Experiment:
 
 def test_turns_and_masks_train_with_every_count_exact(tmp_path: Path, seen: Seen, gathers: list[Concat]) -> None:
     result = train(connect_four(), tmp_path)
-    hunters, prey = (result.metrics["policies"][name] for name in ("hunters", "prey"))
+    hunters, prey = (standing(result.metrics, name) for name in ("hunters", "prey"))
     assert prey["updates"] == (prey["agent_steps_sampled"] - 100) // 10
     assert min(hunters["rows_carried"], prey["rows_carried"]) > 0
     held = sum(fragment.rows for fragment in gathers[-1].held)
@@ -175,7 +175,7 @@ def test_groups_of_agents_with_different_spaces_train_side_by_side(tmp_path: Pat
         mapping=(),
     )
     result = train(experiment, tmp_path)
-    adversary, agent = (result.metrics["policies"][name] for name in ("adversary", "agent"))
+    adversary, agent = (standing(result.metrics, name) for name in ("adversary", "agent"))
     assert (adversary["agent_steps_sampled"], agent["agent_steps_sampled"]) == (2_400, 800)
     assert agent["updates"] == (800 - 100) // 10
     held = sum(fragment.rows for fragment in gathers[-1].held)

@@ -11,7 +11,8 @@ import pytest
 
 from marlflow.base.items import Update
 from marlflow.experiment.episode_figures import EvaluationContext
-from marlflow.experiment.tally import PolicyTally, Tally
+from marlflow.experiment.learner_tally import LearnerTally
+from marlflow.experiment.tally import Tally
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Receipt
 
 EVALUATION_KEYS = {
@@ -33,13 +34,17 @@ POLICY_KEYS = EVALUATION_KEYS | {
     "episode_env_steps_mean",
     "episodes",
     "agent_steps_sampled",
+    "version",
+    "rows_carried",
+    "reward_unattributed",
+}
+LEARNER_KEYS = {
     "agent_steps_trained",
     "updates",
+    "updates_skipped",
     "version",
     "staleness_mean",
     "stale_rows_dropped",
-    "rows_carried",
-    "reward_unattributed",
     "schedules",
     "loss",
 }
@@ -56,7 +61,7 @@ class Seen:
         self.receipts: list[Receipt] = []
         self.evaluations: list[Sequence[EpisodeResult]] = []
         self.updates: list[Update] = []
-        collected, evaluated, updated = Tally.collected, Tally.evaluated, PolicyTally.updated
+        collected, evaluated, updated = Tally.collected, Tally.evaluated, LearnerTally.updated
 
         def see_collected(tally: Tally, receipts: Sequence[Receipt]) -> None:
             self.receipts += receipts
@@ -66,17 +71,22 @@ class Seen:
             self.evaluations.append(results.episodes)
             evaluated(tally, results, context)
 
-        def see_updated(tally: PolicyTally, update: Update) -> None:
+        def see_updated(tally: LearnerTally, update: Update) -> None:
             self.updates.append(update)
             updated(tally, update)
 
         patch.setattr(Tally, "collected", see_collected)
         patch.setattr(Tally, "evaluated", see_evaluated)
-        patch.setattr(PolicyTally, "updated", see_updated)
+        patch.setattr(LearnerTally, "updated", see_updated)
 
     @property
     def episodes(self) -> list[EpisodeResult]:
         return [episode for receipt in self.receipts for episode in receipt.episodes]
 
     def of(self, policy: str) -> list[Update]:
-        return [update for update in self.updates if update.policy == policy]
+        return [update for update in self.updates if update.learner == policy]
+
+
+def standing(metrics: Any, name: str) -> Any:
+    """What a report says of a policy and of the learner of its name, together."""
+    return {**metrics["learners"].get(name, {}), **metrics["policies"][name]}

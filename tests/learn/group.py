@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.r2d2 import R2D2
@@ -39,17 +40,17 @@ DISCRETE, CONTINUOUS = Spaces(SEEN, spaces.Discrete(ACTIONS)), Spaces(SEEN, spac
 
 
 def _ppo(of: Spaces, seed: int) -> TorchLearner:
-    return PPO(learning_rate=1e-3).learner("hunter", of, MLP((8,)), seed, ON_CPU)
+    return PPO(learning_rate=1e-3).learner("hunter", {"hunter": Member(of, MLP((8,)))}, seed, ON_CPU)
 
 
 def _dqn(dueling: bool, seed: int) -> TorchLearner:
     return DQN(learning_rate=1e-3, optimiser=Adam(eps=1e-5), dueling=dueling).learner(
-        "prey", DISCRETE, MLP((8,)), seed, ON_CPU
+        "prey", {"prey": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU
     )
 
 
 def _recurrent_ppo(seed: int) -> TorchLearner:
-    return RecurrentPPO(learning_rate=1e-3).learner("hunter", DISCRETE, GRU(6, (8,)), seed, ON_CPU)
+    return RecurrentPPO(learning_rate=1e-3).learner("hunter", {"hunter": Member(DISCRETE, GRU(6, (8,)))}, seed, ON_CPU)
 
 
 def sequences(rows: int, seed: int) -> Sequences:
@@ -67,7 +68,7 @@ def continuous(rows: int, seed: int) -> EstimatedBatch:
 
 def _r2d2(seed: int) -> TorchLearner:
     config = R2D2(sequence_agent_steps=3, burn_in_agent_steps=2, learning_rate=1e-3)
-    return config.learner("prey", DISCRETE, GRU(6, (8,)), seed, ON_CPU)
+    return config.learner("prey", {"prey": Member(DISCRETE, GRU(6, (8,)))}, seed, ON_CPU)
 
 
 def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
@@ -94,7 +95,7 @@ def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
 
 def _td3(seed: int) -> TorchLearner:
     """Two loss groups, of which one learns on every other minibatch, and noise."""
-    return TD3(learning_rate=1e-3).learner("prey", CONTINUOUS, MLP((8,)), seed, ON_CPU)
+    return TD3(learning_rate=1e-3).learner("prey", {"prey": Member(CONTINUOUS, MLP((8,)))}, seed, ON_CPU)
 
 
 def continuous_transitions(rows: int, seed: int) -> Transitions:

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.spaces import Spaces
 from marlflow.learn import chunks
@@ -37,7 +38,7 @@ def test_all_rows_come_once_in_whole_multiples(rows: int, limit: int) -> None:
     ],
 )
 def test_a_row_is_valued_the_same_bit_for_bit_among_others(observation: spaces.Box, model: TorsoConfig) -> None:
-    learner = PPO().learner("hunter", Spaces(observation, spaces.Discrete(3)), model, 0, Compute())
+    learner = PPO().learner("hunter", {"hunter": Member(Spaces(observation, spaces.Discrete(3)), model)}, 0, Compute())
     generator = np.random.default_rng(0)
     obs = (generator.standard_normal((150, *observation.shape)) * 50).astype(observation.dtype)
     whole = learner.values(obs)

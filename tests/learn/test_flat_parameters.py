@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +7,7 @@ from torch import nn
 
 from marlflow.learn.flat import FlatParameters
 from marlflow.learn.optimizer import Adam, FlatAdam
+from marlflow.policy.tensors import read_flat
 
 
 class TwoPart(nn.Module):
@@ -20,9 +23,9 @@ class TwoPart(nn.Module):
 def test_parameters_and_gradients_are_views_with_the_acting_ones_first() -> None:
     module = TwoPart()
     expected = torch.cat([p.detach().reshape(-1) for p in [*module.actor.parameters(), *module.critic.parameters()]])
-    flat = FlatParameters(module, module.actor)
+    flat = FlatParameters(module, {"p": module.actor})
     torch.testing.assert_close(flat.vector, expected)
-    assert flat.published == sum(p.numel() for p in module.actor.parameters())
+    assert len(flat.publish()["p"]) == sum(p.numel() for p in module.actor.parameters())
     module(torch.ones(4, 3)).backward()
     gradients = torch.cat([p.grad.reshape(-1) for p in flat.parameters])
     torch.testing.assert_close(flat.gradient, gradients)
@@ -33,19 +36,33 @@ def test_parameters_and_gradients_are_views_with_the_acting_ones_first() -> None
 
 def test_publishing_copies() -> None:
     module = TwoPart()
-    flat = FlatParameters(module, module.actor)
-    published = flat.publish()
+    flat = FlatParameters(module, {"p": module.actor})
+    published = flat.publish()["p"]
     before = published.copy()
     flat.vector += 1.0
     assert np.array_equal(published, before)
     assert published.dtype == np.float32
 
 
+def test_each_policys_actor_is_published_by_itself_whatever_does_not_learn() -> None:
+    """Parameters that do not learn stand before all others, so an actor that has some is not one piece."""
+    module = nn.ModuleDict({"one": nn.Linear(2, 3), "two": nn.Linear(3, 2), "critic": nn.Linear(5, 1)})
+    actors: dict[str, Any] = {"two": module["two"], "one": module["one"]}
+    module["one"].bias.requires_grad_(False)
+    module["two"].weight.requires_grad_(False)
+    flat = FlatParameters(module, actors)
+    expected = {name: read_flat(actor) for name, actor in actors.items()}
+    np.testing.assert_equal(flat.publish(), expected)
+    assert flat.span(p for p in module.parameters() if p.requires_grad).stop == len(flat.vector)
+    with pytest.raises(TypeError, match="the actors of policies a, b share parameters"):
+        FlatParameters(module, {"a": module["one"], "b": module["one"]})
+
+
 @pytest.mark.parametrize("unseen", [False, True])
 @pytest.mark.parametrize("max_norm", [0.5, 1e9])
 def test_equals_adam_on_separate_parameters(max_norm: float, unseen: bool) -> None:
     module, reference = TwoPart(), TwoPart()
-    flat = FlatParameters(module, module.actor)
+    flat = FlatParameters(module, {"p": module.actor})
     adam = FlatAdam(flat.vector, flat.gradient, 0.01, max_norm, Adam(eps=1e-5))
     adam._on_cpu = not unseen
     plain = torch.optim.Adam(reference.parameters(), lr=0.01, eps=1e-5)
@@ -67,7 +84,7 @@ def test_equals_adam_on_separate_parameters(max_norm: float, unseen: bool) -> No
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_changes_nothing(poison: float, unseen: bool) -> None:
     module = TwoPart()
-    flat = FlatParameters(module, module.actor)
+    flat = FlatParameters(module, {"p": module.actor})
     adam = FlatAdam(flat.vector, flat.gradient, 0.01, 1.0)
     adam._on_cpu = not unseen
     flat.gradient.fill_(0.1)
@@ -81,4 +98,4 @@ def test_a_gradient_that_is_not_finite_changes_nothing(poison: float, unseen: bo
 
 def test_only_float32() -> None:
     with pytest.raises(TypeError, match="float32"):
-        FlatParameters(TwoPart().double(), nn.Identity())
+        FlatParameters(TwoPart().double(), {"p": nn.Identity()})

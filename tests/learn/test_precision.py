@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, EstimatedBatch, Transitions
@@ -31,7 +32,7 @@ NEAR = {"rtol": 0.05, "atol": 0.02}
 
 
 def learner(algorithm: PPO | DQN, of: Spaces, model: TorsoConfig, compute: Compute) -> TorchLearner:
-    return algorithm.learner("p", of, model, 0, compute)
+    return algorithm.learner("p", {"p": Member(of, model)}, 0, compute)
 
 
 def ppo_batch(of: Spaces, rows: int = 40) -> EstimatedBatch:
@@ -94,7 +95,7 @@ def test_what_is_learned_and_kept_stays_float32(algorithm: PPO | DQN, of: Spaces
         assert tensor.dtype == torch.float32, name
     assert not rounded(cast.parameters.flat.vector)
     assert not rounded(cast.parameters.groups[0].optimizer.moment_1)
-    assert cast.publish().flat.dtype == np.float32
+    assert cast.publish()["p"].flat.dtype == np.float32
 
 
 def test_values_are_cast_and_come_back_as_float32() -> None:

@@ -12,6 +12,7 @@ from gymnasium import spaces as gym
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, Batch
@@ -33,12 +34,12 @@ DISCOUNT, N_STEP = 0.9, 3
 class Published:
     """What a learner published last."""
 
-    published: Weights
+    published: Mapping[str, Weights]
     scheduled: Mapping[str, float] = field(default_factory=dict)
 
 
 def learner_of(config: DQN) -> TorchLearner:
-    return config.learner("hunter", SPACES, MLP((8,)), 0, ON_CPU)
+    return config.learner("hunter", {"hunter": Member(SPACES, MLP((8,)))}, 0, ON_CPU)
 
 
 def windowed(lengths: list[int], seed: int, masked: bool = False) -> Batch:
@@ -109,4 +110,4 @@ def test_it_learns_nothing_and_wants_a_loss_that_can() -> None:
     assert torch.equal(learner.parameters.flat.vector, before)
     assert InitialPriorities()(windowed([], 0), learner).columns["priority"].shape == (0,)
     with pytest.raises(TypeError, match="PPOLoss gives no priorities"):
-        InitialPriorities()(windowed([5], 0), PPO().learner("hunter", SPACES, MLP((8,)), 0, ON_CPU))
+        InitialPriorities()(windowed([5], 0), PPO().learner("hunter", {"hunter": Member(SPACES, MLP((8,)))}, 0, ON_CPU))

@@ -164,9 +164,9 @@ def test_the_seed_decides_the_order_and_nothing_else_does() -> None:
 
 def test_versions_staleness_and_carried_rows() -> None:
     learner = ppo_learner()
-    assert learner.published.version == 0
+    assert learner.version == 0
     published = [learner.publish(), learner.publish()]
-    assert [weights.version for weights in published] == [1, 2]
+    assert [weights[learner.name].version for weights in published] == [1, 2]
     assert learner.published is published[-1]
     batch = estimated(4)
     batch.columns["version"][:] = [2, 2, 1, 0]
@@ -249,12 +249,12 @@ def test_a_lost_learners_successor_publishes_above_all_that_was_handed_out(versi
     learner, successor = dqn_learner(), dqn_learner()
     part_of_a_run(learner)
     successor.load_state(learner.state())
-    weights = successor.resume_above(version)
+    weights = successor.resume_above(version)[successor.name]
     assert (weights.version, successor.version) == (expected, expected)
-    assert successor.published is weights
+    assert successor.published[successor.name] is weights
     np.testing.assert_array_equal(weights.flat, learner.parameters.flat.vector.numpy())
     assert successor.updates_when_published == successor.updates
-    assert successor.publish().version == expected + 1
+    assert successor.publish()[successor.name].version == expected + 1
 
 
 def damaged(**changes: Any) -> dict[str, Any]:
@@ -286,5 +286,5 @@ def test_a_state_of_another_learner_is_refused_and_changes_nothing(state: Any, s
     before = to_bytes(learner.state())
     with pytest.raises(CheckpointUnusable, match=said) as refused:
         learner.load_state(state)
-    assert all(problem.startswith("learner of policy 'd': ") for problem in refused.value.problems)
+    assert all(problem.startswith("learner 'd': ") for problem in refused.value.problems)
     assert to_bytes(learner.state()) == before

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from marlflow.observe.record import (
     EvaluationMetrics,
+    LearnerMetrics,
     MetricsRecord,
     ObjectStoreMetrics,
     PolicyInfo,
@@ -43,7 +44,7 @@ def evaluation(number: int) -> EvaluationMetrics:
     )
 
 
-def policy(number: int, updates: int, loss: dict[str, float], return_mean: float | None) -> PolicyMetrics:
+def policy(number: int, updates: int, return_mean: float | None) -> PolicyMetrics:
     return PolicyMetrics(
         return_mean=return_mean,
         return_std=None if return_mean is None else 2.0,
@@ -52,13 +53,20 @@ def policy(number: int, updates: int, loss: dict[str, float], return_mean: float
         **evaluation(number if updates else 0),
         episodes=10 * number,
         agent_steps_sampled=3000 * number,
+        version=updates,
+        rows_carried=4 * number,
+        reward_unattributed=0.0,
+    )
+
+
+def learner(number: int, updates: int, loss: dict[str, float]) -> LearnerMetrics:
+    return LearnerMetrics(
         agent_steps_trained=12_000 * number,
         updates=updates,
+        updates_skipped=0,
         version=updates,
         staleness_mean=0.5 if updates else None,
         stale_rows_dropped=0,
-        rows_carried=4 * number,
-        reward_unattributed=0.0,
         schedules={"learning_rate": 0.001 / number} if updates else {},
         loss=loss,
     )
@@ -76,9 +84,13 @@ def record(number: int) -> MetricsRecord:
         eval_team_return_mean=29.0 if number % 2 == 0 else None,
         env_steps_per_s=250.0,
         policies={
-            "adversary": policy(number, 80 * number, {"policy": -0.0125, "value": 3.5}, -12.5 + number),
-            "agent": policy(number, 400 * number, {"td": 0.43}, 20.0 - number),
-            "goal": policy(number, 0, {}, None),
+            "adversary": policy(number, 80 * number, -12.5 + number),
+            "agent": policy(number, 400 * number, 20.0 - number),
+            "goal": policy(number, 0, None),
+        },
+        learners={
+            "adversary": learner(number, 80 * number, {"policy": -0.0125, "value": 3.5}),
+            "agent": learner(number, 400 * number, {"td": 0.43}),
         },
         agents={"adversary_0": {"return_mean": 1.5}, "goal_0": {"return_mean": None}},
         stages={

@@ -25,7 +25,7 @@ def test_a_row_has_each_key_of_a_report_by_its_path(metrics: Path) -> None:
     assert first["env_steps"] == 1000
     assert second["policies.agent.eval_return_mean"] == 7.25
     assert first["policies.agent.eval_return_mean"] is None
-    assert second["policies.agent.loss.td"] == 0.43
+    assert second["learners.agent.loss.td"] == 0.43
     assert second["stages.adversary/Learn.items"] == 2
     assert second["policies.agent.eval_mode"] == "greedy"
     assert not any(isinstance(value, dict) for value in first.values())

@@ -18,18 +18,18 @@ from tests.observe.records import evaluation, record
 def test_rates_are_differences_between_two_reports() -> None:
     later = record(3)
     later["time_s"] = 16.0
-    assert updates_per_s(record(2), later) == {"adversary": 10.0, "agent": 50.0, "goal": 0.0}
+    assert updates_per_s(record(2), later) == {"adversary": 10.0, "agent": 50.0}
     assert stage_shares(record(2), later)["adversary/Learn"] == StageShares(busy=0.125, starved=0.25, blocked=0.0)
 
 
 def test_the_first_report_counts_from_the_beginning() -> None:
-    assert updates_per_s(None, record(2)) == {"adversary": 20.0, "agent": 100.0, "goal": 0.0}
+    assert updates_per_s(None, record(2)) == {"adversary": 20.0, "agent": 100.0}
     assert stage_shares(None, record(2))["rollouts/Collect"] == StageShares(busy=0.75, starved=0.0, blocked=0.25)
 
 
 def test_a_policy_and_a_stage_that_are_new_count_from_nothing() -> None:
     before = record(1)
-    before["policies"], before["stages"] = {}, {}
+    before["learners"], before["stages"] = {}, {}
     assert updates_per_s(before, record(2))["agent"] == 200.0
     assert stage_shares(before, record(2))["adversary/Learn"].starved == 1.0
 
@@ -53,7 +53,7 @@ def test_rollout_workers_share_out_the_time_since_the_last_report() -> None:
 
 
 def test_no_time_between_reports_gives_no_rate() -> None:
-    assert updates_per_s(record(1), record(1)) == dict.fromkeys(("adversary", "agent", "goal"))
+    assert updates_per_s(record(1), record(1)) == dict.fromkeys(("adversary", "agent"))
     assert set(stage_shares(record(1), record(1)).values()) == {StageShares(0.0, 0.0, 0.0)}
 
 

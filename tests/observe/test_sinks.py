@@ -130,9 +130,9 @@ def test_a_broken_line_and_a_missing_file_are_named(tmp_path: Path) -> None:
 def test_scalars_have_the_path_of_their_key() -> None:
     found = dict(scalars(record(2) | {"league": {"rating": {"main": np.float32(25.0)}, "name": "pfsp"}}))
     assert found["run/env_steps_per_s"] == 250.0
-    assert found["policies/agent/updates"] == 800.0
-    assert found["policies/adversary/loss/value"] == 3.5
-    assert found["policies/adversary/schedules/learning_rate"] == 0.0005
+    assert found["learners/agent/updates"] == 800.0
+    assert found["learners/adversary/loss/value"] == 3.5
+    assert found["learners/adversary/schedules/learning_rate"] == 0.0005
     assert found["stages/adversary/Learn/starved_s"] == 4.0
     assert found["agents/adversary_0/return_mean"] == 1.5
     assert found["faults/workers_lost"] == 0.0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import marlflow as mf
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, EstimatedBatch, Transitions
@@ -58,7 +59,7 @@ def estimated(rows: int, scale: float = 100.0, seed: int = 0) -> EstimatedBatch:
 
 
 def learner(model: MLP = MODEL, **settings: Any) -> TorchLearner:
-    return PPO(**settings).learner("p", SEEN, model, 0, ON_CPU)
+    return PPO(**settings).learner("p", {"p": Member(SEEN, model)}, 0, ON_CPU)
 
 
 def draws(rows: int) -> RowRandom:
@@ -71,10 +72,10 @@ def test_an_actor_acts_by_what_its_learner_has_seen(shared_torso: bool) -> None:
     actor = PPO().actor(SEEN, MODEL, seed=7)
     assert isinstance(actor, WeightedActor)
     one.update(batch)
-    actor.load_flat(one.publish().flat)
+    actor.load_flat(one.publish()[one.name].flat)
     moments = actor.torso.rows.moments  # type: ignore[attr-defined]
     np.testing.assert_allclose(moments.mean.detach().numpy(), batch.columns["obs"].mean(0), rtol=1e-5)
-    np.testing.assert_array_equal(actor.flat(), one.published.flat)
+    np.testing.assert_array_equal(actor.flat(), one.published[one.name].flat)
     obs = batch.columns["obs"]
     outputs, _ = one.module(torch.from_numpy(obs))
     expected, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(batch.columns["action"]), None)
@@ -100,14 +101,14 @@ def test_what_was_seen_is_kept_and_reaches_the_target() -> None:
     obs, next_obs = random.normal(7.0, 2.0, (2, 32, 2)).astype(np.float32)
     ones = np.ones(32, np.float32)
     rows = Transitions(obs, random.integers(0, 3, 32), ones, ones, next_obs, ones, np.arange(32))
-    one = DQN().learner("d", SEEN, MODEL, 0, ON_CPU)
+    one = DQN().learner("d", {"d": Member(SEEN, MODEL)}, 0, ON_CPU)
     one.update(rows)
     mean: Tensor = one.module.actor.torso.rows.moments.mean
     np.testing.assert_allclose(mean.detach().numpy(), obs.mean(0), rtol=1e-5)
     assert float(one.parameters.target_module.actor.torso.rows.moments.count) == 0.0
     one.sync_target()
     assert float(one.parameters.target_module.actor.torso.rows.moments.count) == 32.0
-    other = DQN().learner("d", SEEN, MODEL, 1, ON_CPU)
+    other = DQN().learner("d", {"d": Member(SEEN, MODEL)}, 1, ON_CPU)
     other.load_state(one.state())
     np.testing.assert_array_equal(other.module.actor.flat(), one.module.actor.flat())
     assert other.update(rows).loss == one.update(rows).loss
@@ -168,7 +169,7 @@ def test_critics_of_actions_see_observations_normalised_and_actions_as_they_are(
     for scale, shift in ((1.0, 0.0), (8.0, 50.0)):
         seen, following = ((scale * obs + shift).astype(np.float32) for obs in (near, next_near))
         rows = Transitions(seen, action, ones, 0.9 * ones, following, ones, np.arange(64))
-        one = algorithm.learner("s", BOX, MODEL, 0, ON_CPU)
+        one = algorithm.learner("s", {"s": Member(BOX, MODEL)}, 0, ON_CPU)
         one.set_schedule({"learning_rate": 0.0, "actor_learning_rate": 0.0})
         one.update(rows)
         one.sync_target()
@@ -182,7 +183,7 @@ def test_critics_of_actions_see_observations_normalised_and_actions_as_they_are(
 def test_pixels_in_parts_are_not_normalised_and_it_is_said() -> None:
     parts = spaces.Dict(camera=spaces.Box(0, 255, (4, 4, 3), np.uint8), speed=spaces.Box(-1.0, 1.0, (2,)))
     with pytest.raises(mf.ConfigInvalid, match="normalise_observations is for observations of plain numbers"):
-        PPO().learner("p", Spaces(parts, SEEN.action), MODEL, 0, ON_CPU)
+        PPO().learner("p", {"p": Member(Spaces(parts, SEEN.action), MODEL)}, 0, ON_CPU)
 
 
 def test_rows_that_nothing_can_be_learned_from_leave_the_moments_as_they_were() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, Member
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import WeightsMismatch
@@ -45,9 +45,9 @@ def test_an_actor_takes_exactly_as_many_parameters_as_it_has(algorithm: Algorith
 def published() -> tuple[PolicySlots, Any]:
     """A worker's player of PPO, and weights of a learner that publishes its critic too."""
     spaces, model = spaces_of("Discrete"), MLP((4,))
-    learner = PPO().learner("p", spaces, model, 1, Compute())
+    learner = PPO().learner("p", {"p": Member(spaces, model)}, 1, Compute())
     learner.publish_all()
-    return PolicySlots("p", PPO().actor(spaces, model, 2), spaces, 1, False), learner.publish()
+    return PolicySlots("p", PPO().actor(spaces, model, 2), spaces, 1, False), learner.publish()["p"]
 
 
 def test_a_critic_after_the_acting_parameters_is_left_out_where_it_is_expected(
@@ -67,6 +67,6 @@ def test_a_critic_after_the_acting_parameters_is_left_out_where_it_is_expected(
 @pytest.mark.parametrize("size", [1, -1])
 def test_a_learner_takes_exactly_as_many_parameters_as_it_has(size: int) -> None:
     """A vector of one number would spread over all of them."""
-    flat = PPO().learner("p", spaces_of("Box"), MLP((4,)), 1, Compute()).parameters.flat
+    flat = PPO().learner("p", {"p": Member(spaces_of("Box"), MLP((4,)))}, 1, Compute()).parameters.flat
     with pytest.raises(WeightsMismatch, match=rf"expected a flat vector of {len(flat.vector)} parameters"):
         flat.load(torch.zeros(len(flat.vector))[:size])

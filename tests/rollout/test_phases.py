@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.maml import MAML
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
@@ -77,7 +78,7 @@ MODEL = Scaled((6,))
 
 
 def learner():
-    return MAML_TWICE.learner("all", SPACES, MODEL, 0, _compute())
+    return MAML_TWICE.learner("all", {"all": Member(SPACES, MODEL)}, 0, _compute())
 
 
 def _compute():
@@ -86,14 +87,14 @@ def _compute():
     return ON_CPU
 
 
-WEIGHTS = Weights(3, learner().published.flat + np.random.default_rng(0).normal(size=45).astype(np.float32))
+WEIGHTS = Weights(3, learner().published["all"].flat + np.random.default_rng(0).normal(size=45).astype(np.float32))
 
 
 EVERYBODY = (Rule("*", "all"),)
 
 
 def worker(copies, seed=7, rules=EVERYBODY, others=()):
-    moves = Moves("all", MAML_TWICE, MAML_TWICE.stages, learner)
+    moves = Moves("all", ("all",), MAML_TWICE, MAML_TWICE.stages, learner)
     actors = {"all": MAML_TWICE.actor(SPACES, MODEL, 1), **dict(others)}
     worker_stages = moves.on_worker()
     assert worker_stages is not None

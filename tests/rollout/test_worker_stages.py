@@ -68,7 +68,7 @@ def test_a_worker_finishes_the_rows_of_a_policy_and_leaves_the_others() -> None:
     for number in range(3):
         weights = {"one": Weights(number, None)}
         expected, got = plain.collect(20, weights), finished.collect(20, weights)
-        assert worker_stages.published.version == number
+        assert worker_stages.published["one"].version == number
         own = halved(doubled(expected[1]["one"]))
         for name, column in own.columns.items():
             np.testing.assert_array_equal(got[1]["one"].columns[name], column)
@@ -80,6 +80,6 @@ def test_a_worker_finishes_the_rows_of_a_policy_and_leaves_the_others() -> None:
         assert got[0].policies["other"] == expected[0].policies["other"]
         np.testing.assert_array_equal(got[1]["other"]["action"], expected[1]["other"]["action"])
     finished.collect(20)
-    assert worker_stages.published.version == 2, "without new weights it goes on with its last"
+    assert worker_stages.published["one"].version == 2, "without new weights it goes on with its last"
     for each in (plain, finished):
         each.close()

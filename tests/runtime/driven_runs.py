@@ -16,7 +16,7 @@ from marlflow.flow import Executor
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.spec import RunSpec, policy_of_replay
+from marlflow.runtime.spec import RunSpec, learner_of_replay
 
 
 @dataclass
@@ -43,7 +43,7 @@ class DrivenRun:
                 return None
             if (call := calls.pop(number - first, None)) is not None:
                 call()
-            weights = {name: learner.published for name, learner in self.parts.learners.items()}
+            weights = self.parts.published()
             for name, published in weights.items():
                 self.versions.setdefault(name, []).append(published.version)
             return Request(number, weights, {})
@@ -56,7 +56,7 @@ class DrivenRun:
         """Of the runtime's: a process died."""
         self.faults.append(fault)
         if fault.kind is FaultKind.REPLAYS_LOST:
-            self.executor.reapply_starts(policy_of_replay(fault.replay))
+            self.executor.reapply_starts(learner_of_replay(fault.replay))
 
     def dropped(self, stage: str) -> int:
         """Items that were lost at a stage, in what was played last."""

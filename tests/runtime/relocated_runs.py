@@ -56,7 +56,7 @@ def run(experiment: Experiment, runtime: Runtime, rounds: int) -> Ran:
 
         def request() -> Request | None:
             number = next(numbers, None)
-            weights = {name: learner.published for name, learner in parts.learners.items()}
+            weights = parts.published()
             return None if number is None else Request(number, weights, {key: {"epsilon": 0.5} for key in weights})
 
         plan = build_plan(experiment, spec, parts, Desk(request, lambda made: made))

@@ -35,7 +35,7 @@ def started(spec: RunSpec) -> Iterator[Parts]:
 
 
 def collect(parts: Parts, number: int) -> Round:
-    weights = {name: learner.published for name, learner in parts.learners.items()}
+    weights = parts.published()
     made = begun(parts.workers.collect(Request(number, weights, {"prey": {"epsilon": 0.5}})))
     assert isinstance(made, Round)
     return made
@@ -82,7 +82,7 @@ def test_actors_begin_with_their_learners_parameters() -> None:
     with started(spec) as parts:
         for name, learner in parts.learners.items():
             actor: Any = spec.policies[name].actor()
-            assert not np.array_equal(actor.flat(), learner.published.flat)
+            assert not np.array_equal(actor.flat(), learner.published[learner.name].flat)
             batches = [p for f in collect(parts, 0).fragments if f.policy == name for p in f.payloads]
             assert {int(version) for batch in batches for version in batch["version"]} == {0}
 
@@ -90,7 +90,7 @@ def test_actors_begin_with_their_learners_parameters() -> None:
 def test_policies_of_one_algorithm_begin_apart() -> None:
     spec = small_spec(policies={"hunters": Policy(SMALL_DQN, SMALL), "prey": Policy(SMALL_DQN, SMALL)})
     with started(spec) as parts:
-        one, other = (learner.published.flat for learner in parts.learners.values())
+        one, other = (learner.published[learner.name].flat for learner in parts.learners.values())
     assert one.shape == other.shape
     assert not np.array_equal(one, other)
 
@@ -149,7 +149,7 @@ def test_the_learners_state_is_what_it_learned() -> None:
     runtime = InlineRuntime()
     parts = runtime.start(small_spec())
     state = from_bytes(runtime.keep({}).files["learner.hunters"])
-    acting = parts.learners["hunters"].published.flat
+    acting = parts.published()["hunters"].flat
     np.testing.assert_array_equal(state["vector"][: len(acting)], acting)
     runtime.close()
 

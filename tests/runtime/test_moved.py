@@ -112,14 +112,14 @@ def test_rows_say_which_version_valued_them(where: Where) -> None:
 
 def test_a_state_goes_on_where_the_stages_are_placed_otherwise(ppo: Ran) -> None:
     specs = [ready(placed(SMALL_PPO, stages)).spec for stages in ({}, {"Advantages": "worker"})]
-    beside, moved = (spec.policies["hunters"].learner() for spec in specs)
+    beside, moved = (spec.learners["hunters"].learner() for spec in specs)
     moved.load_state(ppo.kept["learner.hunters"])
-    acting = len(beside.published.flat)
-    np.testing.assert_array_equal(moved.published.flat, ppo.kept["learner.hunters"]["vector"])
-    np.testing.assert_array_equal(moved.published.flat[:acting], ppo.kept["learner.hunters"]["published"])
-    assert moved.published.version == ppo.kept["learner.hunters"]["version"]
+    acting = len(beside.published[beside.name].flat)
+    np.testing.assert_array_equal(moved.published[moved.name].flat, ppo.kept["learner.hunters"]["vector"])
+    np.testing.assert_array_equal(moved.published[moved.name].flat[:acting], ppo.kept["learner.hunters"]["published"])
+    assert moved.published[moved.name].version == ppo.kept["learner.hunters"]["version"]
     beside.load_state(moved.state())
-    np.testing.assert_array_equal(beside.published.flat, ppo.kept["learner.hunters"]["published"])
+    np.testing.assert_array_equal(beside.published[beside.name].flat, ppo.kept["learner.hunters"]["published"])
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def test_the_driver_builds_a_plan_once_and_a_worker_only_if_stages_run_there(whe
     CountedPPO.built.clear()
     drawn_plan(experiment, spec)
     assert CountedPPO.built == ["hunters"]
-    assert (spec.policies["hunters"].moves.on_worker() is not None) == (where == "worker")
+    assert (spec.learners["hunters"].moves.on_worker() is not None) == (where == "worker")
     assert len(CountedPPO.built) == (2 if where == "worker" else 1)
 
 

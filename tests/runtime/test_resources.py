@@ -212,7 +212,7 @@ def test_a_gpu_that_torch_does_not_see_is_a_problem(monkeypatch: pytest.MonkeyPa
     )
     assert without_cuda(spec) == [
         f"{who} is to compute on cuda, and torch sees no GPU here; install a torch with CUDA, or set its device=cpu"
-        for who in ("the learner of policy 'hunters'", "the inference actor")
+        for who in ("learner 'hunters'", "the inference actor")
     ]
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert without_cuda(spec) == []

@@ -15,7 +15,7 @@ from marlflow.base.batch import Batch
 from marlflow.base.errors import PlanInvalid, StageFailed
 from marlflow.base.items import Fragment, Packed
 from marlflow.base.joint import JointBatch
-from marlflow.flow import Executor, Feed, Flow, Place, Plan, source, together
+from marlflow.flow import Executor, Feed, Flow, Place, Plan, Traits, source, together
 from marlflow.flow.operators import stage_call
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
@@ -40,8 +40,10 @@ def test_a_joint_stream_has_a_fragment_for_each_worker_and_its_round_closes_once
 ) -> None:
     fragments = fragments_of(rows, 3)
     routed = list(ByPolicy({"mixer": ("prey", "hunters")})(Round(3, (), fragments)))
-    assert [(name, item) for name, item in routed if name != "mixer"] == [(one.policy, one) for one in fragments]
     joint = [item for name, item in routed if name == "mixer"]
+    assert len(joint) == len(routed), "the rows of a policy go to its learner only"
+    alone = list(ByPolicy(learners={"prey": "one"})(Round(3, (), fragments)))
+    assert alone == [("one" if one.policy == "prey" else one.policy, one) for one in fragments]
     assert [one.worker for one in joint] == list(range(len(rows)))
     assert [one.rows for one in joint] == [sum(counts) for counts in rows]
     assert [one.rows_carried for one in joint] == [sum(count // 2 for count in counts) for counts in rows]
@@ -59,8 +61,8 @@ def test_what_cannot_be_joined_is_said() -> None:
     round = Round(0, (), fragments_of([(1, 2)]))
     with pytest.raises(PlanInvalid, match=r"'mixer' joins \['cats'\], but rows come only from \['hunters', 'prey'\]"):
         list(ByPolicy({"mixer": ("prey", "cats")})(round))
-    with pytest.raises(PlanInvalid, match="'prey' has the name of a policy"):
-        list(ByPolicy({"prey": BOTH})(round))
+    with pytest.raises(PlanInvalid, match="'prey' has the name of a policy that is not in it"):
+        list(ByPolicy({"prey": ("hunters",)})(round))
 
 
 def batch_of(*rewards: float) -> Batch:
@@ -107,8 +109,8 @@ class Look:
 
 
 def run(joint: Mapping[str, tuple[str, ...]], mixer_agent_steps: int = 1) -> dict[str, list[Any]]:
-    """Two policies and a mixer look at the rows of four rounds on cartpole_team, which nobody learns from."""
-    seen: dict[str, list[Any]] = {name: [] for name in (*BOTH, "mixer")}
+    """Two policies, or a mixer, look at the rows of four rounds on cartpole_team, which nobody learns from."""
+    seen: dict[str, list[Any]] = {name: [] for name in (joint or BOTH)}
 
     def plan(name: str, experience: Flow[Fragment]) -> Plan:
         somebody: Any = Somebody(name, InlinePlace(name))
@@ -118,7 +120,7 @@ def run(joint: Mapping[str, tuple[str, ...]], mixer_agent_steps: int = 1) -> dic
 
     runtime = InlineRuntime()
     parts = runtime.start(small_spec())
-    weights = {name: learner.published for name, learner in parts.learners.items()}
+    weights = parts.published()
     requests = iter([Request(number, weights, {"prey": {"epsilon": 0.5}}) for number in range(4)])
     collect = source(Collect(parts.workers, lambda: next(requests, None)))
     builders = {name: lambda flow, name=name: plan(name, flow) for name in seen}
@@ -130,16 +132,15 @@ def run(joint: Mapping[str, tuple[str, ...]], mixer_agent_steps: int = 1) -> dic
 
 
 def test_a_mixer_sees_exactly_the_agent_steps_that_the_policies_see() -> None:
-    each_round = run({"mixer": BOTH})
+    alone, each_round = run({}), run({"mixer": BOTH})
     assert len(each_round["mixer"]) == 4
-    assert_the_same_agent_steps(each_round)
+    assert_the_same_agent_steps(alone, each_round["mixer"])
     at_once = run({"mixer": BOTH}, sum(joint.rows for joint in each_round["mixer"]))
     assert len(at_once["mixer"]) == 1
-    assert_the_same_agent_steps(at_once)
+    assert_the_same_agent_steps(alone, at_once["mixer"])
 
 
-def assert_the_same_agent_steps(seen: dict[str, list[Any]]) -> None:
-    mixed: list[JointBatch] = seen["mixer"]
+def assert_the_same_agent_steps(seen: dict[str, list[Any]], mixed: list[JointBatch]) -> None:
     own = {policy: sorted(row for batch in seen[policy] for row in rows_of_batch(batch)) for policy in BOTH}
     for policy, rows in own.items():
         assert rows == sorted(row for joint in mixed for row in rows_of_joint(joint, policy))
@@ -163,8 +164,34 @@ def rows_of_joint(joint: JointBatch, policy: str) -> list[tuple[float, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_join_on_the_stream_of_one_policy_is_an_error_that_says_so() -> None:
-    with pytest.raises(PlanInvalid, match="got the rows of one policy"):
-        Join()(batch_of(1))  # type: ignore[arg-type]
+def test_check_knows_which_streams_are_joint() -> None:
+    def problems(made: Any, learner: str) -> list[str]:
+        rounds: Flow[Any] = source(lambda: None, traits=Traits(emits=Round))
+        plan = together(rounds, ByPolicy({"mixer": BOTH}), {learner: made}, {learner: Feed(4)})
+        with pytest.raises(PlanInvalid) as raised:
+            plan.check()
+        return list(raised.value.problems)
+
+    somebody: Any = Somebody("one", InlinePlace("one"))
+    joined = problems(lambda flow: Plan("p", flow.gather(Concat(1)).then(Join(), at=somebody)), "prey")
+    assert joined == ["stage 'Join' of plan 'prey' expects JointBatches, but 'Concat' gives Batch"]
+    bare = problems(lambda flow: Plan("p", flow.gather(Concat(1)).then(takes_joint, at=somebody)), "mixer")
+    assert bare == [
+        "stage 'takes_joint' of plan 'mixer' expects JointBatch, but 'Concat' gives JointBatches; "
+        "put .then(Join(), at=learner) between them"
+    ]
+    forgotten = problems(lambda flow: Plan("p", flow.gather(Concat(1)).then(takes_rows, at=somebody)), "mixer")
+    assert forgotten == ["stage 'takes_rows' of plan 'mixer' expects Batch, but 'Concat' gives JointBatches"]
+
+
+def takes_joint(batch: JointBatch, _learner: Any) -> int:
+    return batch.rows
+
+
+def takes_rows(batch: Batch, _learner: Any) -> int:
+    return batch.rows
+
+
+def test_a_stream_that_joins_a_policy_without_rows_is_said_in_the_run() -> None:
     with pytest.raises(StageFailed, match="'mixer' joins"):
         run({"mixer": ("hunters", "cats")})

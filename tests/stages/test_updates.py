@@ -221,16 +221,18 @@ def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publi
     learner = make_learner(target=True)
     after = chain(learner, SyncTarget(sync_every), Publish(publish_every))
     one, none = make_batch([([0], False)]), make_batch([])
-    published, synced, versions = [], [], [learner.published.version]
+    published, synced, versions = [], [], [learner.published[learner.name].version]
     for count in steps:
         before, learner_was = learner.version, float(learner.parameters.target_module.actor.weight)
         run_chain([stage_call(Learn(epochs=max(1, count)), learner), *after], [one if count else none])
         published.append(learner.version > before)
         synced.append(float(learner.parameters.target_module.actor.weight) != learner_was)
-        versions += [learner.published.version] * published[-1]
+        versions += [learner.published[learner.name].version] * published[-1]
         assert synced[-1] == (learner.updates_when_synced == learner.updates and count > 0)
         if published[-1]:
-            np.testing.assert_array_equal(learner.published.flat, learner.module.actor.weight.detach().numpy().ravel())
+            np.testing.assert_array_equal(
+                learner.published[learner.name].flat, learner.module.actor.weight.detach().numpy().ravel()
+            )
     assert published == due(steps, publish_every)
     assert synced == due(steps, sync_every)
     assert learner.updates == sum(steps)
@@ -240,10 +242,10 @@ def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publi
 def test_a_version_stays_as_it_was_published() -> None:
     learner = make_learner()
     stages = chain(learner, Learn(), Publish())
-    handed_out = [learner.published]
+    handed_out = [learner.published[learner.name]]
     for _ in range(4):
         run_chain(stages, [make_batch([([0], False)])])
-        handed_out.append(learner.published)
+        handed_out.append(learner.published[learner.name])
     assert [weights.version for weights in handed_out] == [0, 1, 2, 3, 4]
     acting = [float(weights.flat[0]) for weights in handed_out]
     assert acting == sorted(acting, reverse=True)

@@ -72,7 +72,7 @@ def test_of_fresh_rows_it_is_generalised_advantage_estimation(
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
 def test_log_probabilities_are_those_that_an_actor_with_the_same_parameters_gives(spaces: Spaces) -> None:
     learner, actor, rows = make_learner(A2C(), spaces), A2C().actor(spaces, SMALL, seed=9), 12
-    actor.load_flat(learner.published.flat)
+    actor.load_flat(learner.published[learner.name].flat)
     rng = np.random.default_rng(0)
     columns: dict[str, Array] = {"obs": rng.standard_normal((rows, 2)).astype(np.float32)}
     if spaces.masked:

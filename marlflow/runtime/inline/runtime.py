@@ -135,13 +135,13 @@ class InlineRuntime:
         if problems := without_cuda(replace(spec, inference=None)):
             raise ConfigInvalid(problems)
         torch.set_num_threads(1)
-        for name in spec.learning:
-            policy, place = spec.policies[name], InlinePlace(f"learner {name}")
-            learner = self._learners[name] = policy.learner()
-            learner.place = InlineReplicasPlace(spec.num_workers) if policy.learns_on_workers else place
-            for shard, own in enumerate(policy.replays):
-                replay = self._replays[own] = policy.replay(shard)
-                replay.place = InlinePlace(f"replay {own}") if policy.replays_apart else place
+        for name, one in spec.learners.items():
+            place = InlinePlace(f"learner {name}")
+            learner = self._learners[name] = one.learner()
+            learner.place = InlineReplicasPlace(spec.num_workers) if one.on_workers else place
+            for shard, own in enumerate(one.replays):
+                replay = self._replays[own] = one.replay(shard)
+                replay.place = InlinePlace(f"replay {own}") if one.replays_apart else place
         self._workers = InlineWorkers(spec, on_news or _nobody_asked)
         return Parts(self._workers, dict(self._learners), dict(self._replays))
 
@@ -170,7 +170,7 @@ class InlineRuntime:
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> ResumeReport:
         """Goes on from what `keep` gave; see Runtime."""
-        check_names(tuple(self._learners), names)
+        check_names(self._learners, names)
         for name, learner in self._learners.items():
             learner.load_state(from_bytes(read(learner_file(name))))
         for name, replay in self._replays.items():

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from marlflow.base.errors import ActorLost
-from marlflow.base.items import Inserted, Packed, Weights
+from marlflow.base.items import Inserted, Packed
 from marlflow.flow import OperatorRaised, Outcome, StageCall, StageTimes
 from marlflow.runtime.chain import Rows
 from marlflow.runtime.ray.host import Raised, Ran, as_exception
@@ -59,10 +59,11 @@ class RayPlace:
         return call
 
     async def _run(self, run: _Chain, items: Sequence[Any]) -> Outcome:
-        returns = 1 + (len(items) if run.packs else 0) + (run.publisher is not None)
+        policies = 0 if run.publisher is None else len(run.publisher.policies)
+        returns = 1 + (len(items) if run.packs else 0) + policies
         receipt, *refs = await self._ran(run.number, items, returns)
         if receipt.version is not None and run.publisher is not None:
-            run.publisher.published = Weights(receipt.version, refs[-1])
+            run.publisher.hand_out(receipt.version, refs[-policies:])
         outputs = receipt.outputs
         if run.stores is not None:
             run.stores.now_holds(outputs)

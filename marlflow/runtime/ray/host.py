@@ -130,9 +130,9 @@ class Host:
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
         packed = [output for output in outputs if isinstance(output, Rows)]
         light = [output.rows if isinstance(output, Rows) else output for output in outputs]
-        published = publisher.published if publisher is not None and publisher.version != version else None
-        receipt = Ran(light, times, published.version if published else None)
-        extra = [] if publisher is None else [published.flat if published else None]
+        published = publisher is not None and publisher.version != version
+        receipt = Ran(light, times, publisher.version if published else None)
+        extra = [] if publisher is None else flats_of(publisher) if published else [None] * len(publisher.published)
         announced = returns - 1 - len(extra)
         if len(packed) != (len(outputs) if announced else 0):
             wrong = TypeError(
@@ -175,32 +175,33 @@ class Host:
     # -- what is kept, as bytes: the driver opens none of it ------------------------------------------------------
 
     def weights(self, name: str) -> Any:
-        """The acting parameters of the learner called `name`."""
-        return RESIDENTS[name].published.flat
+        """What the learner called `name` published last: the parameters of each policy."""
+        flats = tuple(flats_of(RESIDENTS[name]))
+        return flats if len(flats) > 1 else flats[0]
 
     def kept_learner(self, name: str) -> Any:
         """A learner, as bytes."""
         return _carried(to_bytes(RESIDENTS[name].state()))
 
-    def load_learner(self, name: str, kept: Any) -> tuple[int | Raised, Any]:
-        """Goes on from what was kept; its version, and what it published last."""
+    def load_learner(self, name: str, kept: Any) -> tuple[Any, ...]:
+        """Goes on from what was kept; its version, and the parameters of each policy that it published last."""
         learner = RESIDENTS[name]
         try:
             learner.load_state(from_bytes(memoryview(kept)))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error), None
-        return learner.published.version, learner.published.flat
+            return raised(error), *[None] * len(learner.published)
+        return learner.version, *flats_of(learner)
 
-    def take_up(self, name: str, kept: Any, version: int) -> tuple[int | Raised, Any]:
+    def take_up(self, name: str, kept: Any, version: int) -> tuple[Any, ...]:
         """A lost learner's successor goes on from what was kept, if anything, under a version above `version`."""
+        learner = RESIDENTS[name]
         try:
-            learner = RESIDENTS[name]
             if kept is not None:
                 learner.load_state(from_bytes(memoryview(kept)))
             learner.resume_above(version)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error), None
-        return learner.published.version, learner.published.flat
+            return raised(error), *[None] * len(learner.published)
+        return learner.version, *flats_of(learner)
 
     def kept_replay(self, name: str, first: int) -> tuple[Any, Any, tuple[int, int], tuple[int, int]]:
         """A replay, as bytes, and its rows numbered `first` and up: see KeptReplay."""
@@ -227,6 +228,11 @@ class Host:
         """What `pack` was given."""
         payloads = tuple(unpack_batch(memoryview(part)) for part in packed)
         return payloads if len(payloads) > 1 else payloads[0]
+
+
+def flats_of(learner: Any) -> list[Any]:
+    """The parameters of each of a learner's policies that it published last."""
+    return [weights.flat for weights in learner.published.values()]
 
 
 def _carried(data: bytes) -> Any:

@@ -20,7 +20,7 @@ from marlflow.flow import StageCall
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray.actors import REPLACING_TIMEOUT_S, Actors, cause, never_ran
 from marlflow.runtime.ray.host import Host, Raised, as_exception, resident
-from marlflow.runtime.spec import PolicySpec
+from marlflow.runtime.spec import LearnerSpec
 
 FAR_ABOVE = 2**40
 """Rows of a replay that comes back are numbered from a multiple of this: more than a replay is ever given."""
@@ -61,31 +61,50 @@ class LearnerHandle(Handle):
     `remembers`: it learns from copies of rows, which a replay has.
     """
 
-    def __init__(self, policy: PolicySpec, place: Any) -> None:
-        super().__init__(policy.name, f"learner {policy.name}", place)
-        algorithm = policy.algorithm
+    def __init__(self, spec: LearnerSpec, place: Any) -> None:
+        super().__init__(spec.name, f"learner {spec.name}", place)
+        algorithm, self.policies = spec.algorithm, spec.members
         capabilities = algorithm.capabilities
         self.trains_on, self.remembers = capabilities.trains_on, capabilities.replay
         self.max_staleness = int(getattr(algorithm, "max_staleness", 0) or 0)
-        self.published = Weights(-1, None)
+        self.published = {policy: Weights(-1, None) for policy in self.policies}
         self.kept: bytes | None = None
-        self._flat: Any = None
+        self._flats: Sequence[Any] = ()
+
+    @property
+    def version(self) -> int:
+        """The version of what was last published."""
+        return next(iter(self.published.values())).version
+
+    def hand_out(self, version: int, flats: Sequence[Any]) -> None:
+        """This was published; `flats` has a reference to the parameters of each policy, which nobody opens here."""
+        self.published = {p: Weights(version, flat) for p, flat in zip(self.policies, flats, strict=True)}
+
+    def ask_first_weights(self) -> None:
+        """Asks for what a learner acts by that has just been made."""
+        made = self.actor.weights.options(num_returns=len(self.policies)).remote(self.key)
+        self.hand_out(0, made if len(self.policies) > 1 else [made])
+
+    @property
+    def _answers(self) -> int:
+        """The number of answers of a learner that takes up a state: its version, and the weights of each policy."""
+        return 1 + len(self.policies)
 
     def taken_up(self, actor: Any, items: int) -> Any:
         """Asks the successor to go on, and for its version; `items` were under way, each perhaps published."""
-        above = self.published.version + items + self.max_staleness
-        version, self._flat = actor.take_up.options(num_returns=2).remote(self.key, self.kept, above)
+        above = self.version + items + self.max_staleness
+        version, *self._flats = actor.take_up.options(num_returns=self._answers).remote(self.key, self.kept, above)
         return version
 
     def restored(self, kept: bytes) -> Any:
         """Asks the learner to go on from what was kept, and for its version."""
         self.kept = kept
-        version, self._flat = self.actor.load_learner.options(num_returns=2).remote(self.key, kept)
+        version, *self._flats = self.actor.load_learner.options(num_returns=self._answers).remote(self.key, kept)
         return version
 
     def goes_on(self, version: int) -> None:
-        """It answered: this is the version of what it has published, which nobody opens here."""
-        self.published = Weights(version, self._flat)
+        """It answered: this is the version of what it has published."""
+        self.hand_out(version, self._flats)
 
 
 class ReplayHandle(Handle):

@@ -94,7 +94,7 @@ class Keeping:
         self, read: Read, names: Collection[str], replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
     ) -> ResumeReport:
         """Every part goes on from its files; raises ActorLost if a process dies meanwhile."""
-        check_names(self._spec.learning, names)
+        check_names(self._spec.learners, names)
         try:
             return self._restore(read, names, replay_max_env_steps, frozen)
         except ray.exceptions.RayActorError as error:

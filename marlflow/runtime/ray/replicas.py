@@ -1,4 +1,4 @@
-"""The replicas of a policy's learner, one on each rollout worker: all run its stages at once, each on its own shard.
+"""The replicas of a learner, one on each rollout worker: all run its stages at once, each on its own shard.
 
 They live and die with their workers. When one is lost the others leave their group, and when its successor is there all
 meet again: with the parameters of one that was not lost, else as they were kept last. If they were learning meanwhile,
@@ -17,7 +17,6 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Weights
 from marlflow.flow import Outcome, StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.rollout.fragment import Fault
@@ -28,11 +27,11 @@ from marlflow.runtime.ray.hosted import LearnerHandle
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.sharding import ON_WORKERS, payloads_by_worker
-from marlflow.runtime.spec import PolicySpec
+from marlflow.runtime.spec import LearnerSpec
 
 _GONE = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 _CHAINS = count()
-"""The chains of several policies are on the same workers."""
+"""The chains of several learners are on the same workers."""
 
 
 class ReplicasHandle(LearnerHandle):
@@ -53,23 +52,23 @@ class ReplicasHandle(LearnerHandle):
         """Asks all to go on from `kept`, if it is said under a version above this one, and one for its version."""
         for actor in reversed(self.place.hosted.actors):
             if above is None:
-                answer, self._flat = actor.load_learner.options(num_returns=2).remote(self.key, kept)
+                answer, *self._flats = actor.load_learner.options(num_returns=self._answers).remote(self.key, kept)
             else:
-                answer, self._flat = actor.take_up.options(num_returns=2).remote(self.key, kept, above)
+                answer, *self._flats = actor.take_up.options(num_returns=self._answers).remote(self.key, kept, above)
         return answer
 
     @property
     def highest(self) -> int:
         """Above all versions that were handed out, if an update was under way, and of no row that is not too old."""
-        return self.published.version + 1 + self.max_staleness
+        return self.version + 1 + self.max_staleness
 
 
 class Replicas:
-    """The replicas of a policy's learner, and their successors."""
+    """The replicas of a learner, and their successors."""
 
-    def __init__(self, policy: PolicySpec, workers: RayWorkers, on_fault: Callable[[Fault], None]) -> None:
-        self._workers, self._on_fault, self.policy = workers, on_fault, policy.name
-        self.learner = ReplicasHandle(policy, ReplicasPlace(self))
+    def __init__(self, spec: LearnerSpec, workers: RayWorkers, on_fault: Callable[[Fault], None]) -> None:
+        self._workers, self._on_fault = workers, on_fault
+        self.learner = ReplicasHandle(spec, ReplicasPlace(self))
         self.key = self.learner.key
         self.chains: dict[int, Sequence[StageCall]] = {}
         self._met: list[int] = []
@@ -132,12 +131,13 @@ class Replicas:
     async def look(self) -> None:
         """Returns once all are there, and what they published is too."""
         await self.present()
-        asked = [actor.published.options(num_returns=2).remote(self.key) for actor in self.actors]
-        found = await self.answers(self.lives, [version for version, _ in asked])
+        returns = 1 + len(self.learner.policies)
+        asked = [actor.published.options(num_returns=returns).remote(self.key) for actor in self.actors]
+        found = await self.answers(self.lives, [version for version, *_ in asked])
         if any(isinstance(answer, _GONE) for answer in found):
             await self.present()
         else:
-            self.learner.published = Weights(found[0], asked[0][1])
+            self.learner.hand_out(found[0], asked[0][1:])
 
     async def answers(self, lives: Sequence[int], refs: Sequence[Any]) -> list[Any]:
         """What those who were asked answer, or why they cannot: one died, and is replaced, or has left the others."""
@@ -233,12 +233,15 @@ class ReplicasPlace:
         replicas = self.hosted
         shards = payloads_by_worker(item, len(replicas.workers))
         await replicas.present()
-        refs, flat = [], None
+        refs: list[Any] = []
+        flats: list[Any] = []
+        returns = 1 + len(replicas.learner.policies)
         for actor, payloads in zip(replicas.actors, shards, strict=True):
-            if flat is None:  # one is asked for the weights, for all others
-                answer, flat = actor.learn.options(num_returns=2).remote(replicas.policy, chain, 2, *payloads)
+            if not flats:  # one is asked for the weights, for all others
+                asked = actor.learn.options(num_returns=returns)
+                answer, *flats = asked.remote(replicas.key, chain, returns, *payloads)
             else:
-                answer = actor.learn.remote(replicas.policy, chain, 1, *payloads)
+                answer = actor.learn.remote(replicas.key, chain, 1, *payloads)
             refs.append(answer)
         found = await replicas.answers(replicas.lives, refs)
         if (error := _lost(found)) is not None:
@@ -248,9 +251,10 @@ class ReplicasPlace:
         receipts: list[Ran] = found
         version = receipts[0].version
         if version is not None:
-            replicas.learner.published = Weights(version, flat)
+            replicas.learner.hand_out(version, flats)
             for worker in replicas.workers:
-                worker.has_learned(replicas.policy, version)
+                for policy in replicas.learner.policies:
+                    worker.has_learned(policy, version)
         by_stage = zip(*(receipt.times for receipt in receipts), strict=True)
         times = [_at_once(each, is_shared=at >= learns) for at, each in enumerate(by_stage)]
         return Outcome([receipts[0].outputs[0]], times)

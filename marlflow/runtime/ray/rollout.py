@@ -20,7 +20,7 @@ from marlflow.rollout.output import OutputCapture
 from marlflow.rollout.protocol import FrozenPolicy, Matchup
 from marlflow.rollout.watchdog import Watchdog
 from marlflow.runtime.chain import run_chain
-from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, raised
+from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, flats_of, raised
 from marlflow.runtime.ray.inference import asking_actors, fetched
 from marlflow.runtime.ray.mail import Address, Outbox
 from marlflow.runtime.sharding import shard
@@ -76,7 +76,7 @@ class RolloutActor(Host):
         inference: Any = None,
         address: Address | None = None,
     ) -> None:
-        super().__init__({f"learner {name}": spec.policies[name].learner for name in spec.learning_on_workers}, 1)
+        super().__init__({f"learner {name}": one.learner for name, one in spec.learners.items() if one.on_workers}, 1)
         self._spec, self._number = spec, number
         self._next_episodes, self._next_fragments = next_episodes, next_fragments
         self._inference = inference
@@ -125,33 +125,35 @@ class RolloutActor(Host):
         # Where nobody learns there is one return, which Ray does not want in a tuple.
         return (receipt, *(batches[name] for name in learning)) if learning else receipt
 
-    def learn(self, policy: str, chain: int, returns: int, *payloads: Any) -> Any:
-        """Runs a chain of a policy's plan on the own shard, as all workers do at once: a receipt, and the weights.
+    def learn(self, name: str, chain: int, returns: int, *payloads: Any) -> Any:
+        """Runs a chain of a learner's plan on the own shard, as all workers do at once: a receipt, and the weights.
 
-        Of several workers one is asked for 2 returns, and so for the weights; the others act with their own.
+        Of several workers one is asked for more than 1 return, and so for the weights of each policy; the others act
+        with their own.
         """
-        learner = RESIDENTS[f"learner {policy}"]
+        learner = RESIDENTS[name]
         version = learner.version
         try:
             outputs, times = run_chain(self._chains[chain], [shard(payloads)])
         except OperatorRaised as error:
             learner.disband()  # the others must not wait for one that is out of step
             failed = raised(error.__cause__ or error, error.position)
-            return failed if returns == 1 else (failed, None)
-        published = learner.published if learner.version != version else None
-        if published is not None and self._inference is None:
-            self._learned[policy] = published
-        ran = Ran(outputs, times, published.version if published else None)
-        return ran if returns == 1 else (ran, published.flat if published else None)
+            return failed if returns == 1 else (failed, *[None] * (returns - 1))
+        published = learner.version != version
+        if published and self._inference is None:
+            self._learned.update(learner.published)
+        ran = Ran(outputs, times, learner.version if published else None)
+        if returns == 1:
+            return ran
+        return ran, *(flats_of(learner) if published else [None] * (returns - 1))
 
     def disband(self, name: str) -> None:
         """The replica of the learner called `name` leaves the others."""
         RESIDENTS[name].disband()
 
-    def published(self, name: str) -> tuple[int, Any]:
-        """The version of the replica of the learner called `name`, and what it published last."""
-        weights = RESIDENTS[name].published
-        return weights.version, weights.flat
+    def published(self, name: str) -> tuple[Any, ...]:
+        """The version of the replica of the learner called `name`, and what it published last for each policy."""
+        return RESIDENTS[name].version, *flats_of(RESIDENTS[name])
 
     def evaluate(
         self,

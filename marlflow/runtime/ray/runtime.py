@@ -46,7 +46,7 @@ from marlflow.runtime.ray.watching import (
 )
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.spec import PolicySpec, RunSpec
+from marlflow.runtime.spec import LearnerSpec, RunSpec
 
 
 def local_resources() -> dict[str, float]:
@@ -112,17 +112,16 @@ class RayRuntime:
             workers = self._workers = RayWorkers(spec, self._actors, told, self._renewed, inference, address)
             awaited = workers.start() + ([] if inference is None else [inference.ready.remote()])
             hosts: list[Hosted | Replicas] = []
-            for policy in (spec.policies[name] for name in spec.learning):
-                if policy.learns_on_workers:
-                    hosts.append(replicas := Replicas(policy, workers, told))
-                    self._learners[policy.name] = replicas.learner
+            for name, one in spec.learners.items():
+                if one.on_workers:
+                    hosts.append(replicas := Replicas(one, workers, told))
+                    self._learners[name] = replicas.learner
                 else:
-                    hosts += self._hosts(policy, self._actors, told)
-            for one in hosts:
-                awaited += one.start()
+                    hosts += self._hosts(one, self._actors, told)
+            for host in hosts:
+                awaited += host.start()
             for learner in self._learners.values():
-                hosted: Hosted | Replicas = learner.place.hosted
-                learner.published = Weights(0, hosted.actor.weights.remote(learner.key))
+                learner.ask_first_weights()
             _wait(awaited)
             self._keeping = Keeping(spec, workers, hosts, self._learners, self._replays)
             return Parts(
@@ -147,19 +146,19 @@ class RayRuntime:
         for worker in self._workers.all if self._workers is not None else ():
             worker.end_by(deadline)
 
-    def _hosts(self, policy: PolicySpec, actors: Actors, on_fault: Callable[[Fault], None]) -> list[Hosted]:
-        """A policy's learner, and its replays beside it or apart."""
-        learner = f"learner {policy.name}"
-        replays = {f"replay {name}": partial(policy.replay, shard) for shard, name in enumerate(policy.replays)}
-        builders: dict[str, Callable[[], Any]] = {learner: policy.learner}
-        if not policy.replays_apart:
+    def _hosts(self, spec: LearnerSpec, actors: Actors, on_fault: Callable[[Fault], None]) -> list[Hosted]:
+        """A learner, and its replays beside it or apart."""
+        learner = f"learner {spec.name}"
+        replays = {f"replay {name}": partial(spec.replay, shard) for shard, name in enumerate(spec.replays)}
+        builders: dict[str, Callable[[], Any]] = {learner: spec.learner}
+        if not spec.replays_apart:
             builders |= replays
-        followers = [f"{learner} rank {rank}" for rank in range(1, policy.placement.num_learners)]
+        followers = [f"{learner} rank {rank}" for rank in range(1, spec.placement.num_learners)]
         hosts = [Hosted(learner, actors, builders, on_fault, followers)]
         place = RayPlace(hosts[0])
-        self._learners[policy.name] = hosts[0].learner = LearnerHandle(policy, place)
-        for shard, (name, (key, build)) in enumerate(zip(policy.replays, replays.items(), strict=True)):
-            if policy.replays_apart:
+        self._learners[spec.name] = hosts[0].learner = LearnerHandle(spec, place)
+        for shard, (name, (key, build)) in enumerate(zip(spec.replays, replays.items(), strict=True)):
+            if spec.replays_apart:
                 hosts.append(Hosted(key, actors, {key: build}, on_fault))
                 place = RayPlace(hosts[-1])
             self._replays[name] = hosts[-1].replay = ReplayHandle(name, place, first_row_of(shard))
@@ -169,7 +168,7 @@ class RayRuntime:
         """What each learner has published, or its successor, if it was lost and nobody has noticed yet."""
         for learner in self._learners.values():
             await learner.place.hosted.look()
-        return {name: learner.published for name, learner in self._learners.items()}
+        return {name: weights for learner in self._learners.values() for name, weights in learner.published.items()}
 
     # -- what is kept ---------------------------------------------------------------------------------------------
 

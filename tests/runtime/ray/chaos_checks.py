@@ -97,7 +97,7 @@ def updates_were_earned(evidence: Evidence) -> Iterator[str]:
     for process, rows in evidence.noted(f"replay-{OFF_POLICY}", "inserted"):
         inserted[process] += len(rows)
     beyond = sum(max(0, rows - evidence.dqn.learning_starts_agent_steps) for rows in inserted.values())
-    earned, made = beyond // evidence.dqn.train_every_agent_steps, evidence.metrics["policies"][OFF_POLICY]["updates"]
+    earned, made = beyond // evidence.dqn.train_every_agent_steps, evidence.metrics["learners"][OFF_POLICY]["updates"]
     if made > earned:
         yield f"{made} updates were made, and {earned} were earned, by {sorted(inserted.values())} rows"
 

@@ -93,12 +93,12 @@ class JournalledLearner(TorchLearner):
 
     def publish(self) -> Weights:
         weights = super().publish()
-        self.journal.note(published=weights.version)
+        self.journal.note(published=self.version)
         return weights
 
     def resume_above(self, version: int) -> Weights:
         weights = super().resume_above(version)
-        self.journal.note(published=weights.version)
+        self.journal.note(published=self.version)
         return weights
 
 

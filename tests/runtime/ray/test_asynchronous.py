@@ -11,6 +11,7 @@ import pytest
 
 from marlflow.experiment.experiment import Checkpoints, Env, Experiment, Rollouts, Stop
 from marlflow.experiment.train import resume, train
+from tests.experiment.watching import standing
 from tests.runtime.ray.deadly import Deadly
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 
@@ -29,7 +30,7 @@ def asynchronous(folder: Path) -> Experiment:
 
 
 def check(metrics: dict[str, Any], env_steps: int) -> None:
-    hunters, prey = (metrics["policies"][name] for name in ("hunters", "prey"))
+    hunters, prey = (standing(metrics, name) for name in ("hunters", "prey"))
     assert metrics["env_steps"] >= env_steps
     inserted = metrics["stages"]["prey/Insert"]["rows"]
     assert inserted == prey["agent_steps_sampled"]  # nothing under way was left behind, and nothing came twice

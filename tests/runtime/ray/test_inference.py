@@ -47,7 +47,7 @@ class Play:
 
     def __init__(self, runtime: Runtime, spec: RunSpec) -> None:
         self.workers: Any = runtime.start(spec).workers
-        self._flats = {name: policy.learner().published.flat for name, policy in spec.policies.items()}
+        self._flats = {name: one.learner().published[name].flat for name, one in spec.learners.items()}
 
     def _weights(self, version: int, factor: float) -> Mapping[str, Weights]:
         return {name: Weights(version, flat * np.float32(factor)) for name, flat in self._flats.items()}

@@ -47,7 +47,7 @@ class Talks(CartPoleTeam):
 
 
 async def _round(parts: Parts) -> Any:
-    weights = {name: learner.published for name, learner in parts.learners.items()}
+    weights = parts.published()
     return await parts.workers.collect(Request(0, weights, {}))
 
 

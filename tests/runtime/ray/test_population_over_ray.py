@@ -69,7 +69,7 @@ class Play:
         spec = ready(experiment).spec
         self.faults: list[Fault] = []
         self.workers: Any = runtime.start(spec, self.faults.append).workers
-        self._flat = spec.policies["main"].learner().published.flat
+        self._flat = spec.learners["main"].learner().published["main"].flat
         self._put = ray.put if isinstance(runtime, RayRuntime) else lambda flat: flat
         self._frozen: dict[str, FrozenPolicy] = {}
 

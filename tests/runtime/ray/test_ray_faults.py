@@ -111,7 +111,7 @@ def test_a_learner_that_dies_in_an_update_goes_on_as_it_was_kept_under_a_new_ver
     kept = from_bytes(run.runtime.keep({}).files["learner.hunters"])
     run.play(4)
     lossy.new_faults()
-    updates, versions = len(run.updates["hunters"]), run.parts.learners["hunters"].published.version
+    updates, versions = len(run.updates["hunters"]), run.parts.published()["hunters"].version
     lossy.in_stage.touch()
     run.play(12)
     (fault,) = lossy.new_faults()
@@ -133,7 +133,7 @@ def test_a_replay_that_dies_comes_back_empty_and_is_filled_before_it_is_drawn_fr
     run.play(6)
     lossy.new_faults()
     learner, replay = run.parts.learners["prey"], run.parts.replays["prey"]
-    held, version, updates = replay.stored, learner.published.version, len(run.updates["prey"])
+    held, version, updates = replay.stored, learner.version, len(run.updates["prey"])
     first = len(run.rounds)
     kill(learner.actor)
     run.play(12)
@@ -159,13 +159,13 @@ def test_while_a_process_dies_nothing_is_kept_and_then_all_is_again(lossy: Lossy
     lossy.all_back()
     run.play(1)
     lossy.new_faults()
-    version = run.parts.learners["hunters"].published.version
+    version = run.parts.published()["hunters"].version
     kill(run.parts.learners["hunters"].actor)
     kill(run.parts.workers.all[1].actor)
     with pytest.raises(ActorLost, match="learner hunters and rollout worker 1"):
         run.runtime.keep({})
     assert [fault.kind for fault in lossy.new_faults()] == ["learners_lost", "workers_lost"]
-    assert run.parts.learners["hunters"].published.version > version
+    assert run.parts.published()["hunters"].version > version
     following = dict(run.parts.workers.all[1].next_episodes)
     files = run.runtime.keep({}).files
     copies = {one["copy"]: one for one in from_bytes(files["workers"])["copies"]}
@@ -177,7 +177,7 @@ def test_while_a_process_dies_nothing_is_kept_and_then_all_is_again(lossy: Lossy
 def test_evaluation_is_played_by_those_who_are_there(lossy: Lossy) -> None:
     run = lossy.run
     lossy.all_back()
-    weights = {name: learner.published for name, learner in run.parts.learners.items()}
+    weights = run.parts.published()
     whole = asyncio.run(run.parts.workers.evaluate(range(5), weights))
     lossy.in_step.touch()
     alone = asyncio.run(run.parts.workers.evaluate(range(5), weights))

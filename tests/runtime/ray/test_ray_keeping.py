@@ -45,12 +45,12 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
         assert by_copy[0] == by_copy[1]
         for name in files.keys() - {"workers"}:
             assert kept.files[name] == files[name], name
-        assert {name: learner.published.version for name, learner in again.parts.learners.items()} == versions
+        assert {name: weights.version for name, weights in again.parts.published().items()} == versions
         assert again.parts.replays["prey"].stored == stored
         new = again.runtime.keep({"prey": kept.replays["prey"][1]}).files
         assert new.keys() == files.keys() - {name for name in files if name.startswith("rows.prey.")}
         # Weights are references, and are sent although a worker of this number had a version of them once.
-        assert isinstance(again.parts.learners["hunters"].published.flat, ray.ObjectRef)
+        assert isinstance(again.parts.published()["hunters"].flat, ray.ObjectRef)
         again.play(2)
         assert [again.rounds[0].receipts[0].policies[name].version for name in versions] == list(versions.values())
         payloads = [payload for fragment in again.rounds[-1].fragments for payload in fragment.payloads]

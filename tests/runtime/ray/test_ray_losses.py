@@ -72,7 +72,7 @@ def test_learners_of_one_policy_die_and_come_back_together() -> None:
     with driven(small_run("ray", policies=together, rollouts=one_worker), RayRuntime()) as run:
         for rank in (1, 0):
             run.play(4)
-            before = run.parts.learners["hunters"].published.version
+            before = run.parts.published()["hunters"].version
             ray.kill(run.parts.learners["hunters"].place.hosted.running[rank])
             run.play(6)
             assert run.updates["hunters"][-1].version > before

@@ -23,8 +23,8 @@ from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.items import Update, Weights
 from marlflow.base.kept import from_bytes
 from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts
+from marlflow.experiment.learner_tally import LearnerTally
 from marlflow.experiment.plans import Desk, build_plan, drawn_plan
-from marlflow.experiment.tally import PolicyTally
 from marlflow.experiment.train import Result, train
 from marlflow.flow import Outcome
 from marlflow.flow.operators import StageCall, stage_call
@@ -36,6 +36,7 @@ from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.spec import RunSpec
 from marlflow.stages import Draw, Insert, Learn, NStep
+from tests.experiment.watching import standing
 from tests.runtime.ray.processes import actor_processes, assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, small_spec, without_times
 
@@ -118,14 +119,15 @@ def watched(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Watc
 
 def test_the_driver_never_deserialises_rows(watched: Watched) -> None:
     assert watched.rows_opened == 0
-    for tally in watched.result.metrics["policies"].values():
+    for name in watched.result.metrics["policies"]:
+        tally = standing(watched.result.metrics, name)
         assert tally["agent_steps_trained"] > 0
         assert tally["eval_episodes"] == 2
         assert tally["eval_against"] == {"random": tally["eval_return_mean"]}
 
 
 def test_the_ratio_is_exact(watched: Watched) -> None:
-    prey = watched.result.metrics["policies"]["prey"]
+    prey = standing(watched.result.metrics, "prey")
     assert prey["updates"] == prey["agent_steps_sampled"] - 100
     assert prey["version"] <= prey["updates"] // 3
 
@@ -185,13 +187,13 @@ def test_overlapping_rounds_are_collected_while_their_learner_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Update] = []
-    updated = PolicyTally.updated
+    updated = LearnerTally.updated
 
-    def note(tally: PolicyTally, update: Update) -> None:
+    def note(tally: LearnerTally, update: Update) -> None:
         seen.append(update)
         updated(tally, update)
 
-    monkeypatch.setattr(PolicyTally, "updated", note)
+    monkeypatch.setattr(LearnerTally, "updated", note)
     algorithm = replace(SMALL_PPO, batch_agent_steps=50, minibatch_agent_steps=10, epochs=20, max_staleness=1)
     overlap = Rollouts(num_workers=1, fragment_env_steps=80, pace="overlap")
     result = train(small_run("ray", policies=policies(hunters=algorithm, prey=Random()), rollouts=overlap), tmp_path)
@@ -213,7 +215,7 @@ def started(runtime: Runtime, spec: RunSpec) -> Iterator[Parts]:
 
 
 def collected(parts: Parts) -> Round:
-    weights = {name: learner.published for name, learner in parts.learners.items()}
+    weights = parts.published()
 
     async def wait() -> Round:
         made = parts.workers.collect(Request(0, weights, {}))
@@ -299,7 +301,7 @@ def called(place: Any, calls: list[StageCall], items: list[Any]) -> Outcome:
 
 @pytest.mark.parametrize("policy", ["hunters", "prey"])
 def test_a_replay_gives_the_learner_the_same_rows_wherever_it_lives(beginning: Beginning, policy: str) -> None:
-    spec, parts = beginning.spec.policies[policy], beginning.parts
+    spec, parts = beginning.spec.learners[policy], beginning.parts
     handle, remote_learner = parts.replays[policy], parts.learners[policy]
     replay, learner = spec.replay(), spec.learner()
     fragments = [fragment for fragment in beginning.round.fragments if fragment.policy == policy]

@@ -11,6 +11,7 @@ import pytest
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.experiment.experiment import PolicyPlacement, RuntimeChoice, Stop
 from marlflow.experiment.train import resume, train
+from tests.experiment.watching import standing
 from tests.runtime.small_runs import SMALL_R2D2, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -27,9 +28,9 @@ def test_the_ratio_is_exact_wherever_the_replay_lives_and_after_a_resume(
     experiment = small_run("ray", env_steps=300, policies={"hunters": own, "prey": SMALL_R2D2})
     with monkeypatch.context() as patch:
         patch.setattr(SequenceTransitions, "__setstate__", refuse)
-        first = train(experiment, tmp_path).metrics["policies"]
+        first = train(experiment, tmp_path).metrics
     again = replace(experiment, runtime=RuntimeChoice("inline"), stop=Stop(env_steps=450))
-    for metrics in (first, resume(again, tmp_path).metrics["policies"]):
-        for policy in metrics.values():
+    for metrics in (first, resume(again, tmp_path).metrics):
+        for policy in (standing(metrics, name) for name in metrics["policies"]):
             assert policy["updates"] == (policy["agent_steps_sampled"] - 100) // 20
             assert policy["agent_steps_trained"] > 8 * policy["updates"]

@@ -30,6 +30,7 @@ from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from tests.experiment.kept_runs import kept
+from tests.experiment.watching import standing
 from tests.runtime.driven_runs import DrivenRun, driven
 from tests.runtime.ray.deadly import Deadly, DeadlyStage, kill
 from tests.runtime.ray.processes import assert_no_actor_is_left
@@ -87,7 +88,7 @@ def test_replicas_learn_what_one_does_inline_and_act_without_being_sent_weights(
     (learner, metrics), (expected, others) = found["ray"], found["inline"]
     np.testing.assert_allclose(learner["vector"], expected["vector"], rtol=0, atol=1e-6)
     np.testing.assert_array_equal(learner["generator"], expected["generator"])
-    team, other = metrics["policies"]["team"], others["policies"]["team"]
+    team, other = standing(metrics, "team"), standing(others, "team")
     assert team["updates"] > 10
     assert team["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-5)
     assert without_times({**team, "loss": {}}) == without_times({**other, "loss": {}})
@@ -218,7 +219,7 @@ def test_if_all_workers_die_they_go_on_as_they_were_kept_under_a_new_version(los
     before = lossy.kept()
     lossy.new_faults()
     run.play(2)
-    rounds, version = len(run.updates["hunters"]), run.parts.learners["hunters"].published.version
+    rounds, version = len(run.updates["hunters"]), run.parts.published()["hunters"].version
     for worker in run.parts.workers.all:
         kill(worker.actor)
     run.play(3)
