@@ -166,6 +166,7 @@ def test_a_folder_of_sessions_that_is_somebody_elses_is_refused(
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(local.ray, "init", never)
+    monkeypatch.setattr(local.ray, "shutdown", lambda: None)  # of what was begun; the tests' own Ray stays
     (tmp_path / "elsewhere").mkdir()
     local.sessions_folder().parent.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RuntimeFailed, match="is not a folder of this user's"):
