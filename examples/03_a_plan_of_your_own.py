@@ -105,7 +105,7 @@ class Progress:
         """The report, unchanged."""
         before, self.updates = self.updates, self.updates + update.updates
         if self.updates // self.every_updates > before // self.every_updates:
-            print(f"{update.policy} after {self.updates} updates: entropy {update.loss['entropy']:.2f}")
+            print(f"{update.learner} after {self.updates} updates: entropy {update.loss['entropy']:.2f}")
         return update
 
 

@@ -196,7 +196,10 @@ def _write(files: Mapping[str, str], where: Path) -> None:
     for name, text in files.items():
         path = where / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        # Replaced whole: a run that is killed meanwhile can still be resumed.
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
 
 
 def _passed_over(checkpoint: Checkpoint | None) -> Sequence[str]:

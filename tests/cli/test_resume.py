@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -130,7 +131,7 @@ def truncated(run: Path) -> None:
 
 def of_another_format(run: Path) -> None:
     for path in (run / "checkpoints").glob("*/checkpoint.json"):
-        path.write_text(path.read_text(encoding="utf-8").replace('"format": 3', '"format": 7'), encoding="utf-8")
+        path.write_text(re.sub('"format": \\d+', '"format": 7', path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def overrides_that_are_no_list(run: Path) -> None:

@@ -32,7 +32,7 @@ def test_each_gradient_is_applied_as_it_arrives_and_staleness_is_reported() -> N
         for kind in (Batch, EstimatedBatch, Gradients):  # others find these classes by name, and can open them
             patch.setattr(kind, "__setstate__", refuse)
         ran = run(placed_together(both, HALVES, rollouts=rollouts), RayRuntime(), ROUNDS)
-    a3c, impala = ([report for report in ran.reports if report.policy == name] for name in both)
+    a3c, impala = ([report for report in ran.reports if report.learner == name] for name in both)
     assert len(a3c) >= ROUNDS
     assert [report.version for report in a3c] == list(range(len(a3c))), "each gradient gave a version"
     assert sum(report.rows for report in a3c) == ran.meters["hunters/ComputeGradients"]["rows"]
