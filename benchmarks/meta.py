@@ -17,7 +17,7 @@ import numpy as np
 
 from marlflow.base.batch import Array, Batch
 from marlflow.base.items import Weights
-from marlflow.base.kept import from_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.experiment.compose import composing
 from marlflow.experiment.experiment import Experiment
 from marlflow.experiment.keeping import newest

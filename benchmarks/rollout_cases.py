@@ -14,7 +14,7 @@ import torch
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import as_it_is
 from marlflow.base.spaces import Spaces
-from marlflow.env import open_window
+from marlflow.env import open_adapter
 from marlflow.env.make import import_factory, make_environment
 from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
@@ -60,15 +60,15 @@ class Case:
 
     def worker(self, copies: int | None = None) -> RolloutWorker:
         """A worker with a randomly initialised network for each policy, an MLP of 64 x 64 or a CNN; all rows count."""
-        window = open_window(self.make())
-        rules = self.rules or [Rule(f"{name}*", name) for name in dict.fromkeys(map(group, window.agents))]
+        adapter = open_adapter(self.make())
+        rules = self.rules or [Rule(f"{name}*", name) for name in dict.fromkeys(map(group, adapter.agents))]
         actors: dict[str, Actor] = {}
-        for agent, policy in assign(window.agents, rules).items():
+        for agent, policy in assign(adapter.agents, rules).items():
             if policy not in actors:
-                seen = Spaces(window.observation_space(agent), window.action_space(agent), window.masked(agent))
+                seen = Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
                 torso = CNN() if self.pixels else MLP(hidden_sizes=(64, 64))
                 actors[policy] = stochastic_actor(seen, torso, torch.Generator().manual_seed(0))
-        window.close()
+        adapter.close()
         makers = {policy: partial(as_it_is, actor) for policy, actor in actors.items()}
         return RolloutWorker(SamplerConfig(self.make, range(copies or self.copies), rules, seed=0), makers)
 

@@ -50,9 +50,10 @@ those. *runs elsewhere*: what runs with the rollout workers, unless `placement.s
 SETTINGS = """
 ## Settings that all have
 
-- **Schedules.** Every number of an algorithm that is annotated `Setting` (learning rates, coefficients, `epsilon`, ...)
+- **Schedules.** Every number of an algorithm annotated `ScheduledFloat` (learning rates, coefficients, `epsilon`)
   is a number or a schedule of the policy's own agent steps sampled: `Linear(start, end, agent_steps)`,
-  `Cosine(start, end, agent_steps)`, `Step(values, at_agent_steps)`, or a class of your own with `at(agent_steps)`.
+  `CosineDecay(start, end, agent_steps)`, `PiecewiseConstant(values, at_agent_steps)`, or a class of your own with
+  `at(agent_steps)`.
 - **Optimizer.** `optimiser` is `marlflow.learn.optimizer.Adam`, or a class of torch.optim with its settings. Gradients
   are scaled down to `max_grad_norm`.
 - **Normalisation.** `model.normalise_observations` shifts and scales what the networks see by its running mean and
@@ -61,7 +62,7 @@ SETTINGS = """
 
 ```
 marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.normalise_observations=true \\
-    'policies.agent.algorithm.learning_rate={_target_: marlflow.Cosine, start: 1e-3, end: 0, agent_steps: 500000}' \\
+    'policies.agent.algorithm.learning_rate={_target_: marlflow.CosineDecay, start: 1e-3, end: 0, agent_steps: 5e5}' \\
     'policies.agent.algorithm.optimiser={_target_: torch.optim.RMSprop, alpha: 0.99}'
 ```
 

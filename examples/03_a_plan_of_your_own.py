@@ -18,7 +18,7 @@ from pettingzoo import ParallelEnv
 import marlflow as mf
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Update
-from marlflow.base.schedules import at_start
+from marlflow.base.schedules import initial_value
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -123,7 +123,7 @@ class CuriousPPO(mf.PPO):
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
             .then(Curiosity(self.curiosity), at=learner)
-            .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)

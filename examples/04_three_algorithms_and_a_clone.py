@@ -23,7 +23,7 @@ def school() -> mf.Experiment:
         env=mf.Env(cartpole_team.parallel_env, {"num_agents": 6}, copies=8),
         policies={
             "ppo": mf.Policy(
-                mf.PPO(batch_agent_steps=1_600, learning_rate=mf.Cosine(2e-3, 1e-4, agent_steps=2 * ENV_STEPS))
+                mf.PPO(batch_agent_steps=1_600, learning_rate=mf.CosineDecay(2e-3, 1e-4, agent_steps=2 * ENV_STEPS))
             ),
             "dqn": mf.Policy(
                 mf.DQN(

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from marlflow.base.joint import JointBatch, JointBatches
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
-    from marlflow.base.schedules import Cosine, Linear, Setting, Step, at_start
+    from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
     from marlflow.base.train_batch import TrainBatch
     from marlflow.experiment.experiment import (
         Checkpoints,
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from marlflow.learn.optimizer import Adam, Optimizer, TorchOptimizer
     from marlflow.learn.protocol import Learner
     from marlflow.learn.shards import ShardedBatch
-    from marlflow.observe.record import MetricsRecord
+    from marlflow.observe.report import Report
     from marlflow.policy.actor import Actor
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
@@ -156,22 +156,23 @@ __all__ = [
     "PPO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm",
     "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask",
     "Capabilities", "CheckpointFailed", "CheckpointUnusable", "Checkpoints", "Collect", "CollectNext",
-    "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "Cosine", "CutSequences", "Draw", "DropStale",
-    "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation",
-    "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference", "InitialPriorities",
-    "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "Learn",
-    "Learner", "LearnerConfig", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
-    "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MetricsRecord",
-    "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OperatorRaised",
-    "Optimizer", "Place", "Placement", "Plan", "PlanInvalid", "Policy", "PolicyPlacement", "PolicyStop",
-    "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
-    "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
-    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Reprioritize", "Reservation", "Result", "Rollouts",
-    "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed", "Scripted", "Setting",
-    "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Step", "Stop",
-    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
-    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "at_start",
-    "check_environment", "merge", "placement", "plan", "resume", "source", "train",
+    "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences", "Draw",
+    "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch",
+    "Evaluation", "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference",
+    "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches",
+    "JointFragment", "Learn", "Learner", "LearnerConfig", "LearningAlgorithm", "Linear", "Located", "Log",
+    "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "Member",
+    "MetaLearn", "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
+    "OperatorRaised", "Optimizer", "PiecewiseConstant", "Place", "Placement", "Plan", "PlanInvalid", "Policy",
+    "PolicyPlacement", "PolicyStop", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem",
+    "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO",
+    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservation",
+    "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed",
+    "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled",
+    "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig",
+    "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace",
+    "WeightsMismatch", "check_environment", "initial_value", "merge", "placement", "plan", "resume", "source",
+    "train",
 ]
 # fmt: on
 
@@ -206,7 +207,7 @@ _GIVEN = {
     "marlflow.base.joint": "JointBatch JointBatches",
     "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
-    "marlflow.base.schedules": "Cosine Linear Setting Step at_start",
+    "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
     "marlflow.base.train_batch": "TrainBatch",
     "marlflow.experiment.experiment": (
         "Checkpoints Env Evaluation Experiment Faults LearnerConfig Log Policy PolicyPlacement PolicyStop Record "
@@ -223,7 +224,7 @@ _GIVEN = {
     "marlflow.learn.groups": "LossGroup",
     "marlflow.learn.protocol": "Learner",
     "marlflow.learn.shards": "ShardedBatch",
-    "marlflow.observe.record": "MetricsRecord",
+    "marlflow.observe.report": "Report",
     "marlflow.policy.actor": "Actor",
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
@@ -242,6 +243,16 @@ _GIVEN = {
     ),
 }
 _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names.split()}
+
+
+# Public names of earlier versions, so that scripts and saved configurations get an error that names the new one.
+_RENAMED = {
+    "Cosine": "CosineDecay",
+    "MetricsRecord": "Report",
+    "Setting": "ScheduledFloat",
+    "Step": "PiecewiseConstant",
+    "at_start": "initial_value",
+}
 
 
 def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None = None) -> Together:
@@ -277,6 +288,9 @@ def _checked(
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        # Not an AttributeError: `from marlflow import ...` would replace its message.
+        raise ImportError(f"marlflow.{name} has become marlflow.{_RENAMED[name]}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'marlflow' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)

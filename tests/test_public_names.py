@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import marlflow
+from marlflow.experiment.construct import imported
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,3 +62,15 @@ def test_importing_marlflow_imports_nothing_heavy() -> None:
     program = "import sys, marlflow; print([n for n in ('torch', 'ray', 'hydra', 'numpy') if n in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_an_earlier_name_says_what_it_has_become() -> None:
+    with pytest.raises(ImportError, match=r"marlflow\.Step has become marlflow\.PiecewiseConstant"):
+        _ = marlflow.Step
+    problems: list[str] = []
+    imported("marlflow.Cosine", "policies.prey.algorithm.learning_rate._target_", problems)
+    (problem,) = problems
+    assert problem.startswith(
+        "policies.prey.algorithm.learning_rate._target_: marlflow.Cosine cannot be imported: "
+        "marlflow.Cosine has become marlflow.CosineDecay"
+    )

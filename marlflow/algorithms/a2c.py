@@ -15,7 +15,7 @@ from torch import Tensor
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learn.loss import LossFunction, LossTerms
@@ -33,11 +33,11 @@ from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradient
 class ActorCriticAlgorithm(LearningAlgorithm):
     """Base of A2C and its asynchronous variants: an actor and a critic trained with one loss."""
 
-    learning_rate: Setting = 7e-4
-    discount: Setting = 0.99
-    value_coefficient: Setting = 0.5
-    entropy_coefficient: Setting = 0.01
-    max_grad_norm: Setting = 0.5
+    learning_rate: ScheduledFloat = 7e-4
+    discount: ScheduledFloat = 0.99
+    value_coefficient: ScheduledFloat = 0.5
+    entropy_coefficient: ScheduledFloat = 0.01
+    max_grad_norm: ScheduledFloat = 0.5
     optimiser: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalise_returns: bool = False
@@ -46,7 +46,7 @@ class ActorCriticAlgorithm(LearningAlgorithm):
         return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns)
 
     def losses(self, spaces: Spaces) -> LossFunction:
-        return A2CLoss(at_start(self.value_coefficient), at_start(self.entropy_coefficient))
+        return A2CLoss(initial_value(self.value_coefficient), initial_value(self.entropy_coefficient))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class A2C(ActorCriticAlgorithm):
 
     batch_agent_steps: int = 400
     microbatches: int = 1
-    gae_lambda: Setting = 1.0
+    gae_lambda: ScheduledFloat = 1.0
     max_staleness: int = 0
 
     @property
@@ -69,7 +69,7 @@ class A2C(ActorCriticAlgorithm):
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
         fresh = batches.then(DropStale(self.max_staleness), at=learner)
-        estimated = fresh.then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+        estimated = fresh.then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
         if self.microbatches == 1:
             learned = estimated.then(Learn(), at=learner)
         else:

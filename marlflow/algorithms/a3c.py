@@ -14,7 +14,7 @@ from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learn.protocol import Learner
@@ -30,7 +30,7 @@ class A3C(ActorCriticAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
     stages: ClassVar[Mapping[str, Where]] = {"Advantages": "worker", "ComputeGradients": "worker"}
 
-    gae_lambda: Setting = 1.0
+    gae_lambda: ScheduledFloat = 1.0
 
     @property
     def learner_sees_every_row(self) -> bool:
@@ -39,7 +39,7 @@ class A3C(ActorCriticAlgorithm):
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         reports = (
-            experience.then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            experience.then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
             .then(ComputeGradients(), at=learner)
             .then(ApplyGradients(), at=learner)
             .then(Publish(), at=learner)

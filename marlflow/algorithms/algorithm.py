@@ -12,7 +12,7 @@ from gymnasium import spaces as gym
 
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
-from marlflow.base.schedules import Schedule, Setting, at_start, scheduled
+from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value, scheduled
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
@@ -133,8 +133,8 @@ class TorchAlgorithm:
     has_target: ClassVar[bool] = False
     """Whether the learner keeps a target network, updated by SyncTarget."""
 
-    learning_rate: Setting
-    max_grad_norm: Setting = float("inf")
+    learning_rate: ScheduledFloat
+    max_grad_norm: ScheduledFloat = float("inf")
     optimiser: Optimizer = Adam()
 
     stages: ClassVar[Mapping[str, Where]] = {}
@@ -163,8 +163,8 @@ class TorchAlgorithm:
             losses,
             policies=tuple(members),
             trains_on=self.capabilities.trains_on,
-            learning_rate=at_start(self.learning_rate),
-            max_grad_norm=at_start(self.max_grad_norm),
+            learning_rate=initial_value(self.learning_rate),
+            max_grad_norm=initial_value(self.max_grad_norm),
             optimizer=self.optimiser,
             seed=seed,
             compute=compute,
@@ -194,7 +194,7 @@ class TorchAlgorithm:
         for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value = getattr(self, field.name)
             # Annotations are strings here; a field that may be scheduled is annotated as a setting.
-            if isinstance(value, Schedule) and not re.search(r"\b(Setting|Schedule)\b", str(field.type)):
+            if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(field.type)):
                 says = f"cannot change {field.name} while it learns"
                 yield Problem(says, self.name, remedy="give it a number")
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, AtMost, Flow, Freely, Plan, Rotation, merge, source
 from marlflow.flow.relocate import Where
@@ -49,7 +49,7 @@ class ApeX(DQN):
 
     dueling: bool = True
     prioritized: bool = True
-    epsilon: Setting = 0.4
+    epsilon: ScheduledFloat = 0.4
     epsilon_ladder: float = 7.0
     replay_shards: int = 4
     draws_ahead: int = 8
@@ -78,7 +78,7 @@ class ApeX(DQN):
             # Bounds the draws that wait for the learner (back pressure).
             .queue(self.draws_ahead, name="Draws")
             .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
             .split(ByShard(), shards)
         )

@@ -18,7 +18,7 @@ from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learn.loss import LossFunction, LossTerms
@@ -39,13 +39,13 @@ class APPO(ActorCriticAlgorithm):
     waiting_fragments: int = 4
     epochs: int = 4
     minibatch_agent_steps: int = 128
-    clip_range: Setting = 0.2
-    trace_lambda: Setting = 0.95
-    rho_max: Setting = 1.0
-    c_max: Setting = 1.0
+    clip_range: ScheduledFloat = 0.2
+    trace_lambda: ScheduledFloat = 0.95
+    rho_max: ScheduledFloat = 1.0
+    c_max: ScheduledFloat = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        trace = map(at_start, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
+        trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
         reports = (
             # Drops the oldest fragments if the learner is too slow, so that workers never wait.
             experience.queue(self.waiting_fragments, full="drop_oldest", name="newest")
@@ -58,7 +58,7 @@ class APPO(ActorCriticAlgorithm):
         return Plan("appo", output=reports)
 
     def losses(self, spaces: Spaces) -> LossFunction:
-        clip, value, entropy = map(at_start, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
+        clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
         return APPOLoss(Coefficients(clip, value, entropy))
 
 

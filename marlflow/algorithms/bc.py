@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting
+from marlflow.base.schedules import ScheduledFloat
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learn.loss import LossTerms
@@ -38,8 +38,8 @@ class BC(LearningAlgorithm):
     batch_agent_steps: int = 4_000
     epochs: int = 1
     minibatch_agent_steps: int = 128
-    learning_rate: Setting = 1e-3
-    max_grad_norm: Setting = 10.0
+    learning_rate: ScheduledFloat = 1e-3
+    max_grad_norm: ScheduledFloat = 10.0
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

@@ -20,7 +20,7 @@ from marlflow.algorithms.deterministic_loss import (
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learn.groups import LossGroup
@@ -43,15 +43,15 @@ class DDPG(OffPolicyActorCritic):
     learning_starts_agent_steps: int = 1_000
     store_agent_steps: int = 1
     replay_agent_steps: int = 100_000
-    learning_rate: Setting = 1e-3
-    actor_learning_rate: Setting = 1e-4
+    learning_rate: ScheduledFloat = 1e-3
+    actor_learning_rate: ScheduledFloat = 1e-4
     discount: float = 0.99
     n_step: int = 1
-    exploration_noise: Setting = 0.1
-    tau: Setting = 0.005
+    exploration_noise: ScheduledFloat = 0.1
+    tau: ScheduledFloat = 0.005
     target_every_updates: int = 1
     publish_every_updates: int = 10
-    max_grad_norm: Setting = float("inf")
+    max_grad_norm: ScheduledFloat = float("inf")
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -64,18 +64,18 @@ class DDPG(OffPolicyActorCritic):
         train = (
             source(Draw(self.batch_agent_steps), at=replay)
             .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
         )
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("ddpg", output=train, also={"store": store}, pace=ratio)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
-        return DeterministicNetwork(spaces, model, 1, at_start(self.exploration_noise), seed)
+        return DeterministicNetwork(spaces, model, 1, initial_value(self.exploration_noise), seed)
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
         critics_loss = DeterministicCriticsLoss(math.prod(spaces.action_shape), smoothing=None)
-        actor_rate = at_start(self.actor_learning_rate)
+        actor_rate = initial_value(self.actor_learning_rate)
         return (
             LossGroup("critics", lambda module: module.critics.parameters(), critics_loss),
             LossGroup("actor", lambda module: module.actor.parameters(), DeterministicActorLoss(), actor_rate),

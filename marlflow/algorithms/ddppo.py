@@ -13,7 +13,7 @@ from typing import ClassVar
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import at_start
+from marlflow.base.schedules import initial_value
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -36,7 +36,7 @@ class DDPPO(PPO):
         reports = (
             experience.gather(Shards(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
-            .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)

@@ -18,7 +18,7 @@ from marlflow.algorithms.off_policy import OffPolicyAlgorithm
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import Linear, Schedule, Setting, at_start
+from marlflow.base.schedules import Linear, Schedule, ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learn.loss import LossFunction
@@ -47,7 +47,7 @@ class DQN(OffPolicyAlgorithm):
     learning_starts_agent_steps: int = 1_000
     store_agent_steps: int = 1
     replay_agent_steps: int = 100_000
-    learning_rate: Setting = 5e-4
+    learning_rate: ScheduledFloat = 5e-4
     discount: float = 0.99
     n_step: int = 3
     double: bool = True
@@ -57,13 +57,13 @@ class DQN(OffPolicyAlgorithm):
     value_max: float = 10.0
     prioritized: bool = False
     priority_alpha: float = 0.6
-    priority_beta: Setting = 0.4
+    priority_beta: ScheduledFloat = 0.4
     target_every_updates: int = 200
-    tau: Setting = 1.0
+    tau: ScheduledFloat = 1.0
     publish_every_updates: int = 10
-    epsilon: Setting = Linear(1.0, 0.05, 10_000)
-    huber_delta: Setting = 1.0
-    max_grad_norm: Setting = 10.0
+    epsilon: ScheduledFloat = Linear(1.0, 0.05, 10_000)
+    huber_delta: ScheduledFloat = 1.0
+    max_grad_norm: ScheduledFloat = 10.0
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -78,7 +78,7 @@ class DQN(OffPolicyAlgorithm):
         train = (
             source(Draw(self.batch_agent_steps), at=replay)
             .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
             .then(Reprioritize(), at=replay)
         )
@@ -101,7 +101,7 @@ class DQN(OffPolicyAlgorithm):
         return DistributionalQNetwork(spaces, model, self.dueling, self.atoms, self.value_min, self.value_max, seed)
 
     def losses(self, spaces: Spaces) -> LossFunction:
-        return DQNLoss(self.double, at_start(self.huber_delta)) if self.atoms == 1 else C51Loss(self.double)
+        return DQNLoss(self.double, initial_value(self.huber_delta)) if self.atoms == 1 else C51Loss(self.double)
 
     def sampling(self) -> Uniform | Prioritized:
-        return Prioritized(self.priority_alpha, at_start(self.priority_beta)) if self.prioritized else Uniform()
+        return Prioritized(self.priority_alpha, initial_value(self.priority_beta)) if self.prioritized else Uniform()

@@ -14,7 +14,7 @@ from marlflow.algorithms.a2c import ActorCriticAlgorithm
 from marlflow.algorithms.algorithm import Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
@@ -30,12 +30,12 @@ class IMPALA(ActorCriticAlgorithm):
 
     batch_agent_steps: int = 500
     waiting_fragments: int = 4
-    trace_lambda: Setting = 1.0
-    rho_max: Setting = 1.0
-    c_max: Setting = 1.0
+    trace_lambda: ScheduledFloat = 1.0
+    rho_max: ScheduledFloat = 1.0
+    c_max: ScheduledFloat = 1.0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
-        trace = map(at_start, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
+        trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
         reports = (
             # Drops the oldest fragments if the learner is too slow, so that workers never wait.
             experience.queue(self.waiting_fragments, full="drop_oldest", name="newest")

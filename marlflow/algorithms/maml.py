@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
@@ -52,11 +52,11 @@ class MAML(LearningAlgorithm):
     order: Order = "second"
     epochs: int = 5
     minibatch_tasks: int | None = None
-    learning_rate: Setting = 1e-3
-    discount: Setting = 0.99
-    gae_lambda: Setting = 0.97
-    clip_range: Setting = 0.2
-    max_grad_norm: Setting = 0.5
+    learning_rate: ScheduledFloat = 1e-3
+    discount: ScheduledFloat = 0.99
+    gae_lambda: ScheduledFloat = 0.97
+    clip_range: ScheduledFloat = 0.2
+    max_grad_norm: ScheduledFloat = 0.5
     optimiser: Optimizer = Adam(eps=1e-5)
     max_staleness: int = 0
 
@@ -69,7 +69,7 @@ class MAML(LearningAlgorithm):
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
-            .then(Adapt(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Adapt(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
             .then(ByTask(self.inner_steps), at=learner)
             .then(MetaLearn(self.epochs, self.minibatch_tasks), at=learner)
             .then(Publish(), at=learner)
@@ -86,7 +86,7 @@ class MAML(LearningAlgorithm):
         return MetaActor(_network(spaces, model, seed))
 
     def losses(self, spaces: Spaces) -> MetaLoss:
-        return MetaLoss(InnerStep(self.inner_learning_rate, self.order), at_start(self.clip_range))
+        return MetaLoss(InnerStep(self.inner_learning_rate, self.order), initial_value(self.clip_range))
 
 
 def _network(spaces: Spaces, model: TorsoConfig, seed: int) -> CategoricalActor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.learn.loss import LossTerms
@@ -45,20 +45,20 @@ class MARWIL(LearningAlgorithm):
     batch_agent_steps: int = 4_000
     epochs: int = 1
     minibatch_agent_steps: int = 128
-    learning_rate: Setting = 1e-3
-    discount: Setting = 0.99
-    beta: Setting = 1.0
-    max_weight: Setting = 20.0
-    value_coefficient: Setting = 1.0
+    learning_rate: ScheduledFloat = 1e-3
+    discount: ScheduledFloat = 0.99
+    beta: ScheduledFloat = 1.0
+    max_weight: ScheduledFloat = 20.0
+    value_coefficient: ScheduledFloat = 1.0
     scale_start: float = 1.0
     scale_rate: float = 0.1
-    max_grad_norm: Setting = 10.0
+    max_grad_norm: ScheduledFloat = 10.0
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(Advantages(at_start(self.discount), gae_lambda=1.0), at=learner)
+            .then(Advantages(initial_value(self.discount), gae_lambda=1.0), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)
         )
@@ -69,7 +69,7 @@ class MARWIL(LearningAlgorithm):
 
     def losses(self, spaces: Spaces) -> MARWILLoss:
         names = ("beta", "max_weight", "value_coefficient")
-        return MARWILLoss({name: at_start(getattr(self, name)) for name in names})
+        return MARWILLoss({name: initial_value(getattr(self, name)) for name in names})
 
 
 class Imitator(ActorCritic):

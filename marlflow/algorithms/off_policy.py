@@ -9,11 +9,11 @@ from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import LearningAlgorithm, cannot_act
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import at_start
+from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.policy.box import box_problem
 from marlflow.policy.torso import TorsoConfig
-from marlflow.policy.uniform_first import UniformFirst
+from marlflow.policy.warmup import WarmupActor
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.sampling import Prioritized, Uniform
 
@@ -53,7 +53,7 @@ class OffPolicyAlgorithm(LearningAlgorithm):
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
         epsilon = getattr(self, "epsilon", None)
         # A constant epsilon is sent too, because the actor has no epsilon of its own.
-        constant = {} if epsilon is None else {"epsilon": at_start(epsilon)}
+        constant = {} if epsilon is None else {"epsilon": initial_value(epsilon)}
         return {**constant, **super().schedules(agent_steps)}
 
 
@@ -69,8 +69,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             problems.append(cannot_act(self.name, spaces, reason=problem))
         return problems
 
-    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UniformFirst:
-        return UniformFirst(self.network(spaces, model, seed).actor, spaces.action)
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> WarmupActor:
+        return WarmupActor(self.network(spaces, model, seed).actor, spaces.action)
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
         # Sent as a schedule, so that workers switch when the first round after the warm-up starts.

@@ -14,7 +14,7 @@ from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.algorithms.r2d2_loss import R2D2Loss
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import Linear, Setting, at_start
+from marlflow.base.schedules import Linear, ScheduledFloat, initial_value
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
@@ -45,19 +45,19 @@ class R2D2(LearningAlgorithm):
     learning_starts_agent_steps: int = 2_000
     store_agent_steps: int = 1
     replay_agent_steps: int = 100_000
-    learning_rate: Setting = 1e-3
+    learning_rate: ScheduledFloat = 1e-3
     discount: float = 0.99
     n_step: int = 5
     dueling: bool = True
     squash_epsilon: float = 1e-3
     priority_alpha: float = 0.9
-    priority_beta: Setting = 0.6
+    priority_beta: ScheduledFloat = 0.6
     priority_max_share: float = 0.9
     target_every_updates: int = 200
-    tau: Setting = 1.0
+    tau: ScheduledFloat = 1.0
     publish_every_updates: int = 10
-    epsilon: Setting = Linear(1.0, 0.05, 20_000)
-    max_grad_norm: Setting = 10.0
+    epsilon: ScheduledFloat = Linear(1.0, 0.05, 20_000)
+    max_grad_norm: ScheduledFloat = 10.0
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -72,7 +72,7 @@ class R2D2(LearningAlgorithm):
         train = (
             source(Draw(self.batch_agent_steps, gives=SequenceTransitions), at=replay)
             .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
             .then(Reprioritize(), at=replay)
         )
@@ -110,10 +110,10 @@ class R2D2(LearningAlgorithm):
             self.n_step,
             self.discount,
             seed,
-            Prioritized(self.priority_alpha, at_start(self.priority_beta)),
+            Prioritized(self.priority_alpha, initial_value(self.priority_beta)),
             name,
         )
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
         # Always sent, because the actor has no epsilon of its own.
-        return {"epsilon": at_start(self.epsilon), **super().schedules(agent_steps)}
+        return {"epsilon": initial_value(self.epsilon), **super().schedules(agent_steps)}

@@ -18,7 +18,7 @@ from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
@@ -42,14 +42,14 @@ class RecurrentPPO(LearningAlgorithm):
     sequence_agent_steps: int = 16
     epochs: int = 10
     minibatch_agent_steps: int = 256
-    learning_rate: Setting = 3e-4
-    discount: Setting = 0.99
-    gae_lambda: Setting = 0.95
-    clip_range: Setting = 0.2
+    learning_rate: ScheduledFloat = 3e-4
+    discount: ScheduledFloat = 0.99
+    gae_lambda: ScheduledFloat = 0.95
+    clip_range: ScheduledFloat = 0.2
     value_clip_range: float | None = None
-    value_coefficient: Setting = 0.5
-    entropy_coefficient: Setting = 0.01
-    max_grad_norm: Setting = 0.5
+    value_coefficient: ScheduledFloat = 0.5
+    entropy_coefficient: ScheduledFloat = 0.01
+    max_grad_norm: ScheduledFloat = 0.5
     optimiser: Optimizer = Adam(eps=1e-5)
     normalise_returns: bool = False
     max_staleness: int = 0
@@ -58,7 +58,7 @@ class RecurrentPPO(LearningAlgorithm):
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
-            .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
             .then(Normalize(), at=learner)
             # After Advantages, which needs whole segments.
             .then(CutSequences(self.sequence_agent_steps), at=learner)
@@ -79,7 +79,7 @@ class RecurrentPPO(LearningAlgorithm):
         return RecurrentActorCritic(spaces, model, seed, self.normalise_returns)
 
     def losses(self, spaces: Spaces) -> RecurrentPPOLoss:
-        clip, value, entropy = map(at_start, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
+        clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
         return RecurrentPPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))
 
 

@@ -20,7 +20,7 @@ from marlflow.algorithms.sac_discrete import DiscreteActorLoss, DiscreteCriticsL
 from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learn.groups import LossGroup
@@ -43,16 +43,16 @@ class SAC(OffPolicyActorCritic):
     learning_starts_agent_steps: int = 1_000
     store_agent_steps: int = 1
     replay_agent_steps: int = 100_000
-    learning_rate: Setting = 3e-4
+    learning_rate: ScheduledFloat = 3e-4
     discount: float = 0.99
-    temperature: Setting | None = None
+    temperature: ScheduledFloat | None = None
     initial_temperature: float = 1.0
     target_entropy: float | None = None
     target_entropy_share: float = 0.5
-    tau: Setting = 0.005
+    tau: ScheduledFloat = 0.005
     target_every_updates: int = 1
     publish_every_updates: int = 10
-    max_grad_norm: Setting = float("inf")
+    max_grad_norm: ScheduledFloat = float("inf")
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -65,7 +65,7 @@ class SAC(OffPolicyActorCritic):
         train = (
             source(Draw(self.batch_agent_steps), at=replay)
             .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
         )
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
@@ -77,7 +77,7 @@ class SAC(OffPolicyActorCritic):
         return DiscreteNetwork(spaces, model, self.initial_temperature, seed)
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
-        worth = Temperature(None if self.temperature is None else at_start(self.temperature))
+        worth = Temperature(None if self.temperature is None else initial_value(self.temperature))
         critics_loss: BoxCriticsLoss | DiscreteCriticsLoss
         actor_loss: BoxActorLoss | DiscreteActorLoss
         if isinstance(spaces.action, gym.Box):

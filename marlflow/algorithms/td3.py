@@ -21,7 +21,7 @@ from marlflow.algorithms.deterministic_loss import (
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.batch import Transitions
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import Setting, at_start
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learn.groups import LossGroup
@@ -44,16 +44,16 @@ class TD3(OffPolicyActorCritic):
     learning_starts_agent_steps: int = 1_000
     store_agent_steps: int = 1
     replay_agent_steps: int = 100_000
-    learning_rate: Setting = 3e-4
+    learning_rate: ScheduledFloat = 3e-4
     discount: float = 0.99
     n_step: int = 1
-    exploration_noise: Setting = 0.1
-    target_noise: Setting = 0.2
-    target_noise_clip: Setting = 0.5
-    tau: Setting = 0.005
+    exploration_noise: ScheduledFloat = 0.1
+    target_noise: ScheduledFloat = 0.2
+    target_noise_clip: ScheduledFloat = 0.5
+    tau: ScheduledFloat = 0.005
     actor_every_updates: int = 2
     publish_every_updates: int = 10
-    max_grad_norm: Setting = float("inf")
+    max_grad_norm: ScheduledFloat = float("inf")
     optimiser: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -67,17 +67,17 @@ class TD3(OffPolicyActorCritic):
             source(Draw(self.batch_agent_steps), at=replay)
             .then(Learn(), at=learner)
             # Targets are delayed as much as the actor (section 5.2).
-            .then(SyncTarget(every=self.actor_every_updates, tau=at_start(self.tau)), at=learner)
+            .then(SyncTarget(every=self.actor_every_updates, tau=initial_value(self.tau)), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
         )
         ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
         return Plan("td3", output=train, also={"store": store}, pace=ratio)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
-        return DeterministicNetwork(spaces, model, 2, at_start(self.exploration_noise), seed)
+        return DeterministicNetwork(spaces, model, 2, initial_value(self.exploration_noise), seed)
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
-        smoothing = Smoothing(at_start(self.target_noise), at_start(self.target_noise_clip))
+        smoothing = Smoothing(initial_value(self.target_noise), initial_value(self.target_noise_clip))
         critics_loss = DeterministicCriticsLoss(math.prod(spaces.action_shape), smoothing)
         actor_loss, every = DeterministicActorLoss(), self.actor_every_updates
         return (

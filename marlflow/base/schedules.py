@@ -4,9 +4,9 @@ A setting is a number, or one of these:
 
     >>> Linear(1.0, 0.05, agent_steps=10_000).at(5_000)
     0.525
-    >>> Cosine(1e-3, 0.0, agent_steps=100).at(50)
+    >>> CosineDecay(1e-3, 0.0, agent_steps=100).at(50)
     0.0005
-    >>> Step([0.1, 0.01], at_agent_steps=[1_000]).at(1_000)
+    >>> PiecewiseConstant([0.1, 0.01], at_agent_steps=[1_000]).at(1_000)
     0.01
 """
 
@@ -31,7 +31,7 @@ class Schedule(Protocol):
         ...
 
 
-Setting: TypeAlias = float | Schedule
+ScheduledFloat: TypeAlias = float | Schedule
 """A number or a schedule."""
 
 
@@ -51,7 +51,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Cosine:
+class CosineDecay:
     """Changes from `start` to `end` along half a cosine over the first `agent_steps`, then stays (arXiv:1608.03983)."""
 
     start: float
@@ -67,7 +67,7 @@ class Cosine:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PiecewiseConstant:
     """Starts with the first of `values` and takes the next one at each of `at_agent_steps`.
 
     Raises ConfigInvalid unless there is one value more than steps, and the steps increase.
@@ -79,16 +79,20 @@ class Step:
     def __post_init__(self) -> None:
         if not self.values or len(self.values) != len(self.at_agent_steps) + 1:
             values, steps = len(self.values), max(0, len(self.values) - 1)
-            raise ConfigInvalid([f"a Step of {values} values has {steps} at_agent_steps: the first is from 0 on"])
+            raise ConfigInvalid(
+                [f"a PiecewiseConstant of {values} values has {steps} at_agent_steps: the first is from 0 on"]
+            )
         # The 0 in front demands that the first step is above 0.
         if any(later <= earlier for earlier, later in pairwise((0, *self.at_agent_steps))):
-            raise ConfigInvalid([f"the at_agent_steps of a Step are above 0 and grow, not {[*self.at_agent_steps]}"])
+            raise ConfigInvalid(
+                [f"the at_agent_steps of a PiecewiseConstant are above 0 and grow, not {[*self.at_agent_steps]}"]
+            )
 
     def at(self, agent_steps: int) -> float:
         return self.values[bisect_right(self.at_agent_steps, agent_steps)]
 
 
-def at_start(setting: Setting) -> float:
+def initial_value(setting: ScheduledFloat) -> float:
     """Return a setting's value before the first agent step."""
     return float(setting.at(0) if isinstance(setting, Schedule) else setting)
 

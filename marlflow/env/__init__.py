@@ -1,7 +1,7 @@
 """One adapter for PettingZoo's AEC and Parallel environments."""
 
+from marlflow.env.adapter import AgentEnd, EnvAdapter, StepResult
 from marlflow.env.make import make_environment
-from marlflow.env.turn import Ending, Turn, Window
-from marlflow.env.window import open_window
+from marlflow.env.opening import open_adapter
 
-__all__ = ["Ending", "Turn", "Window", "make_environment", "open_window"]
+__all__ = ["AgentEnd", "EnvAdapter", "StepResult", "make_environment", "open_adapter"]

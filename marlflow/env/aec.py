@@ -13,141 +13,143 @@ from typing import Any
 import numpy as np
 
 from marlflow.base.batch import Array
-from marlflow.env.holder import attribute_holder
-from marlflow.env.opened import Opened, options_for
-from marlflow.env.place import Place
-from marlflow.env.turn import Ending, Turn
+from marlflow.env.adapter import AgentEnd, StepResult
+from marlflow.env.adapter_state import AdapterState, options_for
+from marlflow.env.episode_location import EpisodeLocation
+from marlflow.env.innermost_wrapper import innermost_wrapper
 
 
-class AECWindow(Opened):
+class AECAdapter(AdapterState):
     """The adapter (`Window`) of an AEC environment."""
 
-    def __init__(self, env: Any, place: Place) -> None:
-        super().__init__(env, place)
+    def __init__(self, env: Any, location: EpisodeLocation) -> None:
+        super().__init__(env, location)
         self._known: list[str] = []
         self._gone: set[int] = set()
         self._said = env
         # A first reset shows which agents there are, and whether masks come in infos.
         self._begin(0, {})
-        self._roster.find_info_masks(self._said.infos)
-        self._any_masked = any(self._roster.masked)
+        self._agent_slots.find_info_masks(self._said.infos)
+        self._any_masked = any(self._agent_slots.masked)
 
-    def reset(self, seed: int, task: int | None = None) -> Turn:
+    def reset(self, seed: int, task: int | None = None) -> StepResult:
         self._begin(seed, options_for(task))
         self._clear()
         self._settle()
-        if self._turn.over:
-            raise self._place.broken("reset() left no agents")
-        self._roster.check(self._turn.deciding[0], self._turn.observations[0])
-        return self._turn
+        if self._result.over:
+            raise self._location.broken("reset() left no agents")
+        self._agent_slots.check(self._result.deciding[0], self._result.observations[0])
+        return self._result
 
     def _begin(self, seed: int, options: Mapping[str, Any]) -> None:
-        self._place.begin(seed)
+        self._location.begin(seed)
         self._known = []
         self._appeared.clear()
         try:
             self._env.reset(seed=seed, **options)
         except Exception as error:
-            raise self._place.raised(error, "reset()") from error
+            raise self._location.raised(error, "reset()") from error
         # A reset may replace inner objects, so the holder is found again.
-        self._said = attribute_holder(self._env)
+        self._said = innermost_wrapper(self._env)
         for agent in self._said.agents:
-            self._roster.slot(agent)
+            self._agent_slots.slot(agent)
 
-    def act(self, actions: Sequence[Any]) -> Turn:
+    def act(self, actions: Sequence[Any]) -> StepResult:
         """Step the agent in `deciding`, then take the dead steps that follow."""
         (action,) = actions
         self._clear()
-        self._place.env_steps += 1  # before: what is said of this turn, while it runs and when it fails, has its number
-        self._step(action, self._roster.agents[self._turn.deciding[0]])
+        self._location.env_steps += (
+            1  # before: what is said of this turn, while it runs and when it fails, has its number
+        )
+        self._step(action, self._agent_slots.agents[self._result.deciding[0]])
         rewards = self._said.rewards
         # Dead agents need a reward too: only their dead step deletes it.
         for agent in self._known:
             if agent not in rewards and agent in self._said.agents:
-                raise self._place.broken(_UNREWARDED, agent)
+                raise self._location.broken(_UNREWARDED, agent)
         self._settle()
-        return self._turn
+        return self._result
 
     def _clear(self) -> None:
-        turn = self._turn
-        turn.reward_slots, turn.rewards, turn.ended = [], [], []
-        turn.late_slots, turn.late_rewards = [], []
-        turn.over = False
+        result = self._result
+        result.reward_slots, result.rewards, result.ended = [], [], []
+        result.late_slots, result.late_rewards = [], []
+        result.over = False
         self._gone.clear()
 
     def _step(self, action: Any, agent: str) -> None:
         """Call `env.step` once and collect all agents' rewards."""
-        turn, slots = self._turn, self._roster.slots
+        result, slots = self._result, self._agent_slots.slots
         try:
             self._env.step(action)
         except Exception as error:
-            raise self._place.raised(error, "step()", agent) from error
+            raise self._location.raised(error, "step()", agent) from error
         for name, reward in self._said.rewards.items():
             # Skips zeros; the exact type test is quicker than `reward != 0`, which arrays could not answer.
             if reward.__class__ not in _NUMBERS or reward:
-                slot = slots[name] if name in slots else self._roster.slot(name)
+                slot = slots[name] if name in slots else self._agent_slots.slot(name)
                 # A reward after an agent's end belongs to no row any more; it is reported apart.
                 late = slot in self._gone
-                (turn.late_slots if late else turn.reward_slots).append(slot)
-                (turn.late_rewards if late else turn.rewards).append(reward)
+                (result.late_slots if late else result.reward_slots).append(slot)
+                (result.late_rewards if late else result.rewards).append(reward)
 
     def _settle(self) -> None:
         """Take dead steps until a living agent must act or no agent is left."""
-        said, turn = self._said, self._turn
+        said, result = self._said, self._result
         while True:
             agents = said.agents
             # Comparing lists is quicker than reconciling, and agents rarely change.
             if agents != self._known:
                 self._reconcile(agents)
             if not agents:
-                turn.deciding, turn.observations, turn.masks, turn.over = [], [], [], True
+                result.deciding, result.observations, result.masks, result.over = [], [], [], True
                 return
             agent = said.agent_selection
             try:
                 terminated, truncated = said.terminations[agent], said.truncations[agent]
             except KeyError as missing:
                 reason = "the selected agent is not in `terminations` and `truncations`"
-                raise self._place.broken(reason, agent) from missing
+                raise self._location.broken(reason, agent) from missing
             if agent not in agents:
-                raise self._place.broken("the selected agent is not in `agents`", agent)
+                raise self._location.broken("the selected agent is not in `agents`", agent)
             if not (terminated or truncated):
                 break
             self._end(agent, bool(terminated))
-        slot = self._roster.slots[agent]
+        slot = self._agent_slots.slots[agent]
         observation, mask = self._observe(slot, agent, final=False)
-        turn.deciding, turn.observations = [slot], [observation]
-        turn.masks = [mask] if self._any_masked else []
+        result.deciding, result.observations = [slot], [observation]
+        result.masks = [mask] if self._any_masked else []
 
     def _observe(self, slot: int, agent: str, final: bool) -> tuple[Any, Array | None]:
         try:
             observation = self._env.observe(agent)
         except Exception as error:
-            raise self._place.raised(error, "observe()", agent) from error
-        split = self._roster.split_final if final else self._roster.split
+            raise self._location.raised(error, "observe()", agent) from error
+        split = self._agent_slots.split_final if final else self._agent_slots.split
         return split(slot, observation, self._said.infos.get(agent))
 
     def _end(self, agent: str, terminated: bool) -> None:
-        slot = self._roster.slots[agent]
+        slot = self._agent_slots.slots[agent]
         # Copied because later dead steps may change observations in place, as SuperSuit's frame_stack does.
         observation, mask = map(_copied, self._observe(slot, agent, final=True))
         self._step(None, agent)
         self._gone.add(slot)
-        self._turn.ended.append(Ending(slot, terminated, not terminated, observation, mask))
+        self._result.ended.append(AgentEnd(slot, terminated, not terminated, observation, mask))
         ends = self._said.terminations.get(agent) or self._said.truncations.get(agent)
         # An agent that is back without flags has started a new trajectory.
         if ends and agent in self._said.agents:
-            raise self._place.broken("a dead agent stayed in `agents` after its dead step", agent)
+            raise self._location.broken("a dead agent stayed in `agents` after its dead step", agent)
         self._known.remove(agent)
 
     def _reconcile(self, agents: Sequence[str]) -> None:
         """Register agents that joined; end agents that left without a dead step."""
         for agent in [agent for agent in self._known if agent not in agents]:
-            slot = self._roster.slots[agent]
+            slot = self._agent_slots.slots[agent]
             terminated = bool(self._said.terminations.get(agent))
             self.vanished += not (terminated or self._said.truncations.get(agent))
-            self._turn.ended.append(Ending(slot, terminated, not terminated, None, None))
+            self._result.ended.append(AgentEnd(slot, terminated, not terminated, None, None))
             self._gone.add(slot)
-        self._appeared.update(self._roster.slot(agent) for agent in agents)
+        self._appeared.update(self._agent_slots.slot(agent) for agent in agents)
         self._known = list(agents)
 
 

@@ -10,14 +10,14 @@ from gymnasium import spaces
 from marlflow.base.batch import Array
 from marlflow.base.encoder import Encoder, ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.env.place import Place
+from marlflow.env.episode_location import EpisodeLocation
 
 
 class GlobalState:
     """Reads the state of `env`, lazily: not every environment's `state()` works."""
 
-    def __init__(self, env: Any, place: Place) -> None:
-        self._env, self._place = env, place
+    def __init__(self, env: Any, location: EpisodeLocation) -> None:
+        self._env, self._location = env, location
         self._space: spaces.Box | None = None
         self._encoder: Encoder | None = None
         self._tried = False
@@ -41,12 +41,12 @@ class GlobalState:
         Raises EnvironmentFailed if there is no state, its shape changed, it has a NaN, or the dtype cannot hold it.
         """
         if self.space is None or self._encoder is None:
-            raise self._place.broken("the environment has no state(), which PettingZoo leaves to it")
+            raise self._location.broken("the environment has no state(), which PettingZoo leaves to it")
         state = self._called()
         try:
             row: Array = self._encoder.stack([state])[0]
         except ObservationOutside as outside:
-            raise self._place.broken(f"the {outside.reason.replace('observation', 'state', 1)}") from outside
+            raise self._location.broken(f"the {outside.reason.replace('observation', 'state', 1)}") from outside
         return row
 
     def _find(self) -> spaces.Box | None:
@@ -68,9 +68,9 @@ class GlobalState:
         try:
             state = np.asarray(self._env.state())
         except Exception as error:
-            raise self._place.raised(error, "state()") from error
+            raise self._location.raised(error, "state()") from error
         if state.dtype.kind not in "biuf":
-            raise self._place.broken(f"state() gave {state.dtype} instead of numbers")
+            raise self._location.broken(f"state() gave {state.dtype} instead of numbers")
         return state
 
 

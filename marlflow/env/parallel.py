@@ -5,52 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marlflow.env.opened import Opened, options_for
-from marlflow.env.place import Place
-from marlflow.env.roster import MASK
-from marlflow.env.turn import Ending, Turn
+from marlflow.env.adapter import AgentEnd, StepResult
+from marlflow.env.adapter_state import AdapterState, options_for
+from marlflow.env.agent_slots import MASK
+from marlflow.env.episode_location import EpisodeLocation
 
 
-class ParallelWindow(Opened):
+class ParallelAdapter(AdapterState):
     """The adapter (`Window`) of a Parallel environment."""
 
-    def __init__(self, env: Any, place: Place) -> None:
-        super().__init__(env, place)
+    def __init__(self, env: Any, location: EpisodeLocation) -> None:
+        super().__init__(env, location)
         self._live: list[str] = []
         self._lingering: set[str] = set()
         # A first reset shows which agents there are, and whether masks come in infos.
         _, infos = self._begin(0, {})
-        self._roster.find_info_masks(infos)
-        self._any_masked = any(self._roster.masked)
+        self._agent_slots.find_info_masks(infos)
+        self._any_masked = any(self._agent_slots.masked)
 
-    def reset(self, seed: int, task: int | None = None) -> Turn:
+    def reset(self, seed: int, task: int | None = None) -> StepResult:
         observations, infos = self._begin(seed, options_for(task))
-        turn = self._settle(observations, {}, {}, {}, infos)
-        if turn.over:
-            raise self._place.broken("reset() left no agents")
-        return turn
+        result = self._settle(observations, {}, {}, {}, infos)
+        if result.over:
+            raise self._location.broken("reset() left no agents")
+        return result
 
     def _begin(self, seed: int, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        self._place.begin(seed)
+        self._location.begin(seed)
         self._live, self._lingering = [], set()
         self._appeared.clear()
         try:
             observations, infos = self._env.reset(seed=seed, **options)
         except Exception as error:
-            raise self._place.raised(error, "reset()") from error
+            raise self._location.raised(error, "reset()") from error
         for agent in self._env.agents:
-            self._roster.slot(agent)
+            self._agent_slots.slot(agent)
         return observations, infos
 
-    def act(self, actions: Sequence[Any]) -> Turn:
-        live, env, turn, place = self._live, self._env, self._turn, self._place
-        place.env_steps += 1  # before: what is said of this step, while it runs and when it fails, has its number
+    def act(self, actions: Sequence[Any]) -> StepResult:
+        live, env, result, location = self._live, self._env, self._result, self._location
+        location.env_steps += 1  # before: what is said of this step, while it runs and when it fails, has its number
         try:
             stepped = env.step(dict(zip(live, actions, strict=True)))
         except Exception as error:
-            raise place.raised(error, "step()") from error
+            raise location.raised(error, "step()") from error
         if not isinstance(stepped, tuple) or len(stepped) != 5:
-            raise place.broken(f"step() returned {_counted(stepped)}; {_FIVE}")
+            raise location.broken(f"step() returned {_counted(stepped)}; {_FIVE}")
         observations, rewards, terminations, truncations, infos = stepped
         # The common case, in which no agent ends or joins, skips _settle.
         if (
@@ -58,25 +58,25 @@ class ParallelWindow(Opened):
             or True in truncations.values()
             or env.agents != live
             or len(rewards) != len(live)
-            or place.env_steps == 1
+            or location.env_steps == 1
             or self._lingering
         ):
             return self._settle(observations, rewards, terminations, truncations, infos)
         try:
-            turn.rewards = [*map(rewards.__getitem__, live)]
+            result.rewards = [*map(rewards.__getitem__, live)]
         except KeyError as missing:
-            raise place.broken(_UNREWARDED, missing.args[0]) from missing
+            raise location.broken(_UNREWARDED, missing.args[0]) from missing
         try:
-            turn.observations = [*map(observations.__getitem__, live)]
+            result.observations = [*map(observations.__getitem__, live)]
         except KeyError as missing:
-            raise place.broken(_NOTHING, missing.args[0]) from missing
+            raise location.broken(_NOTHING, missing.args[0]) from missing
         if self._any_masked or _has_mask(infos):
             self._split(infos)
         # The same list is safe: later steps replace these lists and never change them.
-        turn.reward_slots = turn.deciding
-        turn.ended = _NOBODY
-        turn.steady = True
-        return turn
+        result.reward_slots = result.deciding
+        result.ended = _NOBODY
+        result.steady = True
+        return result
 
     def _settle(
         self,
@@ -85,11 +85,11 @@ class ParallelWindow(Opened):
         terminations: Mapping[str, bool],
         truncations: Mapping[str, bool],
         infos: Mapping[str, Any],
-    ) -> Turn:
+    ) -> StepResult:
         """Process a step in which agents may have ended, joined or vanished."""
-        turn, slots, agents, before = self._turn, self._roster.slots, self._env.agents, self._live
-        turn.steady = False
-        turn.ended = []
+        result, slots, agents, before = self._result, self._agent_slots.slots, self._env.agents, self._live
+        result.steady = False
+        result.ended = []
         living = []
         for agent in before:
             terminated, truncated = terminations.get(agent), truncations.get(agent)
@@ -97,28 +97,28 @@ class ParallelWindow(Opened):
                 living.append(agent)
             else:
                 self.vanished += not (terminated or truncated)
-                final = self._roster.split_final(slots[agent], observations.get(agent), infos.get(agent))
-                turn.ended.append(Ending(slots[agent], bool(terminated), not terminated, *final))
+                final = self._agent_slots.split_final(slots[agent], observations.get(agent), infos.get(agent))
+                result.ended.append(AgentEnd(slots[agent], bool(terminated), not terminated, *final))
             if agent not in rewards and (agent in agents or terminated or truncated):
-                raise self._place.broken(_UNREWARDED, agent)
+                raise self._location.broken(_UNREWARDED, agent)
         self._live, joined = living, []
         if agents != living or self._lingering:
             self._lingering.update(agent for agent in before if agent not in living)
             joined = self._admit(agents, before, terminations, truncations)
-        turn.reward_slots = [slots[agent] if agent in slots else self._roster.slot(agent) for agent in rewards]
-        turn.rewards = [*rewards.values()]
-        turn.deciding = [slots[agent] for agent in self._live]
-        turn.over = not self._live
+        result.reward_slots = [slots[agent] if agent in slots else self._agent_slots.slot(agent) for agent in rewards]
+        result.rewards = [*rewards.values()]
+        result.deciding = [slots[agent] for agent in self._live]
+        result.over = not self._live
         try:
-            turn.observations = [*map(observations.__getitem__, self._live)]
+            result.observations = [*map(observations.__getitem__, self._live)]
         except KeyError as missing:
-            raise self._place.broken(_NOTHING, missing.args[0]) from missing
+            raise self._location.broken(_NOTHING, missing.args[0]) from missing
         if self._any_masked or joined or _has_mask(infos):
             self._split(infos)
         for agent in joined:
             if agent not in self._lingering:
-                self._roster.check(slots[agent], turn.observations[self._live.index(agent)])
-        return turn
+                self._agent_slots.check(slots[agent], result.observations[self._live.index(agent)])
+        return result
 
     def _admit(
         self,
@@ -130,7 +130,7 @@ class ParallelWindow(Opened):
         """Return the agents that joined; all of `agents` live now, except ended ones that have not left yet."""
         gone = self._lingering
         joined = [agent for agent in agents if agent not in before and agent not in gone]
-        self._appeared.update([self._roster.slot(agent) for agent in joined])
+        self._appeared.update([self._agent_slots.slot(agent) for agent in joined])
         gone.update(agent for agent in joined if terminations.get(agent) or truncations.get(agent))
         # An ended agent may join again once it has been out of `agents`.
         gone.intersection_update(agents)
@@ -138,11 +138,11 @@ class ParallelWindow(Opened):
         return joined
 
     def _split(self, infos: Mapping[str, Any]) -> None:
-        split, turn = self._roster.split, self._turn
-        shown = zip(turn.deciding, turn.observations, self._live, strict=True)
+        split, result = self._agent_slots.split, self._result
+        shown = zip(result.deciding, result.observations, self._live, strict=True)
         seen = [split(slot, observation, infos.get(agent)) for slot, observation, agent in shown]
-        turn.observations = [observation for observation, _ in seen]
-        turn.masks = [mask for _, mask in seen] if self._any_masked else []
+        result.observations = [observation for observation, _ in seen]
+        result.masks = [mask for _, mask in seen] if self._any_masked else []
 
 
 def _has_mask(infos: Mapping[str, Any]) -> bool:
@@ -154,6 +154,6 @@ def _counted(stepped: Any) -> str:
 
 
 _FIVE = "a ParallelEnv returns 5: observations, rewards, terminations, truncations and infos, a dict by agent each"
-_NOBODY: list[Ending] = []
+_NOBODY: list[AgentEnd] = []
 _NOTHING = "step() gave no observation for an agent that is in `agents`"
 _UNREWARDED = "step() gave no reward for an agent that was alive before it; give 0.0 where there is none"

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
-from marlflow.env import Window, make_environment, open_window
+from marlflow.env import EnvAdapter, make_environment, open_adapter
 from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import import_factory, wrapped
 from marlflow.experiment.construct import kind_of
 from marlflow.experiment.experiment import Env
-from marlflow.rollout.closing import close_window
+from marlflow.rollout.closing import close_adapter
 
 log = logging.getLogger("marlflow")
 
@@ -86,21 +86,21 @@ def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(make_env: Callable[[], Any], env: Env) -> Iterator[Window]:
-    """The window on one copy, for as long as it is looked at; raises ConfigInvalid if it cannot be made or reset."""
-    window = _open(make_env, env)
+def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
+    """The adapter on one copy, for as long as it is looked at; raises ConfigInvalid if it cannot be made or reset."""
+    adapter = _open(make_env, env)
     try:
-        yield window
+        yield adapter
     finally:
-        if (fault := close_window(window)) is not None:
+        if (fault := close_adapter(adapter)) is not None:
             log.warning("%s: %s", fault.where, fault.reason)
 
 
-def _open(make_env: Callable[[], Any], env: Env) -> Window:
+def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
     name = _name(env.factory)
     try:
         with _told_if_slow(f"environment {name}"):
-            return open_window(make_env(), name=name)
+            return open_adapter(make_env(), name=name)
     except (ConfigInvalid, BdbQuit):  # who quits a debugger wants to stop
         raise
     except EnvironmentFailed as error:

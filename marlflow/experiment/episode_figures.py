@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.experiment.opponents import Pairing
-from marlflow.observe.record import EvaluationMetrics
+from marlflow.observe.report import EvaluationMetrics
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import EpisodeResult
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.rollout.protocol import FrozenPolicy
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.moved import DriverPlace

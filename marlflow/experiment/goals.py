@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from marlflow.base.near import meant
 from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.experiment.learners import learners_of
-from marlflow.observe.record import LearnerMetrics, PolicyMetrics
+from marlflow.observe.report import LearnerMetrics, PolicyMetrics
 
 _NO_FIGURES = ("eval_mode", "eval_against", "schedules", "loss")
 _FIGURES = {

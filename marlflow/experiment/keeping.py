@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
-from marlflow.base.kept import MALFORMED, Tree, from_bytes, to_bytes
+from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
 from marlflow.experiment.environment import environment_name
 from marlflow.experiment.experiment import Env
 from marlflow.experiment.frozen import frozen_file

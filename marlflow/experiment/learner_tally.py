@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marlflow.base.items import Update
-from marlflow.base.kept import Tree
-from marlflow.observe.record import LearnerMetrics
+from marlflow.base.serialization import Tree
+from marlflow.observe.report import LearnerMetrics
 
 _TOTALS = ("agent_steps_trained", "updates", "stale_rows_dropped", "updates_skipped", "staleness")
 

@@ -13,7 +13,7 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.items import Weights
 from marlflow.base.near import meant, nearest
 from marlflow.base.problems import Problems
-from marlflow.env import Window
+from marlflow.env import EnvAdapter
 from marlflow.experiment.experiment import Experiment, Policy
 from marlflow.experiment.opponents import only_opponents
 from marlflow.rollout.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
@@ -52,19 +52,19 @@ class UnknownMatchmaker:
         raise TypeError("there is no mapping")
 
 
-def who_plays(experiment: Experiment, window: Window, problems: Problems) -> Players:
-    """Who plays in the environment behind `window`; adds to `problems` what leaves a policy or an agent alone."""
+def who_plays(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> Players:
+    """Who plays in the environment behind `adapter`; adds to `problems` what leaves a policy or an agent alone."""
     if isinstance(experiment.mapping, UnknownMatchmaker):
         return Players(experiment.policies, {}, None)
     if callable(experiment.mapping):
-        return _by_matchmaker(experiment, experiment.mapping, window, problems)
+        return _by_matchmaker(experiment, experiment.mapping, adapter, problems)
     if experiment.mapping:
-        return _by_rules(experiment, experiment.mapping, window, problems)
-    return _by_name(experiment, window, problems)
+        return _by_rules(experiment, experiment.mapping, adapter, problems)
+    return _by_name(experiment, adapter, problems)
 
 
-def _by_name(experiment: Experiment, window: Window, problems: Problems) -> Players:
-    mapping = {agent: group(agent) for agent in window.agents}
+def _by_name(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> Players:
+    mapping = {agent: group(agent) for agent in adapter.agents}
     groups = list(dict.fromkeys(mapping.values()))
     lost = [name for name in experiment.policies if name not in groups and name not in only_opponents(experiment)]
     if of_agents := [name for name in lost if name in mapping]:
@@ -78,7 +78,7 @@ def _by_name(experiment: Experiment, window: Window, problems: Problems) -> Play
                 f"groups of this environment are {', '.join(groups)}; {remedy}"
             )
     policies = {name: experiment.policies.get(name, experiment.default_policy) for name in groups}
-    return Players(policies, _agents_of(mapping), mapping if window.declared else ByGroup(tuple(groups)))
+    return Players(policies, _agents_of(mapping), mapping if adapter.declared else ByGroup(tuple(groups)))
 
 
 def _mapping_wanted(names: Sequence[str], groups: Mapping[str, str], policies: Collection[str]) -> str:
@@ -100,14 +100,14 @@ def _mapping_wanted(names: Sequence[str], groups: Mapping[str, str], policies: C
     )
 
 
-def _by_rules(experiment: Experiment, rules: Sequence[Rule], window: Window, problems: Problems) -> Players:
+def _by_rules(experiment: Experiment, rules: Sequence[Rule], adapter: EnvAdapter, problems: Problems) -> Players:
     policies = experiment.policies
-    found = {agent: policy_of(agent, rules) for agent in window.agents}
+    found = {agent: policy_of(agent, rules) for agent in adapter.agents}
     mapping = {agent: policy for agent, policy in found.items() if policy is not None}
     # Where no agents are declared, a rule may be for one that comes later, if another shows the policy's spaces.
-    waiting = [] if window.declared else [rule for rule in rules if rule.policy in mapping.values()]
+    waiting = [] if adapter.declared else [rule for rule in rules if rule.policy in mapping.values()]
     try:
-        assign(window.agents, rules, waiting)
+        assign(adapter.agents, rules, waiting)
     except ConfigInvalid as error:
         problems.extend(error.problems)
     named = list(dict.fromkeys(rule.policy for rule in rules))
@@ -124,13 +124,13 @@ def _by_rules(experiment: Experiment, rules: Sequence[Rule], window: Window, pro
                 f"add {{match: <agents>, policy: {name}}} to mapping, or remove it"
             )
     played = {name: policies[name] for name in policies if name in named}
-    return Players(played, _agents_of(mapping), mapping if window.declared else ByRules(tuple(rules)))
+    return Players(played, _agents_of(mapping), mapping if adapter.declared else ByRules(tuple(rules)))
 
 
-def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Window, problems: Problems) -> Players:
+def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, adapter: EnvAdapter, problems: Problems) -> Players:
     name, policies = matchmaker_name(matchmaker), experiment.policies
     nobody = Players(policies, {}, None)
-    if not window.declared:
+    if not adapter.declared:
         problems.append(
             f"mapping: {name} cannot seat the agents of an environment that does not declare them; "
             "give it possible_agents, or map by rules"
@@ -138,11 +138,11 @@ def _by_matchmaker(experiment: Experiment, matchmaker: Matchmaker, window: Windo
         return nobody
     learning = [policy for policy, settings in policies.items() if settings.acts_by.capabilities.learns]
     try:
-        matchups = _on_trial(matchmaker, tuple(window.agents), tuple(policies), learning, experiment.seed)
+        matchups = _on_trial(matchmaker, tuple(adapter.agents), tuple(policies), learning, experiment.seed)
     except MatchmakerFailed as error:
         problems.append(f"mapping: {error.where}: {error.reason}{_indented(error.user_traceback)}")
         return nobody
-    played = {policy: [a for a in window.agents if any(m[a] == policy for m in matchups)] for policy in policies}
+    played = {policy: [a for a in adapter.agents if any(m[a] == policy for m in matchups)] for policy in policies}
     unseated = {policy for policy, agents in played.items() if not agents}
     problems.extend(
         f"policy {policy!r} plays no agent: {name} seated it in none of {TRIAL_EPISODES} trial episodes"

@@ -15,7 +15,7 @@ from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, ProblemKind, Problems
 from marlflow.base.spaces import Spaces
-from marlflow.env import Window
+from marlflow.env import EnvAdapter
 from marlflow.env.frames import raised
 from marlflow.experiment.adapting import adaptation_problems
 from marlflow.experiment.environment import environment_name
@@ -103,17 +103,19 @@ def _checked(
     experiment: Experiment, problems: Problems, on_this_machine: bool
 ) -> tuple[CheckedExperiment | None, Problems]:
     try:
-        with looked_at(experiment, problems) as window:
-            agents = tuple(window.agents)
-            players = who_plays(experiment, window, problems)
+        with looked_at(experiment, problems) as adapter:
+            agents = tuple(adapter.agents)
+            players = who_plays(experiment, adapter, problems)
             policies = players.policies
             problems += unplayed_problems(experiment, policies)
-            spaces = _spaces(window, players.agents, problems)
-            fitting = _fitting(window, players, spaces)
-            problems += _stateless(experiment.env, window, policies)
-            has_tasks = window.has_tasks
-            state_space = window.state_space() if any(p.acts_by.capabilities.state for p in policies.values()) else None
-            seats = {agent: _seat(window, agent) for agent in agents} if window.declared else None
+            spaces = _spaces(adapter, players.agents, problems)
+            fitting = _fitting(adapter, players, spaces)
+            problems += _stateless(experiment.env, adapter, policies)
+            has_tasks = adapter.has_tasks
+            state_space = (
+                adapter.state_space() if any(p.acts_by.capabilities.state for p in policies.values()) else None
+            )
+            seats = {agent: _seat(adapter, agent) for agent in agents} if adapter.declared else None
     except ConfigInvalid as error:
         # Without a mapping it is the environment that says which policies there are.
         known = experiment.policies if experiment.mapping else None
@@ -199,12 +201,12 @@ def _spec(
     )
 
 
-def _spaces(window: Window, agents_of: Mapping[str, Sequence[str]], problems: Problems) -> dict[str, Spaces]:
+def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problems: Problems) -> dict[str, Spaces]:
     """What the agents of each policy see and do: the same for all of them."""
     found = {}
     for policy, agents in agents_of.items():
-        masked = any(window.masked(agent) for agent in agents)
-        first, *others = (replace(_seat(window, agent), masked=masked) for agent in agents)
+        masked = any(adapter.masked(agent) for agent in agents)
+        first, *others = (replace(_seat(adapter, agent), masked=masked) for agent in agents)
         found[policy] = first
         problems.extend(
             f"policy {policy!r} plays {agents[0]!r} and {agent!r}, which {_difference(first, spaces)}; "
@@ -215,30 +217,30 @@ def _spaces(window: Window, agents_of: Mapping[str, Sequence[str]], problems: Pr
     return found
 
 
-def _seat(window: Window, agent: str) -> Spaces:
+def _seat(adapter: EnvAdapter, agent: str) -> Spaces:
     """What an agent sees and does."""
-    return Spaces(window.observation_space(agent), window.action_space(agent), window.masked(agent))
+    return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
 
 
-def _fitting(window: Window, players: Players, spaces: Mapping[str, Spaces]) -> Mapping[str, Sequence[str]]:
+def _fitting(adapter: EnvAdapter, players: Players, spaces: Mapping[str, Spaces]) -> Mapping[str, Sequence[str]]:
     """The agents of each policy; where they are dealt, all that it could play."""
     if players.mapping is not None:
         return players.agents
     return {
         policy: [
             agent
-            for agent in window.agents
-            if (window.observation_space(agent), window.action_space(agent)) == (own.observation, own.action)
-            and own.masked >= window.masked(agent)
+            for agent in adapter.agents
+            if (adapter.observation_space(agent), adapter.action_space(agent)) == (own.observation, own.action)
+            and own.masked >= adapter.masked(agent)
         ]
         for policy, own in spaces.items()
     }
 
 
-def _stateless(env: Env, window: Window, policies: Mapping[str, Policy]) -> Iterator[str]:
+def _stateless(env: Env, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
     """Policies that need the global state of an environment that has none."""
     needy = [(name, policy) for name, policy in policies.items() if policy.acts_by.capabilities.state]
-    if needy and window.state_space() is None:
+    if needy and adapter.state_space() is None:
         for name, policy in needy:
             yield (
                 f"policy {name!r} ({policy.acts_by.name}) needs the environment's state, and {environment_name(env)} "

@@ -12,8 +12,8 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.problems import Problems
 from marlflow.base.spaces import Spaces
-from marlflow.env import Window, open_window
-from marlflow.env.stand_in import StandIn
+from marlflow.env import EnvAdapter, open_adapter
+from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.experiment.environment import environment_maker, opened
 from marlflow.experiment.experiment import Env, Experiment, Policy, Recorded
 from marlflow.experiment.folders import folder_problems
@@ -40,33 +40,34 @@ def maker(env: Env) -> Callable[[], Any]:
 
 
 @contextmanager
-def looked_at(experiment: Experiment, problems: Problems) -> Iterator[Window]:
-    """A window on the environment; where nobody plays, on what its records say that its agents see and do.
+def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter]:
+    """An adapter on the environment; where nobody plays, on what its records say that its agents see and do.
 
     Adds to `problems` if it cannot be evaluated in. Raises ConfigInvalid if there is nothing to look at.
     """
     source = offline_records(experiment.env)
     if source is None:
-        with opened(environment_maker(experiment.env), experiment.env) as window:
-            yield window
+        with opened(environment_maker(experiment.env), experiment.env) as adapter:
+            yield adapter
         return
     manifest = read_manifest(Path(source.folder))
     if experiment.evaluation.is_wanted:
         problems += _unlike(experiment.env, manifest)
-    window = open_window(StandIn(manifest.agents), name=f"recorded in {source.folder}")
+    adapter = open_adapter(SpacesOnlyEnv(manifest.agents), name=f"recorded in {source.folder}")
     try:
-        yield window
+        yield adapter
     finally:
-        window.close()
+        adapter.close()
 
 
 def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
     """Why no episodes can be played in the environment that was recorded."""
     instead = "set evaluation.episodes=0 to do without it"
     try:
-        with opened(maker(env), env) as window:
+        with opened(maker(env), env) as adapter:
             played = {
-                a: Spaces(window.observation_space(a), window.action_space(a), window.masked(a)) for a in window.agents
+                a: Spaces(adapter.observation_space(a), adapter.action_space(a), adapter.masked(a))
+                for a in adapter.agents
             }
     except ConfigInvalid as error:
         yield from (f"{problem}; {instead}" for problem in error.problems)

@@ -21,7 +21,7 @@ from gymnasium import spaces as gym
 from marlflow.base.batch import Array
 from marlflow.base.items import Fragment, JointFragment, Packed
 from marlflow.env.frames import raised
-from marlflow.env.stand_in import StandIn
+from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.experiment.learners import subject_of
 from marlflow.experiment.plans import divided_among, learner_plan
 from marlflow.flow import Traits, source
@@ -119,7 +119,7 @@ def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
 
 def _observations(policy: PolicySpec, rows: int) -> Array:
     """Rows of the `obs` column."""
-    env = StandIn({_AGENT: policy.spaces})
+    env = SpacesOnlyEnv({_AGENT: policy.spaces})
     seen = [env.reset(seed=row)[0][_AGENT] for row in range(rows)]
     masked = policy.spaces.masked
     return policy.spaces.encoder().stack([one["observation"] if masked else one for one in seen])
@@ -149,7 +149,7 @@ def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, row
         policies={policy.name: policy for policy in learner.policies},
         learners={learner.name: learner},
         mapping={agent: policy.name for agent, policy in agents.items()},
-        make_env=partial(StandIn, {agent: policy.spaces for agent, policy in agents.items()}, state_space),
+        make_env=partial(SpacesOnlyEnv, {agent: policy.spaces for agent, policy in agents.items()}, state_space),
         copies=rows,
         num_workers=1,
         fragment_env_steps=rows,

@@ -14,7 +14,7 @@ from marlflow.experiment.notes import notes_of
 from marlflow.flow import StageId, StageTimes
 from marlflow.observe.console import RunConsole
 from marlflow.observe.curves import draw_learning_curves
-from marlflow.observe.record import MetricsRecord
+from marlflow.observe.report import Report
 from marlflow.observe.run_log import NAME
 from marlflow.observe.sinks import METRICS, JsonlSink, Sink, TensorBoardSink
 from marlflow.observe.trace import Trace
@@ -96,7 +96,7 @@ class Reporting:
         if times.ended_s > times.began_s:
             self._trace.add(stage.plan, stage.stage, times.began_s, times.ended_s)
 
-    def report(self, record: MetricsRecord) -> None:
+    def report(self, record: Report) -> None:
         """Tells the files and the console how the run stands."""
         for path, sink in self._files.items():
             self._try(path, partial(sink.report, record))

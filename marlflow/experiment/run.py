@@ -13,7 +13,7 @@ from marlflow.base.awaiting import begun
 from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
-from marlflow.base.kept import Tree, differences_of_shape
+from marlflow.base.serialization import Tree, differences_of_shape
 from marlflow.experiment.checkpoint_timing import CheckpointTiming
 from marlflow.experiment.evaluating import Evaluator
 from marlflow.experiment.faults import BudgetedWorkers, FaultBudget
@@ -36,7 +36,7 @@ from marlflow.experiment.time_limit import RunClock, TimeLimit
 from marlflow.experiment.waiting import Waiting
 from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
-from marlflow.observe.record import MetricsRecord
+from marlflow.observe.report import Report
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.matchups import DealtWorkers
 from marlflow.rollout.protocol import FrozenPolicy, Round
@@ -98,7 +98,7 @@ class Run:
         if checkpoint is not None:
             self._go_on_from(checkpoint)
         self.reporting.begin(checkpoint, plan.mermaid())
-        self.last: MetricsRecord = self._record()
+        self.last: Report = self._record()
 
     @property
     def failure(self) -> MarlflowError | None:
@@ -238,7 +238,7 @@ class Run:
         log.info(text)
         self._console.notice(text)
 
-    def _record(self) -> MetricsRecord:
+    def _record(self) -> Report:
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._tally.agent_steps_sampled)
         return self._tally.record(

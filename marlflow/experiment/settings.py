@@ -10,7 +10,7 @@ import numpy as np
 
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.base.problems import Problem, ProblemKind
-from marlflow.base.schedules import Cosine, Linear, Schedule, Step
+from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
 from marlflow.experiment.construct import LEFT, fit, hints_of
 from marlflow.experiment.experiment import Env, Experiment, Stop
 from marlflow.experiment.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
@@ -60,9 +60,9 @@ def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
 
 def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:
     """Values of a schedule that the setting which it changes may not have."""
-    if isinstance(schedule, Linear | Cosine):
+    if isinstance(schedule, Linear | CosineDecay):
         values = {f"{path}.start": schedule.start, f"{path}.end": schedule.end}
-    elif isinstance(schedule, Step):
+    elif isinstance(schedule, PiecewiseConstant):
         values = {f"{path}.values[{number}]": value for number, value in enumerate(schedule.values)}
     else:
         values = {f"{path}.at({when})": schedule.at(when) for when in (0, _LATE_AGENT_STEPS)}

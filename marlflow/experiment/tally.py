@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.experiment.episode_figures import (
     WINDOW_EPISODES,
     EvaluationContext,
@@ -23,7 +23,7 @@ from marlflow.experiment.episode_figures import (
     spread,
 )
 from marlflow.experiment.learner_tally import LearnerTally
-from marlflow.observe.record import MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
+from marlflow.observe.report import PolicyMetrics, Report, RolloutMetrics, StageMetrics
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
 
 FAULTS = (
@@ -190,7 +190,7 @@ class Tally:
         published: Mapping[str, Weights],
         object_store_bytes: int | None = None,
         schedules: Mapping[str, Mapping[str, float]] | None = None,
-    ) -> MetricsRecord:
+    ) -> Report:
         """The record as of now, with the last evaluations; `env_steps_per_s` is since the last report of new env steps.
 
         `training_s` is up to the last round, without what evaluations took. A record becomes a report by `reported`.
@@ -219,7 +219,7 @@ class Tally:
             },
         }
 
-    def news(self, record: MetricsRecord) -> MetricsRecord:
+    def news(self, record: Report) -> Report:
         """The record as the next report: without evaluations that an earlier report has."""
         new = {name for name, tally in self.policies.items() if tally.evaluation_is_new}
         policies = {

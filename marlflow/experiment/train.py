@@ -27,7 +27,7 @@ from marlflow.experiment.run import Run
 from marlflow.experiment.written import preamble
 from marlflow.observe.console import DetachableConsole, RunConsole, console
 from marlflow.observe.frames import frame
-from marlflow.observe.record import MetricsRecord, PolicyInfo, RunInfo
+from marlflow.observe.report import PolicyInfo, Report, RunInfo
 from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoints import Checkpoint
@@ -46,7 +46,7 @@ class Result:
     """
 
     run_dir: Path
-    metrics: MetricsRecord
+    metrics: Report
     stopped_by: str
     objective: float | None
 

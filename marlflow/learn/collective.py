@@ -1,8 +1,8 @@
 """Communication in a group of learner processes: trees to and from the leader, and sums over all processes.
 
 torch's one default group is not used: a group is an object here, so that each policy has its own. The leader's port is
-whichever one is free when it opens the group; the other processes are given its address. Trees (see `base.kept`) and
-vectors are sent by gloo, and gradients by NCCL if each process has a GPU of its own.
+whichever one is free when it opens the group; the other processes are given its address. Trees
+(see `base.serialization`) and vectors are sent by gloo, and gradients by NCCL if each process has a GPU of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed
 
 from marlflow.base.errors import ActorLost
-from marlflow.base.kept import Tree, from_bytes, to_bytes
+from marlflow.base.serialization import Tree, from_bytes, to_bytes
 
 _dist: Any = distributed  # its stubs do not know what stores and backends can do
 MEETING_TIMEOUT_S = 60.0

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.learn.divisions import EqualDivision
 from marlflow.learn.update_job import BatchSummary, UpdateJob, UpdateRequest, UpdateResult
 

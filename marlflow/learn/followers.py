@@ -15,7 +15,7 @@ from torch import Tensor
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Gradients, Update
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.learn.collective import Collective
 from marlflow.learn.divisions import EqualDivision
 from marlflow.learn.exchange import equal_job

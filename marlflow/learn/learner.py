@@ -9,7 +9,7 @@ import torch
 
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.items import Gradients, Update, Weights
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
 from marlflow.learn.chunks import chunked_values

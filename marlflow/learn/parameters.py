@@ -10,7 +10,7 @@ from torch import Tensor
 
 from marlflow.base.batch import Array
 from marlflow.base.items import Weights
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.learn.compute import Compute
 from marlflow.learn.flat import FlatParameters
 from marlflow.learn.groups import LossGroup, OptimizerGroup, actors_of, frozen_copy

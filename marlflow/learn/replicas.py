@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.learn.collective import Collective
 from marlflow.learn.divisions import ShardDivision
 from marlflow.learn.followers import LedLearner

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 
 
 def check_state(learner: str, state: Tree, arrays: Mapping[str, Tensor], counts: Sequence[str]) -> None:

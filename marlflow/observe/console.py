@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.observe.plain import PlainConsole
-from marlflow.observe.record import MetricsRecord, RunInfo
+from marlflow.observe.report import Report, RunInfo
 from marlflow.observe.sinks import Sink
 
 log = logging.getLogger("marlflow")
@@ -29,7 +29,7 @@ class RunConsole(Sink, Protocol):
 class SilentConsole:
     """Shows nothing."""
 
-    def report(self, record: MetricsRecord) -> None:
+    def report(self, record: Report) -> None:
         pass
 
     def notice(self, text: str) -> None:
@@ -45,7 +45,7 @@ class DetachableConsole:
     def __init__(self, shown: RunConsole) -> None:
         self._shown: RunConsole = shown
 
-    def report(self, record: MetricsRecord) -> None:
+    def report(self, record: Report) -> None:
         self._try(lambda: self._shown.report(record))
 
     def notice(self, text: str) -> None:

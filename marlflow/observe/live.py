@@ -14,7 +14,7 @@ from rich.text import Text
 
 from marlflow.observe import wording
 from marlflow.observe.rates import with_last_evaluations
-from marlflow.observe.record import MetricsRecord, RunInfo
+from marlflow.observe.report import Report, RunInfo
 from marlflow.observe.view import View
 
 
@@ -30,8 +30,8 @@ class LiveConsole:
         self._info = info
         self._terminal = terminal or Console(highlight=False)
         self._clock_s = clock_s
-        self._before: MetricsRecord | None = None
-        self._now: MetricsRecord | None = None
+        self._before: Report | None = None
+        self._now: Report | None = None
         self._shown_at_s = clock_s()
         self._is_open = True
         self._live = Live(
@@ -42,7 +42,7 @@ class LiveConsole:
         # Live replaces sys.stdout and sys.stderr when it starts; handlers still hold the originals.
         self._redirected = list(_redirect_logging(terminal_streams))
 
-    def report(self, record: MetricsRecord) -> None:
+    def report(self, record: Report) -> None:
         """Show this report with rates since the one before, and each policy's last evaluation."""
         now = with_last_evaluations(self._now, record)
         self._before, self._now, self._shown_at_s = self._now, now, self._clock_s()

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from marlflow.observe import wording
 from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
-from marlflow.observe.record import LearnerMetrics, MetricsRecord, PolicyMetrics, RunInfo
+from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report, RunInfo
 
 _RETURN_COLUMNS = len(" 100.00 +- 100.00 at 999,999")
 
@@ -20,12 +20,12 @@ class PlainConsole:
         self._file = file or sys.stdout
         self._run_dir = info.run_dir
         self._learner_of = {policy: about.learner for policy, about in info.policies.items()}
-        self._last: MetricsRecord | None = None
+        self._last: Report | None = None
         self._evaluation_columns = len("greedy") + _RETURN_COLUMNS
         self._closed = False
         self._write(_opening(info))
 
-    def report(self, record: MetricsRecord) -> None:
+    def report(self, record: Report) -> None:
         """Write one line per policy, and one for new faults."""
         # The last report of a run may repeat an env step: what is new then is in the summary. A run that failed in its
         # first round, at env step 0, has nothing but faults to report.
@@ -38,7 +38,7 @@ class PlainConsole:
         if record["env_steps"]:
             self._last = with_last_evaluations(self._last, record)
 
-    def _write_policies(self, record: MetricsRecord) -> None:
+    def _write_policies(self, record: Report) -> None:
         rates, ids = updates_per_s(self._last, record), wording.padded(record["policies"])
         widths = [len(_how(metrics)) + _RETURN_COLUMNS for metrics in record["policies"].values()]
         self._evaluation_columns = max([self._evaluation_columns, *widths])  # that of the reports to come, too
@@ -71,7 +71,7 @@ def _opening(info: RunInfo) -> str:
     return f"{info.name} (runtime {info.runtime}): {policies}; until {wording.stop_phrase(info.stop)}"
 
 
-def _clock(record: MetricsRecord) -> str:
+def _clock(record: Report) -> str:
     steps, per_s = wording.full_count(record["env_steps"]), wording.speed(record["env_steps_per_s"])
     return f"{wording.duration(record['time_s']):>8}  {steps:>11} env steps {per_s:>7}/s"
 
@@ -106,7 +106,7 @@ def _how(metrics: PolicyMetrics) -> str:
     return " ".join([str(metrics["eval_mode"]), *wording.against(metrics["eval_against"])])
 
 
-def _summary(record: MetricsRecord | None, learner_of: Mapping[str, str | None]) -> str:
+def _summary(record: Report | None, learner_of: Mapping[str, str | None]) -> str:
     if record is None:
         return "ended before the first report"
     learners = record["learners"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from marlflow.observe.record import EvaluationMetrics, MetricsRecord, PolicyMetrics, RolloutMetrics, StageMetrics
+from marlflow.observe.report import EvaluationMetrics, PolicyMetrics, Report, RolloutMetrics, StageMetrics
 
 _RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
 # Totals before the first report.
@@ -32,7 +32,7 @@ class Progress:
     left_s: float | None
 
 
-def with_last_evaluations(before: MetricsRecord | None, now: MetricsRecord) -> MetricsRecord:
+def with_last_evaluations(before: Report | None, now: Report) -> Report:
     """Fill in the evaluations of `before` that `now` lacks: a report contains only new ones."""
     if before is None:
         return now
@@ -49,12 +49,12 @@ def _evaluated_last(before: PolicyMetrics | None, now: PolicyMetrics) -> PolicyM
     return cast("PolicyMetrics", {**now, **last})
 
 
-def elapsed_s(before: MetricsRecord | None, now: MetricsRecord) -> float:
+def elapsed_s(before: Report | None, now: Report) -> float:
     """Return seconds between two reports, or since the run began."""
     return now["time_s"] - (before["time_s"] if before else 0.0)
 
 
-def updates_per_s(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, float | None]:
+def updates_per_s(before: Report | None, now: Report) -> dict[str, float | None]:
     """Return each learner's optimizer steps per second between two reports; None if no time has passed."""
     seconds = elapsed_s(before, now)
     earlier = before["learners"] if before else {}
@@ -65,14 +65,14 @@ def updates_per_s(before: MetricsRecord | None, now: MetricsRecord) -> dict[str,
     return rates
 
 
-def stage_shares(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, StageShares]:
+def stage_shares(before: Report | None, now: Report) -> dict[str, StageShares]:
     """Return each stage's time shares between two reports; all 0 if no time has passed."""
     seconds = elapsed_s(before, now)
     earlier = before["stages"] if before else {}
     return {stage: _shares(earlier.get(stage, _NOTHING), metrics, seconds) for stage, metrics in now["stages"].items()}
 
 
-def rollout_shares(before: MetricsRecord | None, now: MetricsRecord) -> dict[str, float]:
+def rollout_shares(before: Report | None, now: Report) -> dict[str, float]:
     """Return the rollout workers' time shares by activity between two reports; empty without workers."""
     earlier = before["rollouts"] if before else _NO_ROLLOUTS
     spent = {
@@ -94,7 +94,7 @@ def _shares(before: StageMetrics, now: StageMetrics, seconds: float) -> StageSha
     )
 
 
-def progress(record: MetricsRecord, stop: Mapping[str, float]) -> Progress | None:
+def progress(record: Report, stop: Mapping[str, float]) -> Progress | None:
     """Return the progress toward the nearest limit on env steps or time; None if the run has neither."""
     candidates = []
     if stop.get("env_steps"):

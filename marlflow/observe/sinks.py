@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from marlflow.base.errors import InvalidInput
 from marlflow.observe.appended import AppendedFile
-from marlflow.observe.record import MetricsRecord
+from marlflow.observe.report import Report
 
 METRICS = "metrics.jsonl"
 """Name of the reports file in a run's folder."""
@@ -24,7 +24,7 @@ METRICS = "metrics.jsonl"
 class Sink(Protocol):
     """Takes reports in the order of their env steps until closed."""
 
-    def report(self, record: MetricsRecord) -> None:
+    def report(self, record: Report) -> None:
         """Take one report. If it cannot be written now, raises OSError and writes it before the next one."""
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class JsonlSink:
         """Number of reports in the file."""
         return self._lines_before + self._file.written
 
-    def report(self, record: MetricsRecord) -> None:
+    def report(self, record: Report) -> None:
         """Append one line; raises TypeError naming the key of a value that is no number, text, list or mapping."""
         self._file.append(_line(record).encode())
 
@@ -122,7 +122,7 @@ class TensorBoardSink:
         self._resumed_at = resumed_at_env_steps
         self._file: AppendedFile | None = None
 
-    def report(self, record: MetricsRecord) -> None:
+    def report(self, record: Report) -> None:
         """Write one event with all scalars, and one with earlier evaluations."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -162,7 +162,7 @@ def _event(**fields: Any) -> bytes:
     return written.getvalue()
 
 
-def _by_step(record: MetricsRecord) -> dict[int, list[tuple[str, float]]]:
+def _by_step(record: Report) -> dict[int, list[tuple[str, float]]]:
     """Group a report's scalars by the env steps at which they were measured."""
     evaluated_at = {
         f"policies/{name}/eval_": int(metrics["eval_env_steps"])

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from marlflow.observe import wording
 from marlflow.observe.rates import StageShares, progress, rollout_shares, stage_shares, updates_per_s
-from marlflow.observe.record import LearnerMetrics, MetricsRecord, PolicyInfo, PolicyMetrics, RunInfo
+from marlflow.observe.report import LearnerMetrics, PolicyInfo, PolicyMetrics, Report, RunInfo
 
 NARROW_COLUMNS, WIDE_COLUMNS, SPREAD_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 130, 150
 _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
@@ -48,8 +48,8 @@ class View:
     """A snapshot of a run. `clock_s` is the time shown; `rows` is the terminal's height, None for no limit."""
 
     info: RunInfo
-    before: MetricsRecord | None
-    now: MetricsRecord | None
+    before: Report | None
+    now: Report | None
     clock_s: float
     rows: int | None = None
 
@@ -62,7 +62,7 @@ class View:
             yield from self._report(self.now, options)
         yield _line(Text(f"folder: {self.info.run_dir}", style="bright_black"))
 
-    def _report(self, now: MetricsRecord, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def _report(self, now: Report, options: ConsoleOptions) -> Iterator[RenderableType]:
         rows = None if self.rows is None else self.rows - max(0, _evaluation(now, options.max_width).count("\n") - 1)
         policy_rows, stage_rows = _room(rows, len(now["policies"]), len(now["stages"]))
         yield _header(now, self.info.stop, self.clock_s)
@@ -99,7 +99,7 @@ def _room(rows: int | None, policies: int, stages: int) -> tuple[int, int]:
     return policy_rows, min(stages, free - policy_rows)
 
 
-def _header(now: MetricsRecord, stop: Mapping[str, float], clock_s: float) -> Table:
+def _header(now: Report, stop: Mapping[str, float], clock_s: float) -> Table:
     head = Table.grid(padding=(0, 2), expand=True)
     cells: list[RenderableType] = [
         wording.duration(clock_s),
@@ -125,13 +125,13 @@ def _empty_table(gap: int) -> Table:
     return Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold", collapse_padding=True)
 
 
-def _styles(info: RunInfo, now: MetricsRecord) -> dict[str, str]:
+def _styles(info: RunInfo, now: Report) -> dict[str, str]:
     """Return one color per policy, the same in both tables and in every report."""
     ids = dict.fromkeys((*info.policies, *now["policies"]))
     return {policy: _POLICY_STYLES[place % len(_POLICY_STYLES)] for place, policy in enumerate(ids)}
 
 
-def _policies(info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, width: int, rows: int) -> Table:
+def _policies(info: RunInfo, before: Report | None, now: Report, width: int, rows: int) -> Table:
     columns = _policy_columns(width, _evaluation(now, width))
     table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
     table.add_column("policy", vertical="bottom", max_width=24)
@@ -158,7 +158,7 @@ class _Standing:
 _Column: TypeAlias = tuple[str, int, Callable[[_Standing], str]]  # heading, least width, text
 
 
-def _evaluation(now: MetricsRecord, width: int) -> str:
+def _evaluation(now: Report, width: int) -> str:
     """Return the heading of evaluation returns: the mode, and on wide terminals the opponents and env steps."""
     evaluated = [metrics for metrics in now["policies"].values() if metrics["eval_episodes"] is not None]
     modes = sorted({str(metrics["eval_mode"]) for metrics in evaluated})
@@ -201,9 +201,7 @@ def _loss(loss: Mapping[str, float], width: int) -> str:
     return wording.small_number(wording.headline_loss(loss))
 
 
-def _stages(
-    info: RunInfo, before: MetricsRecord | None, now: MetricsRecord, options: ConsoleOptions, rows: int
-) -> Table:
+def _stages(info: RunInfo, before: Report | None, now: Report, options: ConsoleOptions, rows: int) -> Table:
     wide = options.max_width >= WIDE_COLUMNS
     line_break = " " if wide else "\n"
     table = _empty_table(gap=2 if options.max_width >= NARROW_COLUMNS else 1)
@@ -226,7 +224,7 @@ def _stages(
     return table
 
 
-def _busiest(now: MetricsRecord, rows: int) -> list[str]:
+def _busiest(now: Report, rows: int) -> list[str]:
     """Return the busiest stages in plan order, by total time, so that rows stay in place between reports."""
     kept = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
     return [name for name in now["stages"] if name in kept]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RecordsDamaged
-from marlflow.base.kept import MALFORMED
+from marlflow.base.serialization import MALFORMED
 from marlflow.offline.dataset_writer import ENV_STEPS, ROWS, SEGMENTS, policy_folder
 from marlflow.offline.tables import to_columns
 

@@ -15,7 +15,7 @@ import numpy as np
 from marlflow.base.batch import Batch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.offline.dataset import Dataset
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt

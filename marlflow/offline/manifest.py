@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.kept import MALFORMED
+from marlflow.base.serialization import MALFORMED
 from marlflow.base.spaces import Spaces
 from marlflow.env.make import Wrapper, import_factory
 from marlflow.offline.spaces import described, spaces_of

@@ -67,7 +67,7 @@ class MovableActor(Actor, Protocol):
 
 
 @runtime_checkable
-class RememberingActor(Actor, Protocol):
+class RecurrentActor(Actor, Protocol):
     """An actor with recurrent state, one entry per agent and episode, zero at the episode's start.
 
     `act` takes and returns `memory` as float32 [N, *memory_shape].

@@ -54,7 +54,7 @@ class BoxCritics(nn.Module):
         return value.float()
 
 
-class EarlyJoin(nn.Module):
+class ConcatFirst(nn.Module):
     """A torso over the concatenated observation and action."""
 
     def __init__(self, torso: nn.Module, rows: NormalisedRows | None) -> None:
@@ -68,7 +68,7 @@ class EarlyJoin(nn.Module):
         return features
 
 
-class LateJoin(nn.Module):
+class TorsoFirst(nn.Module):
     """A torso over the observation, then one layer over its features and the action."""
 
     def __init__(self, torso: nn.Module, features: int, action_size: int, generator: torch.Generator) -> None:
@@ -93,6 +93,6 @@ def _build_join(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) 
             # Normalize only the observation: actions are in [-1, 1] already.
             rows, model = NormalisedRows(numbers), replace(model, normalise_observations=False)
         torso, features = model.build((numbers + size,), generator)
-        return EarlyJoin(torso, rows), features
+        return ConcatFirst(torso, rows), features
     torso, features = build_torso(spaces, model, generator)
-    return LateJoin(torso, features, size, generator), features
+    return TorsoFirst(torso, features, size, generator), features

@@ -23,7 +23,7 @@ from marlflow.policy.torso import TorsoConfig
 Head = TypeVar("Head", bound=StochasticActor | QActor)
 
 
-class RecurrentActor(nn.Module, Generic[Head]):
+class RecurrentNetworkActor(nn.Module, Generic[Head]):
     """Acts as `head` does on the features of `torso`; the head's own torso is nn.Identity."""
 
     def __init__(self, torso: RecurrentTorso, head: Head) -> None:
@@ -63,10 +63,10 @@ class RecurrentActor(nn.Module, Generic[Head]):
 
 def recurrent_stochastic_actor(
     spaces: Spaces, model: TorsoConfig, generator: torch.Generator
-) -> RecurrentActor[StochasticActor]:
+) -> RecurrentNetworkActor[StochasticActor]:
     """Build the recurrent actor that fits the action space; raises ConfigInvalid if none does."""
     torso, features = build_recurrent_torso(spaces, model, generator)
-    return RecurrentActor(torso, stochastic_head(spaces, nn.Identity(), features, generator))
+    return RecurrentNetworkActor(torso, stochastic_head(spaces, nn.Identity(), features, generator))
 
 
 class RecurrentActorCritic(nn.Module):

@@ -9,7 +9,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import linear
 from marlflow.policy.q import DuelingHead, QActor
 from marlflow.policy.recurrent import build_recurrent_torso
-from marlflow.policy.recurrent_actors import RecurrentActor
+from marlflow.policy.recurrent_actors import RecurrentNetworkActor
 from marlflow.policy.torso import TorsoConfig
 
 
@@ -22,7 +22,7 @@ class RecurrentQNetwork(nn.Module):
         torso, features = build_recurrent_torso(spaces, model, generator)
         actions = spaces.num_actions
         head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
-        self.actor = RecurrentActor(torso, QActor(nn.Identity(), head))
+        self.actor = RecurrentNetworkActor(torso, QActor(nn.Identity(), head))
 
     def forward(self, obs: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
         """Return action values [S, T - burn_in, A] of `obs` [S, T, ...], given `memory` [S, ...] before the burn-in.

@@ -10,7 +10,7 @@ import numpy as np
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.errors import CheckpointUnusable, InvalidInput
 from marlflow.base.items import Inserted
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.flow import Place
 from marlflow.replay.n_step import terms_problems
 from marlflow.replay.sampling import Sampling

@@ -10,7 +10,7 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import InvalidInput
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.replay.priorities import SumTree
 from marlflow.replay.ring import pieces
 

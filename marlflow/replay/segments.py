@@ -12,7 +12,7 @@ import numpy as np
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.errors import InvalidInput
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.replay.ring import Ring
 
 _FEW_SEGMENTS = 64

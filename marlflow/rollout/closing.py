@@ -11,7 +11,7 @@ from typing import Any
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.fault_kind import FaultKind
-from marlflow.env import Window
+from marlflow.env import EnvAdapter
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.watchdog import Overdue
 
@@ -19,9 +19,9 @@ CLOSE_TIMEOUT_S = 10.0
 """Seconds for closing all environments of a process, or a broken one."""
 
 
-def close_window(window: Window, timeout_s: float | None = None) -> Fault | None:
+def close_adapter(adapter: EnvAdapter, timeout_s: float | None = None) -> Fault | None:
     """Close an environment; return a fault if that failed."""
-    return close_within(window.close, window.where(), timeout_s)
+    return close_within(adapter.close, adapter.where(), timeout_s)
 
 
 def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:

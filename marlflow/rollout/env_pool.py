@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.env import Turn, Window, open_window
-from marlflow.rollout.closing import close_window
+from marlflow.env import EnvAdapter, StepResult, open_adapter
+from marlflow.rollout.closing import close_adapter
 from marlflow.rollout.faults import FaultLog
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.watchdog import Overdue, Playing, Watchdog
@@ -35,7 +35,7 @@ class EnvPool:
         self.numbers, self._make_env = [int(number) for number in numbers], make_env
         self.watchdog, self.faults, self._sees_state = watchdog, faults, sees_state
         with watchdog.on_guard():
-            self.windows = [self._opened(number) for number in self.numbers]
+            self.adapters = [self._opened(number) for number in self.numbers]
         self.states: list[Array | None] = [None] * len(self.numbers)
         # The seed of each environment's last reset.
         self.seeds = [0] * len(self.numbers)
@@ -44,51 +44,51 @@ class EnvPool:
     @property
     def vanished(self) -> int:
         """Number of agents so far that left without termination or truncation."""
-        return self._vanished_before + sum(window.vanished for window in self.windows)
+        return self._vanished_before + sum(adapter.vanished for adapter in self.adapters)
 
-    def act(self, index: int, actions: Sequence[Any]) -> Turn:
+    def act(self, index: int, actions: Sequence[Any]) -> StepResult:
         """Step one environment; raises EnvironmentFailed."""
         # `_watched` written out, because this runs for every env step.
-        window, watchdog = self.windows[index], self.watchdog
+        adapter, watchdog = self.adapters[index], self.watchdog
         watchdog.begun += 1
-        watchdog.playing, watchdog.doing = window, "step()"
+        watchdog.playing, watchdog.doing = adapter, "step()"
         try:
             try:
                 watchdog.inside = True
-                turn = window.act(actions)
+                turn = adapter.act(actions)
                 if self._sees_state:
-                    self.states[index] = window.state()
+                    self.states[index] = adapter.state()
             finally:
                 watchdog.inside = False
         except Overdue as overdue:
-            raise watchdog.hung(window.where(), "step()", overdue) from None
+            raise watchdog.hung(adapter.where(), "step()", overdue) from None
         return turn
 
-    def reset(self, index: int, seed: int, task: int | None = None) -> Turn:
+    def reset(self, index: int, seed: int, task: int | None = None) -> StepResult:
         """Start an episode, with a task number if given; raises EnvironmentFailed."""
         self.seeds[index] = seed
-        window = self.windows[index]
+        adapter = self.adapters[index]
 
-        def begun() -> Turn:
-            turn = window.reset(seed, task)
+        def begun() -> StepResult:
+            turn = adapter.reset(seed, task)
             if self._sees_state:
-                self.states[index] = window.state()
+                self.states[index] = adapter.state()
             return turn
 
-        return self._watched(begun, window)
+        return self._watched(begun, adapter)
 
     def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
         """Reopen an environment after `failure`, which is counted.
 
         Raises EnvironmentFailed if reopening fails too often.
         """
-        broken, number = self.windows[index], self.numbers[index]
+        broken, number = self.adapters[index], self.numbers[index]
         self._vanished_before += broken.vanished
         self.faults.add(failure, failure.reason, rows_lost)
         self._close(broken)
         while True:
             try:
-                self.windows[index] = self._opened(number)
+                self.adapters[index] = self._opened(number)
                 return
             except EnvironmentFailed as again:
                 self.faults.tolerate(again)
@@ -96,12 +96,12 @@ class EnvPool:
 
     def reopen(self, index: int) -> None:
         """Reopen an environment without counting a fault."""
-        broken = self.windows[index]
+        broken = self.adapters[index]
         self._vanished_before += broken.vanished
         self._close(broken)
-        self.windows[index] = self._opened(self.numbers[index])
+        self.adapters[index] = self._opened(self.numbers[index])
 
-    def _opened(self, number: int) -> Window:
+    def _opened(self, number: int) -> EnvAdapter:
         watchdog, opening = self.watchdog, _Opening(number)
         watchdog.begun += 1
         watchdog.playing, watchdog.doing, watchdog.loading = opening, "making the environment", True
@@ -110,7 +110,7 @@ class EnvPool:
             env = self._make_env()
         finally:
             watchdog.loading = False
-        return self._watched(lambda: open_window(env, number), opening)
+        return self._watched(lambda: open_adapter(env, number), opening)
 
     def _watched(self, call: Callable[[], _T], playing: Playing) -> _T:
         """Call `call` of `playing` under the watchdog, as a reset."""
@@ -126,13 +126,13 @@ class EnvPool:
         except Overdue as overdue:
             raise watchdog.hung(playing.where(), "reset()", overdue) from None
 
-    def _close(self, broken: Window) -> None:
-        if (fault := close_window(broken, self.watchdog.timeout_s)) is not None:
+    def _close(self, broken: EnvAdapter) -> None:
+        if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
             self.faults.report(fault)
 
     def close(self, deadline_s: float) -> list[Fault]:
         """Close all environments by `deadline_s` of time.perf_counter; return faults."""
-        faults = [close_window(window, deadline_s - perf_counter()) for window in self.windows]
+        faults = [close_adapter(adapter, deadline_s - perf_counter()) for adapter in self.adapters]
         return [fault for fault in faults if fault is not None]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.env import Turn
+from marlflow.env import StepResult
 from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import EpisodeSource
 from marlflow.rollout.history import History
@@ -42,19 +42,21 @@ class EpisodeReplayer:
     episodes: EpisodeSource
     history: History
 
-    def begin(self, index: int, running: Mapping[str, Any]) -> Turn:
+    def begin(self, index: int, running: Mapping[str, Any]) -> StepResult:
         """Start an episode; raises one of FAILURES."""
-        window, lanes = self.envs.windows[index], self.lanes
+        adapter, lanes = self.envs.adapters[index], self.lanes
         if running["agents"] is not None:
             # Undeclared agents get slots in order of appearance, which the checkpoint has.
-            window.seat(running["agents"])
+            adapter.seat(running["agents"])
         turn = self.envs.reset(index, running["seed"])
-        lanes.begin(index, running["episode"], running["matchup"], window, self.episodes)
+        lanes.begin(index, running["episode"], running["matchup"], adapter, self.episodes)
         self.history.begins(index)
         self._receive(index, turn)
         return turn
 
-    def play(self, index: int, running: Mapping[str, Any], actions: Mapping[str, Array], expected: StateTable) -> Turn:
+    def play(
+        self, index: int, running: Mapping[str, Any], actions: Mapping[str, Array], expected: StateTable
+    ) -> StepResult:
         """Replay an episode with each policy's `actions`; raises one of FAILURES.
 
         `expected` has `returns`, `t_agent` and `hash` by slot.
@@ -75,7 +77,7 @@ class EpisodeReplayer:
         self.history.begins(index, actions)
         return turn
 
-    def _step(self, index: int, turn: Turn, choices: Mapping[str, Iterator[Any]]) -> Turn:
+    def _step(self, index: int, turn: StepResult, choices: Mapping[str, Iterator[Any]]) -> StepResult:
         if turn.over:
             raise Differs
         deciding, hashes = self._looked(index, turn)
@@ -90,7 +92,7 @@ class EpisodeReplayer:
         self._receive(index, after)
         return after
 
-    def _looked(self, index: int, turn: Turn) -> tuple[Array, Array]:
+    def _looked(self, index: int, turn: StepResult) -> tuple[Array, Array]:
         """Return the deciding lanes and their hashes with the pending observations."""
         deciding = np.array(turn.deciding, np.int64) + index * self.lanes.stride
         entry_of = self.lanes.entry_of[deciding]
@@ -104,15 +106,15 @@ class EpisodeReplayer:
                 slots.show([turn.observations[position] for position in slots.positions], masks, state)
         return deciding, self.history.looked(deciding, self.policy_slots)
 
-    def _receive(self, index: int, turn: Turn) -> None:
-        window, lanes = self.envs.windows[index], self.lanes
-        if len(window.agents) > lanes.known[index]:
-            lanes.welcome(index, window, self.episodes)
+    def _receive(self, index: int, turn: StepResult) -> None:
+        adapter, lanes = self.envs.adapters[index], self.lanes
+        if len(adapter.agents) > lanes.known[index]:
+            lanes.welcome(index, adapter, self.episodes)
         for agent_slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
             if rewards:
                 np.add.at(lanes.returns, np.array(agent_slots) + index * lanes.stride, amounts(rewards))
 
-    def _compare(self, index: int, turn: Turn, expected: StateTable) -> None:
+    def _compare(self, index: int, turn: StepResult, expected: StateTable) -> None:
         lanes = self.lanes.known_in([index])
         if turn.over or len(lanes) != len(expected["slot"]):
             raise Differs

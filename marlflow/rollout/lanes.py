@@ -9,7 +9,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import key
-from marlflow.env import Window
+from marlflow.env import EnvAdapter
 from marlflow.rollout.episodes import EpisodeSource
 from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.protocol import Matchup
@@ -25,9 +25,9 @@ PolicyOf = Callable[[str], str | None]
 """Maps an agent to its policy, or to None, in episodes without a matchup."""
 
 
-def lanes_per_env(window: Window) -> int:
+def lanes_per_env(adapter: EnvAdapter) -> int:
     """Return the number of lanes per environment."""
-    return len(window.agents) if window.declared else UNDECLARED_LANES
+    return len(adapter.agents) if adapter.declared else UNDECLARED_LANES
 
 
 class Lanes:
@@ -53,7 +53,9 @@ class Lanes:
         """Return the lanes of one environment."""
         return slice(index * self.stride, (index + 1) * self.stride)
 
-    def begin(self, index: int, episode: int, matchup: Matchup | None, window: Window, episodes: EpisodeSource) -> None:
+    def begin(
+        self, index: int, episode: int, matchup: Matchup | None, adapter: EnvAdapter, episodes: EpisodeSource
+    ) -> None:
         """Start an episode; without a `matchup`, agents keep their policies."""
         lanes = self.of(index)
         self.episode[lanes] = episode
@@ -66,8 +68,8 @@ class Lanes:
             if slots.memory is not None:
                 slots.memory.begin(lanes)
         for slot in range(self.known[index]):
-            self.keys[lanes.start + slot] = episodes.stream(index, episode, _who(window, slot))
-        self.welcome(index, window, episodes)
+            self.keys[lanes.start + slot] = episodes.stream(index, episode, _who(adapter, slot))
+        self.welcome(index, adapter, episodes)
 
     def drop(self, entries: Collection[str]) -> None:
         """Remove unused frozen entries from the table and the lanes."""
@@ -89,41 +91,41 @@ class Lanes:
         self.matchups[index] = matchup
         self.known[index] = 0
 
-    def welcome(self, index: int, window: Window, episodes: EpisodeSource) -> None:
+    def welcome(self, index: int, adapter: EnvAdapter, episodes: EpisodeSource) -> None:
         """Assign policies to an environment's new agents."""
-        first, agents = index * self.stride, window.agents
+        first, agents = index * self.stride, adapter.agents
         if len(agents) > self.stride:
             reason = f"more than {self.stride} agents appeared; declare possible_agents"
-            raise EnvironmentFailed(window.where(), reason)
+            raise EnvironmentFailed(adapter.where(), reason)
         for slot in range(self.known[index], len(agents)):
             lane = first + slot
-            slots = self._slots_for(index, window, agents[slot])
+            slots = self._slots_for(index, adapter, agents[slot])
             # A matchup is shared between environments, so it is replaced, not changed.
             if agents[slot] not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agents[slot]: slots.policy}
             self.entry_of[lane] = self._table.number(slots.policy)
-            self.keys[lane] = episodes.stream(index, int(self.episode[first]), _who(window, slot))
+            self.keys[lane] = episodes.stream(index, int(self.episode[first]), _who(adapter, slot))
             if slots.buffer is not None:
                 self.row_of[lane] = slots.buffer.row(lane)
         self.known[index] = len(agents)
 
-    def _slots_for(self, index: int, window: Window, agent: str) -> PolicySlots:
+    def _slots_for(self, index: int, adapter: EnvAdapter, agent: str) -> PolicySlots:
         policy = self.matchups[index].get(agent) or self._policy_of(agent)
         number = self._table.number(policy)
         if number is None:
             reason = f"it is mapped to policy {policy!r}, which plays nobody who was there at the start"
-            raise EnvironmentFailed(window.where(agent), reason)
+            raise EnvironmentFailed(adapter.where(agent), reason)
         slots = self._table.policy_slots[number]
         if (agent, slots.policy) in self._fitting:
             return slots
-        spaces = window.observation_space(agent), window.action_space(agent)
+        spaces = adapter.observation_space(agent), adapter.action_space(agent)
         if spaces != (slots.spaces.observation, slots.spaces.action):
             reason = f"its spaces {spaces} are not those of its policy {policy!r}"
-            raise EnvironmentFailed(window.where(agent), reason)
+            raise EnvironmentFailed(adapter.where(agent), reason)
         self._fitting.add((agent, slots.policy))
         return slots
 
 
-def _who(window: Window, slot: int) -> int:
+def _who(adapter: EnvAdapter, slot: int) -> int:
     """Return the number of an agent's random stream: its slot, or its name's hash if undeclared."""
-    return slot if window.declared else key(*window.agents[slot].encode())
+    return slot if adapter.declared else key(*adapter.agents[slot].encode())

@@ -17,9 +17,9 @@ import numpy as np
 
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, MatchmakerFailed
 from marlflow.base.items import Weights
-from marlflow.base.kept import Tree
 from marlflow.base.near import meant
 from marlflow.base.random import key
+from marlflow.base.serialization import Tree
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.episodes import EVALUATION
 from marlflow.rollout.fragment import Evaluated, Receipt
@@ -59,7 +59,7 @@ class StatefulMatchmaker(Matchmaker, Protocol):
     """A matchmaker with state that is saved in checkpoints."""
 
     def state(self) -> Tree:
-        """Return its state as a tree (see `base.kept`)."""
+        """Return its state as a tree (see `base.serialization`)."""
         ...
 
     def load_state(self, tree: Tree) -> None:

@@ -13,7 +13,7 @@ from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, RememberingActor, WeightedActor
+from marlflow.policy.actor import Actor, RecurrentActor, WeightedActor
 from marlflow.rollout.memory import Memory
 from marlflow.rollout.step_buffer import StepBuffer
 
@@ -57,7 +57,7 @@ class PolicySlots:
             columns["state"] = (state.shape, np.dtype(state.dtype))
         self.seen: dict[str, Array] = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in columns.items()}
         self.memory: Memory | None = None
-        if isinstance(actor, RememberingActor):
+        if isinstance(actor, RecurrentActor):
             self.memory = Memory(lanes_of_worker, actor.memory_shape)
             columns |= Memory.columns(actor.memory_shape)
         self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None

@@ -11,8 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
-from marlflow.base.kept import Tree
 from marlflow.base.near import meant
+from marlflow.base.serialization import Tree
 from marlflow.rollout.protocol import FrozenPolicy
 
 

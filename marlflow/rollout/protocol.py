@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Weights
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.fragment import Evaluated, Fault, Receipt
 from marlflow.rollout.saved_state import ResumeReport

@@ -20,7 +20,7 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 
 StateTable: TypeAlias = Mapping[str, Array]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
-from marlflow.env import Ending
+from marlflow.env import AgentEnd
 from marlflow.rollout.fragment import PolicyReceipt
 from marlflow.rollout.policy_slots import PolicySlots
 from marlflow.rollout.step_buffer import Segments, StepBuffer, ranges
@@ -89,7 +89,7 @@ class SegmentBuilder:
     def _belongs_to_no_row(self, lanes: Array, rewards: Array) -> None:
         np.add.at(self._unattributed, self._entry_of[lanes], rewards)
 
-    def ended(self, lane: int, ending: Ending, episode: int, slots: PolicySlots, state: Array | None) -> None:
+    def ended(self, lane: int, ending: AgentEnd, episode: int, slots: PolicySlots, state: Array | None) -> None:
         """End the trajectory of `lane`, with the global `state` if used.
 
         Raises ObservationOutside if the final observation does not fit its space.
@@ -111,7 +111,7 @@ class SegmentBuilder:
         self._ended.setdefault(slots.policy, []).append(ended)
 
     def _bootstrap(
-        self, lane: int, cell: int, ending: Ending, slots: PolicySlots, state: Array | None
+        self, lane: int, cell: int, ending: AgentEnd, slots: PolicySlots, state: Array | None
     ) -> dict[str, Array]:
         if slots.buffer is None:
             return {}

@@ -16,7 +16,7 @@ from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
-from marlflow.env import Ending, Turn
+from marlflow.env import AgentEnd, StepResult
 from marlflow.policy.actor import Mode
 from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episodes import EpisodeSource
@@ -42,18 +42,18 @@ class SyncVectorRunner:
         builder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
-        self._envs, self._windows, self._policy_slots, self.lanes = envs, envs.windows, policy_slots, lanes
+        self._envs, self._adapters, self._policy_slots, self.lanes = envs, envs.adapters, policy_slots, lanes
         self._episodes, self._mode, self._builder, self._history = episodes, mode, builder, history
         self._masked = any(slots.spaces.masked for slots in policy_slots)
-        self._env_steps = np.zeros(len(self._windows), np.int64)
+        self._env_steps = np.zeros(len(self._adapters), np.int64)
         self._broken: dict[int, EnvironmentFailed] = {}
         self.halt()
         self.clear()
 
     def halt(self) -> None:
         """Leave every environment without an episode until the next `begin`."""
-        self._turns: list[Turn] = [_IDLE] * len(self._windows)
-        self._lanes_of: list[list[int]] = [[] for _ in self._windows]
+        self._turns: list[StepResult] = [_IDLE] * len(self._adapters)
+        self._lanes_of: list[list[int]] = [[] for _ in self._adapters]
         self._show(steady=False)
 
     def clear(self) -> None:
@@ -70,20 +70,20 @@ class SyncVectorRunner:
     @property
     def running(self) -> dict[int, int]:
         """Env steps so far of each running episode, by environment."""
-        windows = self._windows
-        return {index: windows[index].env_steps for index, turn in enumerate(self._turns) if turn is not _IDLE}
+        adapters = self._adapters
+        return {index: adapters[index].env_steps for index, turn in enumerate(self._turns) if turn is not _IDLE}
 
     @property
     def deciding(self) -> Array:
         """The lanes waiting for an action, [N]."""
         return self._deciding
 
-    def restore(self, turns: Mapping[int, Turn]) -> None:
+    def restore(self, turns: Mapping[int, StepResult]) -> None:
         """Continue the replayed episodes of the environments in `turns`."""
         for index, turn in turns.items():
             first = index * self.lanes.stride
             self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
-            self._env_steps[index] = self._windows[index].env_steps
+            self._env_steps[index] = self._adapters[index].env_steps
         self._show(steady=False)
 
     def begin(self) -> None:
@@ -195,8 +195,8 @@ class SyncVectorRunner:
 
     def _wrong(self, lane: int, reason: str) -> EnvBroken:
         index, slot = divmod(lane, self.lanes.stride)
-        window = self._windows[index]
-        return EnvBroken(index, EnvironmentFailed(window.where(window.agents[slot]), reason))
+        adapter = self._adapters[index]
+        return EnvBroken(index, EnvironmentFailed(adapter.where(adapter.agents[slot]), reason))
 
     def _end_trajectories(self) -> None:
         for index, turn in enumerate(self._turns):
@@ -211,10 +211,10 @@ class SyncVectorRunner:
         for index in sorted(self._broken):
             self._discard(index, self._broken.pop(index))
 
-    def _end_some(self, index: int, turn: Turn) -> None:
-        window, lanes, first = self._windows[index], self.lanes, index * self.lanes.stride
-        if len(window.agents) > lanes.known[index]:
-            lanes.welcome(index, window, self._episodes)
+    def _end_some(self, index: int, turn: StepResult) -> None:
+        adapter, lanes, first = self._adapters[index], self.lanes, index * self.lanes.stride
+        if len(adapter.agents) > lanes.known[index]:
+            lanes.welcome(index, adapter, self._episodes)
         for ending in turn.ended:
             self._end(index, first + ending.slot, ending)
         if turn.late_rewards:
@@ -225,7 +225,7 @@ class SyncVectorRunner:
         else:
             self._lanes_of[index] = [first + slot for slot in turn.deciding]
 
-    def _end(self, index: int, lane: int, ending: Ending) -> None:
+    def _end(self, index: int, lane: int, ending: AgentEnd) -> None:
         if self._builder is None:
             return
         slots = self._policy_slots[self.lanes.entry_of[lane]]
@@ -243,14 +243,14 @@ class SyncVectorRunner:
             self._builder.received_late(lanes, received)
 
     def _finish(self, index: int) -> None:
-        window, lanes = self._windows[index], self.lanes.of(index)
+        adapter, lanes = self._adapters[index], self.lanes.of(index)
         returns = self.lanes.returns[lanes].tolist()
-        appeared = window.appeared()
+        appeared = adapter.appeared()
         # An agent may have a return without having appeared: a reward before its first action.
-        by_agent = {a: returns[slot] for slot, a in enumerate(window.agents) if slot in appeared or returns[slot]}
+        by_agent = {a: returns[slot] for slot, a in enumerate(adapter.agents) if slot in appeared or returns[slot]}
         env_index, episode = self._envs.numbers[index], int(self.lanes.episode[lanes.start])
         matchup = self.lanes.matchups[index]
-        self.results.append(EpisodeResult(env_index, episode, window.env_steps, by_agent, self.ticks, matchup))
+        self.results.append(EpisodeResult(env_index, episode, adapter.env_steps, by_agent, self.ticks, matchup))
         if self._builder is not None:
             self._builder.over(lanes)
         # If the next reset fails, the rows of this finished episode must not be discarded with it.
@@ -288,7 +288,7 @@ class SyncVectorRunner:
         turn = self._envs.reset(index, self._episodes.seed(index, episode), self._episodes.task(index))
         self._env_steps[index] = 0
         matchup = self._episodes.matchup(index, episode)
-        self.lanes.begin(index, episode, matchup, self._windows[index], self._episodes)
+        self.lanes.begin(index, episode, matchup, self._adapters[index], self._episodes)
         if self._history is not None:
             self._history.begins(index)
         # An AEC environment may have taken the dead step of an agent that was dead from the start.
@@ -344,6 +344,6 @@ class SyncVectorRunner:
 
 
 # The results of an environment without an episode, and of one whose episode broke.
-_IDLE = Turn()
+_IDLE = StepResult()
 _IDLE.steady = True
-_BROKEN = Turn()
+_BROKEN = StepResult()

@@ -15,7 +15,7 @@ from marlflow.base.batch import Batch
 from marlflow.base.errors import CheckpointFailed, ConfigInvalid
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
@@ -69,9 +69,9 @@ class RolloutWorker:
         self._watchdog, self._faults = watchdog or Watchdog(None), FaultLog(config.tolerated_faults)
         self._envs = self._make_envs(config.copies)
         # All environments have the same agents and spaces, so the first one answers for all.
-        window, count = self._envs.windows[0], len(config.copies)
-        spaces = config.spaces if config.spaces is not None else policy_spaces(window, self._policy_of, actors)
-        self._stride = lanes_per_env(window)
+        adapter, count = self._envs.adapters[0], len(config.copies)
+        spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
+        self._stride = lanes_per_env(adapter)
         self._handed_over = set(spaces) if config.recorded is None else set(config.recorded)
         self._actors = {policy: actors[policy]() for policy in spaces}
         self._adapting = adapting(self._actors.values())
@@ -99,7 +99,7 @@ class RolloutWorker:
 
     def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
-        state = self._envs.windows[0].state_space() if with_state else None
+        state = self._envs.adapters[0].state_space() if with_state else None
         # Datasets may record policies whose rows are not returned.
         recorded = {*self._handed_over, *(self._writer.policies if self._writer else ())}
         return [

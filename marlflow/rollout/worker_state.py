@@ -13,8 +13,8 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import Tree
-from marlflow.env import Turn
+from marlflow.base.serialization import Tree
+from marlflow.env import StepResult
 from marlflow.rollout.env_pool import EnvPool
 from marlflow.rollout.episode_replayer import FAILURES, EpisodeReplayer
 from marlflow.rollout.episodes import RESTARTED_EPISODE, TrainingEpisodes
@@ -41,9 +41,9 @@ class WorkerState:
         """Return everything that is carried, by environment."""
         running = self.runner.running
         whole = self.history.whole(running)
-        windows, following = self.envs.windows, self.episodes.not_begun
+        adapters, following = self.envs.adapters, self.episodes.not_begun
         return {
-            "agents": list(windows[0].agents) if windows[0].declared else None,
+            "agents": list(adapters[0].agents) if adapters[0].declared else None,
             "copies": [
                 {
                     "copy": env_index,
@@ -56,14 +56,14 @@ class WorkerState:
         }
 
     def _running(self, index: int, whole: bool) -> Tree:
-        lanes, window = self.runner.lanes, self.envs.windows[index]
+        lanes, adapter = self.runner.lanes, self.envs.adapters[index]
         episode = int(lanes.episode[lanes.of(index).start])
         return {
             "episode": episode,
             "seed": self.envs.seeds[index],
-            "env_steps": window.env_steps,
+            "env_steps": adapter.env_steps,
             "matchup": dict(lanes.matchups[index]),
-            "agents": None if window.declared else list(window.agents),
+            "agents": None if adapter.declared else list(adapter.agents),
             "whole": whole,
         }
 
@@ -108,7 +108,7 @@ class WorkerState:
         self.episodes.resume_at({env["copy"]: env["next_episode"] for env in tree["copies"]})
         replayer = EpisodeReplayer(self.envs, self.runner.lanes, self.policy_slots, self.episodes, self.history)
         tables = {name: _Grouped(table) for name, table in tree["tables"].items()}
-        turns: dict[int, Turn] = {}
+        turns: dict[int, StepResult] = {}
         intact, abandoned = [], 0
         for env in tree["copies"]:
             env_index, running = env["copy"], env["running"]
@@ -156,8 +156,8 @@ class WorkerState:
                 slots.memory.load_state(of_lane["lane"], of_lane)
 
     def _check(self, tree: Tree) -> None:
-        window, none = self.envs.windows[0], np.empty(0, np.int64)
-        agents, tables, problems = list(window.agents) if window.declared else None, tree["tables"], []
+        adapter, none = self.envs.adapters[0], np.empty(0, np.int64)
+        agents, tables, problems = list(adapter.agents) if adapter.declared else None, tree["tables"], []
         if tree["agents"] != agents:
             problems.append(f"the environment has agents {agents}, and what is kept is of {tree['agents']}")
         for slots in self.policy_slots:
@@ -190,7 +190,7 @@ class _Grouped:
 
 def _replayed(
     replayer: EpisodeReplayer, index: int, running: Mapping[str, Any], tables: Mapping[str, _Grouped], env_index: int
-) -> Turn:
+) -> StepResult:
     actions = {
         name.removeprefix(_ACTIONS): taken
         for name, table in tables.items()

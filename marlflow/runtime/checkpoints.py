@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.runtime.manifest import MANIFEST, Checkpoint, KeptFile, NotWholeError, manifest_text, opened, tensors_file
 
 __all__ = ["Checkpoint", "Checkpoints"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 
 WORKERS = "workers"
 

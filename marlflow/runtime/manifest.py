@@ -24,7 +24,7 @@ from typing import Any
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.file_names import file_name
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 
 FORMAT = 4
 MANIFEST = "checkpoint.json"

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Gradients
-from marlflow.base.kept import MALFORMED, Tree, from_bytes, to_bytes
+from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
 from marlflow.base.train_batch import TrainBatch
 
 

@@ -41,7 +41,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """All that a runtime's parts need to go on as if they had never stopped: files by name, each as base.kept writes.
+    """All that a runtime's parts need to go on as if they had never stopped: files by name, each a serialized tree.
 
     `learner.<learner>`, `replay.<name>` (all but its rows; its learner's name, or `<learner>@<shard>`),
     `rows.<name>.<first>-<stop>` (the rows of these numbers, new since the last time), and `workers` (all workers'

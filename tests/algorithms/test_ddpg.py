@@ -7,7 +7,7 @@ import pytest
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ddpg import DDPG
-from marlflow.base.schedules import Step
+from marlflow.base.schedules import PiecewiseConstant
 from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, forward, make_learner, make_plan
 from tests.algorithms.several_losses import BOX, ROWS, apart, found, naive_q, transitions, within
@@ -55,7 +55,7 @@ def test_losses_are_those_of_plain_loops() -> None:
 
 
 def test_actor_and_critic_have_learning_rates_of_their_own() -> None:
-    config = DDPG(learning_rate=0.02, actor_learning_rate=Step([0.001, 0.0], [10]))
+    config = DDPG(learning_rate=0.02, actor_learning_rate=PiecewiseConstant([0.001, 0.0], [10]))
     learner = make_learner(config, CONTINUOUS)
     assert [part.optimizer.learning_rate for part in learner.parameters.groups] == [0.02, 0.001]
     learner.set_schedule({"learning_rate": 0.5})

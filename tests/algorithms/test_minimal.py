@@ -22,7 +22,7 @@ from marlflow.learn.groups import LossGroup
 from marlflow.learn.loss import LossTerms
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.recurrent import GRU
-from marlflow.policy.uniform_first import UniformFirst
+from marlflow.policy.warmup import WarmupActor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, make_learner
 from tests.learn.experience import ACTIONS, FEATURES, transitions
 
@@ -95,7 +95,7 @@ def test_an_algorithm_with_a_replay_has_a_target_a_replay_and_acts_uniformly_fir
     learner = make_learner(algorithm, SEEN)
     assert learner.parameters.target_module is not None
     assert [group.optimizer.learning_rate for group in learner.parameters.groups] == [0.5]
-    assert isinstance(algorithm.actor(DISCRETE, SMALL, 0), UniformFirst)
+    assert isinstance(algorithm.actor(DISCRETE, SMALL, 0), WarmupActor)
     assert algorithm.replay("hunter", 0).name == "hunter"
     update = learner.update(transitions(8))
     assert update.updates == 1

@@ -12,7 +12,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Mode, RememberingActor
+from marlflow.policy.actor import Mode, RecurrentActor
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 
@@ -26,7 +26,7 @@ CASES = [(one, name) for one in SHIPPED for name in one.capabilities.actions if 
 
 def acted(actor: Any, mode: Mode, schedule: dict[str, float]) -> Any:
     obs = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
-    memory = np.zeros((ROWS, *actor.memory_shape), np.float32) if isinstance(actor, RememberingActor) else None
+    memory = np.zeros((ROWS, *actor.memory_shape), np.float32) if isinstance(actor, RecurrentActor) else None
     actor.set_schedule(schedule)
     return actor.act(obs, None, memory, mode, RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))).action
 

@@ -16,7 +16,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow import source
 from marlflow.learn.compute import ON_CPU
 from marlflow.learn.learner import TorchLearner
-from marlflow.policy.actor import RememberingActor, WeightedActor
+from marlflow.policy.actor import RecurrentActor, WeightedActor
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.runtime.inline import InlinePlace
 from tests.algorithms.parts import (
@@ -72,7 +72,7 @@ def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, model: GRU |
     assert isinstance(config, Algorithm)
     learner, actor = make_learner(config, spaces, 1, model), config.actor(spaces, model, seed=2)
     assert isinstance(actor, WeightedActor)
-    assert isinstance(actor, RememberingActor)
+    assert isinstance(actor, RecurrentActor)
     assert actor.memory_shape == model.memory_shape
     actor.load_flat(learner.published[learner.name].flat)
     np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)

@@ -13,7 +13,7 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.sac import SAC
 from marlflow.base.batch import Array
-from marlflow.base.schedules import Step
+from marlflow.base.schedules import PiecewiseConstant
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, forward, make_learner, make_plan
@@ -61,7 +61,7 @@ def test_what_it_refuses() -> None:
 
 
 def test_it_acts_uniformly_until_learning_starts() -> None:
-    config = SAC(learning_starts_agent_steps=50, temperature=Step([0.2, 0.1], [60]))
+    config = SAC(learning_starts_agent_steps=50, temperature=PiecewiseConstant([0.2, 0.1], [60]))
     at = [config.schedules(steps) for steps in (0, 49, 50, 60)]
     assert [values["acts_uniformly"] for values in at] == [1.0, 1.0, 0.0, 0.0]
     assert [values["temperature"] for values in at] == [0.2, 0.2, 0.2, 0.1]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import to_bytes
 from marlflow.base.sequences import cut_sequences
+from marlflow.base.serialization import to_bytes
 from marlflow.base.train_batch import TrainBatch
 from marlflow.learn.adaptation import TaskBatch
 from marlflow.learn.learner import TorchLearner

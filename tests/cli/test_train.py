@@ -123,14 +123,14 @@ def test_a_run_is_composed_once_and_its_environment_opened_once_for_all_checks(
         monkeypatch.setattr(owner, name, call)
 
     counted(ConfigLoaderImpl, "load_configuration")
-    counted(environment, "open_window")
+    counted(environment, "open_adapter")
     counted(schema, "read_values")
     policy = ("env=simple_tag", "policy@policies.agent=dqn", "policies.agent.algorithm.learning_rate=1e-3")
     said = marlflow("train", *SHORT, *policy, "hydra.run.dir=run")
-    assert (said.code, counts) == (0, dict.fromkeys(("load_configuration", "open_window", "read_values"), 1))
+    assert (said.code, counts) == (0, dict.fromkeys(("load_configuration", "open_adapter", "read_values"), 1))
     counts.clear()
     said = marlflow("resume", "run", "stop.env_steps=800")
-    assert (said.code, counts) == (0, dict.fromkeys(("load_configuration", "open_window", "read_values"), 1))
+    assert (said.code, counts) == (0, dict.fromkeys(("load_configuration", "open_adapter", "read_values"), 1))
 
 
 def test_an_interrupted_command_ends_with_130(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ FOLDER = Path(marlflow.env.__file__).parent
 MODULES = [importlib.import_module(f"marlflow.env.{path.stem}") for path in sorted(FOLDER.glob("*.py"))[1:]]
 PART_OF_ONE = ["openspiel_game"]
 """Modules without an environment that an environment is made of."""
-NOT_PLAYED = ["stand_in"]
+NOT_PLAYED = ["spaces_only"]
 """Stands for an environment where records have its agents and spaces, and is never stepped."""
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marlflow.base.schedules import Cosine, Linear, Step
+from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
 from marlflow.experiment.construct import LEFT, TARGET, construct, imported
 from marlflow.experiment.limits import limit_problems
 from marlflow.experiment.schema import read_values
@@ -117,8 +117,8 @@ def _of_part(path: str) -> Callable[[dict[str, Any]], list[str]]:
 def _schedules() -> Iterator[tuple[str, dict[str, Any]]]:
     settings: Mapping[type, dict[str, Any]] = {
         Linear: {"start": 0.5, "end": 0.1, "agent_steps": 100},
-        Cosine: {"start": 0.5, "end": 0.1, "agent_steps": 100},
-        Step: {"values": [0.5, 0.1], "at_agent_steps": [100]},
+        CosineDecay: {"start": 0.5, "end": 0.1, "agent_steps": 100},
+        PiecewiseConstant: {"values": [0.5, 0.1], "at_agent_steps": [100]},
     }
     for kind, values in settings.items():
         yield kind.__name__.lower(), {TARGET: f"{kind.__module__}.{kind.__name__}", **values}

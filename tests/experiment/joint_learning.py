@@ -17,7 +17,7 @@ from marlflow.algorithms.algorithm import Capabilities, JointAlgorithm, Member
 from marlflow.base.batch import Array
 from marlflow.base.items import Fragment
 from marlflow.base.joint import JointBatch
-from marlflow.base.schedules import Setting
+from marlflow.base.schedules import ScheduledFloat
 from marlflow.experiment.experiment import Checkpoints, Evaluation, Log, Rollouts, RuntimeChoice, Stop
 from marlflow.flow import Flow, Plan
 from marlflow.learn.loss import LossTerms
@@ -115,7 +115,7 @@ class Team(JointAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", JointBatch, joint=True)
 
     batch_agent_steps: int = 60
-    learning_rate: Setting = 0.01
+    learning_rate: ScheduledFloat = 0.01
 
     def network(self, members: Mapping[str, Member], seed: int) -> TeamNetwork:
         return TeamNetwork(members, seed)

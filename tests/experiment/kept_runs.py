@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.base.kept import from_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.experiment.keeping import DRIVER, newest
 from marlflow.runtime.checkpoints import Checkpoint
 

@@ -11,7 +11,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.kept import from_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.experiment.experiment import Rollouts, Stop
 from marlflow.experiment.keeping import newest
 from marlflow.experiment.plans import drawn_plan

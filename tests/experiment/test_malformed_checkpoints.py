@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.experiment.experiment import Checkpoints, Record
 from marlflow.experiment.keeping import check_identity, newest
 from marlflow.experiment.notes import notes_of

@@ -13,7 +13,7 @@ import pytest
 
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.errors import CheckpointUnusable, MatchmakerFailed, StageFailed
-from marlflow.base.kept import from_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.experiment.experiment import Checkpoints, Evaluation, Experiment, Policy, Rollouts
 from marlflow.experiment.keeping import newest
 from marlflow.experiment.ready import problems_of, ready

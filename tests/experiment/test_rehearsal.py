@@ -16,10 +16,10 @@ from marlflow.algorithms.algorithm import LearningAlgorithm
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment
-from marlflow.base.schedules import at_start
+from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.env.stand_in import StandIn
+from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.experiment.ready import ready
 from marlflow.experiment.rehearsal import rehearsal_problems
 from marlflow.flow import Flow, Plan
@@ -71,7 +71,7 @@ class With(mf.PPO):
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
             .then(self.stage, at=None if isinstance(self.stage, Signs) else learner)
-            .then(Advantages(at_start(self.discount), at_start(self.gae_lambda)), at=learner)
+            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)
@@ -124,8 +124,8 @@ class Batched:
         return nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8)), 8
 
 
-def _board() -> StandIn:
-    return StandIn({"player_0": Spaces(BOARD, Discrete(7), masked=True)})
+def _board() -> SpacesOnlyEnv:
+    return SpacesOnlyEnv({"player_0": Spaces(BOARD, Discrete(7), masked=True)})
 
 
 def _problems(policy: mf.Policy, factory: Any = CartPoleTeam) -> list[str]:
@@ -259,7 +259,7 @@ def _spec(policy: PolicySpec, replay: Literal["with_learner", "own"] = "with_lea
         {"own": policy},
         {"own": LearnerSpec("own", (policy,), policy.algorithm, policy.seed, Placement(replay=replay))},
         {"agent_0": "own"},
-        StandIn,
+        SpacesOnlyEnv,
         copies=2,
         num_workers=1,
         fragment_env_steps=8,

@@ -47,7 +47,7 @@ from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, po
 HALF, WHOLE = 720, 1_360
 
 
-class RememberingActor:
+class RecurrentActor:
     """An actor with memory: what it sees is blurred by what it saw, so a memory that is lost changes what it does."""
 
     def __init__(self, inner: Any, shape: tuple[int, ...]) -> None:
@@ -76,7 +76,7 @@ class RememberingDQN(DQN):
     name: ClassVar[str] = "remembering_dqn"
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
-        return RememberingActor(super().actor(spaces, model, seed), spaces.obs_shape)
+        return RecurrentActor(super().actor(spaces, model, seed), spaces.obs_shape)
 
 
 def remembering(kind: type[Any], like: Any) -> Any:

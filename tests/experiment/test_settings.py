@@ -16,7 +16,7 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.schedules import Cosine, Linear, Step
+from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
 from marlflow.experiment.experiment import (
     Checkpoints,
     Env,
@@ -108,7 +108,7 @@ KINDS = (
     *(type(algorithm) for algorithm in SHIPPED),
     *(Experiment, Env, Policy, PolicyStop, PolicyPlacement, RunPlacement, Recorded, Rollouts, Stop, Faults),
     *(Checkpoints, Evaluation, Log, RuntimeChoice, Placement, Inference, Reservation),
-    *(MLP, CNN, GRU, LSTM, Adam, Linear, Cosine, Step),
+    *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
 )
 
 
@@ -116,7 +116,7 @@ def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> No
     numbers = set()
     for kind in KINDS:
         for field in dataclasses.fields(kind):
-            if re.search(r"\b(int|float|Setting)\b", str(field.type)):
+            if re.search(r"\b(int|float|ScheduledFloat)\b", str(field.type)):
                 numbers.add(field.name)
     numbers -= {"policies"}  # of goals, which are called return_mean
     of_torch = {"momentum", "dampening", "alpha"}
@@ -135,7 +135,10 @@ def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> No
         (PPO(epochs=2.5), "policies.prey.algorithm.epochs must be a whole number, not 2.5"),  # type: ignore[arg-type]
         (PPO(discount=Linear(0.5, 1.5, 10)), "policies.prey.algorithm.discount.end must be at most 1, not 1.5"),
         (DQN(optimiser=Adam(beta_1=2)), "policies.prey.algorithm.optimiser.beta_1 must be less than 1, not 2"),
-        (DQN(epsilon=Step([1, math.inf], [5])), "policies.prey.algorithm.epsilon.values[1] must be a finite number"),
+        (
+            DQN(epsilon=PiecewiseConstant([1, math.inf], [5])),
+            "policies.prey.algorithm.epsilon.values[1] must be a finite number",
+        ),
         (DQN(value_min=100), "policies.prey.algorithm.value_min is 100, and atoms is 1"),
         (DQN(batch_agent_steps=200_000), "policies.prey.algorithm.batch_agent_steps is 200,000, and its replay"),
     ],

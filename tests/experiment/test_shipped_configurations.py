@@ -7,7 +7,7 @@ import pytest
 
 from marlflow import conf
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env import Window, open_window
+from marlflow.env import EnvAdapter, open_adapter
 from marlflow.experiment.compose import composed, composing
 from marlflow.experiment.placing import placements
 from marlflow.experiment.plans import drawn_plan
@@ -42,19 +42,19 @@ def test_each_environment_can_be_trained_on_by_default_and_played(name: str) -> 
     made = ready(experiment)
     drawn_plan(made.experiment, made.spec).check()
     assert set(algorithms(made).values()) == {"ppo"}
-    with contextlib.closing(open_window(made.spec.make_env())) as window:
-        assert _played(window, most_steps=8) > 0
+    with contextlib.closing(open_adapter(made.spec.make_env())) as adapter:
+        assert _played(adapter, most_steps=8) > 0
 
 
-def _played(window: Window, most_steps: int) -> int:
+def _played(adapter: EnvAdapter, most_steps: int) -> int:
     """How many steps of random actions that the masks allow one episode took."""
-    turn, taken = window.reset(seed=0), 0
-    for agent in window.agents:
-        window.action_space(agent).seed(0)
+    turn, taken = adapter.reset(seed=0), 0
+    for agent in adapter.agents:
+        adapter.action_space(agent).seed(0)
     while taken < most_steps and not turn.over:
         masks = turn.masks or [None] * len(turn.deciding)
         deciding = zip(turn.deciding, masks, strict=True)
-        turn = window.act([window.action_space(window.agents[slot]).sample(mask) for slot, mask in deciding])
+        turn = adapter.act([adapter.action_space(adapter.agents[slot]).sample(mask) for slot, mask in deciding])
         taken += 1
     return taken
 

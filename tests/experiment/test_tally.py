@@ -6,7 +6,7 @@ import pytest
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.experiment.episode_figures import EvaluationContext
 from marlflow.experiment.tally import Tally
 from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt

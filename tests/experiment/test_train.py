@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid, PlanInvalid
-from marlflow.base.schedules import Cosine, Step
+from marlflow.base.schedules import CosineDecay, PiecewiseConstant
 from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts, Stop
 from marlflow.experiment.tally import FAULTS
 from marlflow.experiment.train import Result, train
@@ -124,7 +124,11 @@ def test_every_key_of_a_report_is_documented_and_no_other(complete: Result) -> N
 
 
 def test_a_report_has_the_current_value_of_each_schedule(tmp_path: Path) -> None:
-    falling = replace(SMALL_PPO, learning_rate=Cosine(1e-3, 1e-4, 1_500), entropy_coefficient=Step([0.02, 0.01], [900]))
+    falling = replace(
+        SMALL_PPO,
+        learning_rate=CosineDecay(1e-3, 1e-4, 1_500),
+        entropy_coefficient=PiecewiseConstant([0.02, 0.01], [900]),
+    )
     train(small_run(policies=policies(hunters=falling, prey=SMALL_DQN)), tmp_path)
     found = [{name: standing(record, name) for name in record["policies"]} for record in reports(tmp_path)]
     assert len({tuple(one["hunters"]["schedules"].items()) for one in found}) >= 3

@@ -9,7 +9,7 @@ import pytest
 
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env import open_window
+from marlflow.env import open_adapter
 from marlflow.env.cartpole_family import CartPoleFamily
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.cartpole_team import env as cartpole_team_aec
@@ -180,7 +180,7 @@ def test_no_episodes_are_invalid() -> None:
 @pytest.fixture(params=[CartPoleTeam, Knockout, Relay])
 def balanced(request: pytest.FixtureRequest) -> tuple[Played, Seats]:
     env = request.param()
-    seats = seats_of(open_window(env), env)
+    seats = seats_of(open_adapter(env), env)
     played = play(request.param, seats, SEED, 5, 60.0, None, lambda done: None)
     assert played.failure is None
     assert len(played.results) == 5

@@ -9,7 +9,7 @@ import pytest
 
 from marlflow.base.errors import CheckpointFailed
 from marlflow.base.items import Fragment, Inserted, Packed, Update
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.experiment.waiting import Waiting
 
 ITEMS = [

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from marlflow.base.batch import Transitions
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.learn.groups import LossGroup
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms

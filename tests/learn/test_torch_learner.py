@@ -11,7 +11,7 @@ from marlflow.algorithms.dqn import DQNLoss
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.learn.learner import TorchLearner
 from marlflow.learn.loss import LossTerms

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from marlflow.observe.record import (
+from marlflow.observe.report import (
     EvaluationMetrics,
     LearnerMetrics,
-    MetricsRecord,
     ObjectStoreMetrics,
     PolicyInfo,
     PolicyMetrics,
+    Report,
     RolloutMetrics,
     RunInfo,
     StageMetrics,
@@ -72,9 +72,9 @@ def learner(number: int, updates: int, loss: dict[str, float]) -> LearnerMetrics
     )
 
 
-def record(number: int) -> MetricsRecord:
+def record(number: int) -> Report:
     """The report after `number` times 4 seconds and 1000 env steps."""
-    return MetricsRecord(
+    return Report(
         time_s=4.0 * number,
         env_steps=1000 * number,
         agent_steps=5000 * number,

@@ -7,14 +7,12 @@ import pytest
 from rich.console import Console
 
 from marlflow.observe.live import LiveConsole
-from marlflow.observe.record import MetricsRecord, StageMetrics
+from marlflow.observe.report import Report, StageMetrics
 from marlflow.observe.view import View
 from tests.observe.records import INFO, record
 
 
-def drawn(
-    width: int, rows: int | None = None, before: MetricsRecord | None = None, now: MetricsRecord | None = None
-) -> str:
+def drawn(width: int, rows: int | None = None, before: Report | None = None, now: Report | None = None) -> str:
     terminal = Console(file=io.StringIO(), width=width, force_terminal=False, record=True)
     terminal.print(View(INFO, before, now, clock_s=9.0, rows=rows))
     return terminal.export_text()
@@ -26,7 +24,7 @@ def row(text: str, *starts: str) -> list[str]:
     return next(words for words in lines if words[: len(starts)] == list(starts))
 
 
-def crowded(stages: int) -> MetricsRecord:
+def crowded(stages: int) -> Report:
     now = record(2)
     now["stages"] = {
         f"plan/stage_{number}": StageMetrics(

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
-from marlflow.env import cartpole_team, open_window
+from marlflow.env import cartpole_team, open_adapter
 from marlflow.env.make import Wrapper
-from marlflow.env.stand_in import StandIn
+from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.offline.environment import recorded_environment
 from marlflow.offline.manifest import Manifest, environment_described, read_manifest, write_manifest
 from marlflow.offline.spaces import described, spaces_of
@@ -105,13 +105,13 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_stand_in_has_agents_spaces_and_masks_and_nothing_happens_in_it() -> None:
-    env = StandIn({"a": SPACES, "b": Spaces(SEEN, CHOSEN)})
-    window = open_window(env)
-    assert (list(window.agents), window.declared) == (["a", "b"], True)
-    assert [window.masked(agent) for agent in window.agents] == [True, False]
-    assert Spaces(window.observation_space("a"), window.action_space("a"), True) == SPACES
-    turn = window.reset(seed=0)
-    turn = window.act([0] * len(turn.deciding))
+    env = SpacesOnlyEnv({"a": SPACES, "b": Spaces(SEEN, CHOSEN)})
+    adapter = open_adapter(env)
+    assert (list(adapter.agents), adapter.declared) == (["a", "b"], True)
+    assert [adapter.masked(agent) for agent in adapter.agents] == [True, False]
+    assert Spaces(adapter.observation_space("a"), adapter.action_space("a"), True) == SPACES
+    turn = adapter.reset(seed=0)
+    turn = adapter.act([0] * len(turn.deciding))
     assert (len(turn.deciding), turn.ended, turn.rewards) == (2, [], [0.0, 0.0])
     for agent, seen in env.step({})[0].items():
         assert seen in env.observation_space(agent)

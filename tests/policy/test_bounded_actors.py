@@ -17,7 +17,7 @@ from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.deterministic import DeterministicActor
 from marlflow.policy.squashed import SquashedGaussianActor, squashed_sample
 from marlflow.policy.torso import MLP
-from marlflow.policy.uniform_first import UniformFirst
+from marlflow.policy.warmup import WarmupActor
 
 BOX = spaces.Box(np.array([[0.0, -3.0]], np.float32), np.array([[1.0, 5.0]], np.float32))
 ROWS = 300
@@ -194,7 +194,7 @@ def test_a_box_without_room_is_refused(box: spaces.Box, text: str) -> None:
 
 def test_uniform_at_first_then_the_actors_own() -> None:
     inner, obs = squashed(), observations()
-    actor = UniformFirst(inner, BOX)
+    actor = WarmupActor(inner, BOX)
     own = inner.act(obs, None, None, "explore", streams())
     np.testing.assert_array_equal(actor.act(obs, None, None, "explore", streams()).action, own.action)
     actor.set_schedule({"acts_uniformly": 1.0})
@@ -215,7 +215,7 @@ def test_uniform_at_first_then_the_actors_own() -> None:
 
 def test_uniform_at_first_keeps_to_legal_actions() -> None:
     torso, features = MLP((8,)).build((2,), generator())
-    actor = UniformFirst(CategoricalActor(torso, features, 4, generator()), spaces.Discrete(4))
+    actor = WarmupActor(CategoricalActor(torso, features, 4, generator()), spaces.Discrete(4))
     actor.set_schedule({"acts_uniformly": 1.0})
     mask = np.random.default_rng(0).random((ROWS, 4)) < 0.5
     mask[:, 2] = True
@@ -229,7 +229,7 @@ def test_it_is_an_actor_with_the_parameters_of_the_one_within() -> None:
     first, other = squashed(), squashed()
     with torch.no_grad():
         other.head.bias.add_(1.0)
-    actor = UniformFirst(first, BOX)
+    actor = WarmupActor(first, BOX)
     assert isinstance(actor, WeightedActor)
     assert isinstance(actor, MovableActor)
     actor.load_flat(other.flat())

@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces as gym
 
 from marlflow.base.spaces import Spaces
-from marlflow.policy.critics import ActionCritics, BoxCritics, EarlyJoin, LateJoin
+from marlflow.policy.critics import ActionCritics, BoxCritics, ConcatFirst, TorsoFirst
 from marlflow.policy.torso import CNN, MLP, TorsoConfig
 
 BOX = gym.Box(-2.0, 2.0, (2, 1), np.float32)
@@ -26,12 +26,12 @@ def rows(spaces: Spaces, count: int = 5) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("observation", "model", "join"),
     [
-        (gym.Box(-1.0, 1.0, (3,)), MLP((8, 8)), EarlyJoin),
-        (gym.Discrete(4), MLP((8,)), EarlyJoin),
-        (gym.Dict(near=gym.Box(-1.0, 1.0, (2,)), kind=gym.Discrete(3)), MLP((8,)), EarlyJoin),
-        (PIXELS, SMALL_CNN, LateJoin),
-        (gym.Dict(seen=PIXELS, speed=gym.Box(-1.0, 1.0, (2,))), SMALL_CNN, LateJoin),
-        (gym.Dict(seen=PIXELS, speed=gym.Box(-1.0, 1.0, (2,))), MLP((8,)), LateJoin),
+        (gym.Box(-1.0, 1.0, (3,)), MLP((8, 8)), ConcatFirst),
+        (gym.Discrete(4), MLP((8,)), ConcatFirst),
+        (gym.Dict(near=gym.Box(-1.0, 1.0, (2,)), kind=gym.Discrete(3)), MLP((8,)), ConcatFirst),
+        (PIXELS, SMALL_CNN, TorsoFirst),
+        (gym.Dict(seen=PIXELS, speed=gym.Box(-1.0, 1.0, (2,))), SMALL_CNN, TorsoFirst),
+        (gym.Dict(seen=PIXELS, speed=gym.Box(-1.0, 1.0, (2,))), MLP((8,)), TorsoFirst),
     ],
 )
 def test_critics_of_a_box_see_the_observation_and_the_action(

@@ -11,10 +11,10 @@ from torch import nn
 
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import MovableActor, RememberingActor, WeightedActor
+from marlflow.policy.actor import MovableActor, RecurrentActor, WeightedActor
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorsoConfig, build_recurrent_torso
-from marlflow.policy.recurrent_actors import RecurrentActor, RecurrentActorCritic, recurrent_stochastic_actor
+from marlflow.policy.recurrent_actors import RecurrentActorCritic, RecurrentNetworkActor, recurrent_stochastic_actor
 from marlflow.policy.torso import CNN, MLP
 
 S, T, D, H = 5, 7, 3, 8
@@ -113,7 +113,7 @@ def random(rows):
 def test_an_actor_reports_the_probability_that_its_network_gives_and_what_it_then_remembers(model, action):
     spaces = Spaces(gym.Box(-1, 1, (D,)), action, masked=isinstance(action, gym.Discrete))
     actor = recurrent_stochastic_actor(spaces, model, torch.Generator().manual_seed(1))
-    assert all(isinstance(actor, kind) for kind in (RememberingActor, WeightedActor, MovableActor))
+    assert all(isinstance(actor, kind) for kind in (RecurrentActor, WeightedActor, MovableActor))
     obs, memory = drawn(64, D).numpy(), drawn(64, *model.memory_shape, seed=1).numpy()
     mask = np.random.default_rng(0).random((64, 4)) < 0.6
     mask[:, 0] = True
@@ -133,7 +133,7 @@ def test_an_actor_reports_the_probability_that_its_network_gives_and_what_it_the
 
 def test_an_actor_of_action_values_takes_its_epsilon():
     torso = torso_of(GRU(H, (6,)))
-    actor = RecurrentActor(torso, QActor(nn.Identity(), nn.Linear(H, 4)))
+    actor = RecurrentNetworkActor(torso, QActor(nn.Identity(), nn.Linear(H, 4)))
     obs, memory = drawn(64, D).numpy(), np.zeros((64, H), np.float32)
     greedy = actor.act(obs, None, memory, "greedy", random(64)).action
     chosen = []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.errors import CheckpointUnusable, InvalidInput
-from marlflow.base.kept import Tree
+from marlflow.base.serialization import Tree
 from marlflow.replay import Prioritized, Replay, ReplayBuffer, Uniform
 from marlflow.replay.segments import newest_that_fit
 from tests.replay.windowed import put, windowed

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import CheckpointUnusable, InvalidInput
-from marlflow.base.kept import Tree
 from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.serialization import Tree
 from marlflow.replay.sampling import Prioritized, Uniform
 from marlflow.replay.sequences import SequenceReplay
 from marlflow.stages import Draw, NStep, SplitSegments

@@ -1,4 +1,4 @@
-"""A slow recorder that is obviously right: one environment, one agent at a time, plain lists, no window.
+"""A slow recorder that is obviously right: one environment, one agent at a time, plain lists, no adapter.
 
 It says which rows there are, when each was decided and when it was complete; how fragments are cut follows from that.
 """

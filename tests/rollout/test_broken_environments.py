@@ -70,7 +70,7 @@ class Failing(Counter):
 
 @pytest.mark.parametrize("fails", [(4,), (4, 5), (4, 5, 6), (2,), (2, 3)])
 def test_resets_that_fail_take_no_row_of_a_finished_episode(fails):
-    # The first reset is the window's own; then one for each episode, and one for each window that is opened anew.
+    # The first reset is the adapter's own; then one for each episode, and one for each adapter that is opened anew.
     lucky = worker(type("Failing", (Failing,), {"fails": fails, "resets": 0}), tolerated_faults=len(fails))
     receipt, batches = lucky.collect(9)
     assert [result.returns for result in receipt.episodes] == [{"a": 3.0}] * 3
@@ -198,7 +198,7 @@ def test_of_a_broken_episode_no_agents_rows_are_handed_over_not_even_of_one_that
             return super().reset(seed, options)
 
         def step(self, actions):
-            if self.t == 1 and len(self.began) == 2:  # the first episode: the window's own reset came before
+            if self.t == 1 and len(self.began) == 2:  # the first episode: the adapter's own reset came before
                 raise RuntimeError("b took the ball along")
             seen, rewards, terminations, truncations, infos = super().step(actions)
             if self.t == 1:

@@ -83,7 +83,7 @@ class Sticky(Counter):
         return super().reset(seed, options)
 
     def step(self, actions):
-        if self.resets == 3:  # the first was the window's own
+        if self.resets == 3:  # the first was the adapter's own
             raise RuntimeError("stuck")
         return super().step(actions)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.rollout.matchups import AllowedSeats, Dealer, EpisodeId
 from tests.rollout.test_matchups import AGENTS, SEATS, Asked, collects, receipt
 

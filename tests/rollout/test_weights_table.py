@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.actor import Acted

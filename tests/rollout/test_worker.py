@@ -12,7 +12,7 @@ from marlflow.base.items import Weights
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Acted
 from marlflow.rollout import Rule
-from tests.env.test_window import Scripted, Undeclared
+from tests.env.test_adapter import Scripted, Undeclared
 from tests.rollout.workers import rollout_worker
 
 EVERYBODY = [Rule("*", "all")]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from marlflow.base.batch import Batch
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.items import Weights
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.policy.scripted import RandomActor
 from marlflow.rollout import Rule
 from marlflow.rollout.episodes import RESTARTED_EPISODE

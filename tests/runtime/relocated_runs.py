@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.base.kept import Tree, from_bytes
+from marlflow.base.serialization import Tree, from_bytes
 from marlflow.experiment.experiment import Experiment, Policy, PolicyPlacement, Rollouts
 from marlflow.experiment.plans import Desk, build_plan
 from marlflow.experiment.ready import ready

@@ -13,8 +13,8 @@ from marlflow.algorithms.a2c import A2C
 from marlflow.algorithms.a3c import A3C
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Gradients
-from marlflow.base.kept import to_bytes
 from marlflow.base.schedules import Linear
+from marlflow.base.serialization import to_bytes
 from marlflow.experiment.experiment import Rollouts, Stop
 from marlflow.experiment.train import train
 from marlflow.flow.relocate import Where

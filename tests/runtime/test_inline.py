@@ -14,7 +14,7 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
 from marlflow.base.items import Packed
-from marlflow.base.kept import from_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.env import cartpole_team
 from marlflow.experiment.experiment import Env, Policy, PolicyPlacement
 from marlflow.flow.operators import OperatorRaised, stage_call

@@ -9,7 +9,7 @@ from typing import Any
 from pettingzoo import AECEnv
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
-from marlflow.env import Window
+from marlflow.env import EnvAdapter
 from marlflow.experiment.environment import environment_maker, environment_name, opened
 from marlflow.experiment.experiment import Env
 from marlflow.experiment.trial.api import as_note, run_tests
@@ -52,11 +52,11 @@ def check_environment(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
-            with opened(make_first, env) as window:
+            with opened(make_first, env) as adapter:
                 findings.kind = _kind(made[0])
-                findings.agents = tuple(window.agents)
-                findings.state = _state(window, findings)
-                seats = seats_of(window, made[0])
+                findings.agents = tuple(adapter.agents)
+                findings.state = _state(adapter, findings)
+                seats = seats_of(adapter, made[0])
         except ConfigInvalid as error:
             if not isinstance(error.__cause__, EnvironmentFailed):
                 raise
@@ -109,10 +109,10 @@ def _kind(env: Any) -> Kind:
     return "AEC" if isinstance(env, AECEnv) else "Parallel"
 
 
-def _state(window: Window, findings: Findings) -> str | None:
+def _state(adapter: EnvAdapter, findings: Findings) -> str | None:
     """What `env.state()` gives in words; None if the environment has none."""
     try:
-        space = window.state_space()
+        space = adapter.state_space()
     except EnvironmentFailed as failure:  # only joint critics need it; the rest can go on
         findings.notes.append(f"env.{failure.reason}")
         return None

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marlflow.base.random import episode_seed
-from marlflow.env import Turn, Window, open_window
+from marlflow.env import EnvAdapter, StepResult, open_adapter
 from marlflow.experiment.trial.dice import Dice
-from marlflow.rollout.closing import close_window
+from marlflow.rollout.closing import close_adapter
 
 _EPISODES = 3
 _ENV_STEPS = 400  # of each
@@ -38,7 +38,7 @@ def difference(make_env: Callable[[], Any], seed: int) -> str | None:
 
     Raises EnvironmentFailed if the environment does.
     """
-    first = open_window(make_env())
+    first = open_adapter(make_env())
     try:
         deadline = perf_counter() + _RECORD_S
         recorded = [_record(first, episode_seed(seed, 0, e), Dice(e), deadline) for e in range(_EPISODES)]
@@ -46,38 +46,38 @@ def difference(make_env: Callable[[], Any], seed: int) -> str | None:
         if differs is not None:
             return differs
     finally:
-        close_window(first)
-    second = open_window(make_env())
+        close_adapter(first)
+    second = open_adapter(make_env())
     try:
         return _replayed(second, recorded, "played in another instance")
     finally:
-        close_window(second)
+        close_adapter(second)
 
 
-def _record(window: Window, seed: int, dice: Dice, deadline: float) -> Recorded:
-    turn = window.reset(seed)
-    moments, actions = [_moment(window, turn)], list[list[Any]]()
+def _record(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> Recorded:
+    turn = adapter.reset(seed)
+    moments, actions = [_moment(adapter, turn)], list[list[Any]]()
     while not turn.over and len(actions) < _ENV_STEPS and perf_counter() < deadline:
         masks = turn.masks or [None] * len(turn.deciding)
         chosen = []
         for slot, mask in zip(turn.deciding, masks, strict=True):
-            agent = window.agents[slot]
-            chosen.append(dice.choose(agent, window.action_space(agent), mask))
+            agent = adapter.agents[slot]
+            chosen.append(dice.choose(agent, adapter.action_space(agent), mask))
         actions.append(chosen)
-        turn = window.act(chosen)
-        moments.append(_moment(window, turn))
+        turn = adapter.act(chosen)
+        moments.append(_moment(adapter, turn))
     return Recorded(seed, actions, moments)
 
 
-def _replayed(window: Window, recorded: Sequence[Recorded], how: str) -> str | None:
+def _replayed(adapter: EnvAdapter, recorded: Sequence[Recorded], how: str) -> str | None:
     for episode in recorded:
-        turn = window.reset(episode.seed)
+        turn = adapter.reset(episode.seed)
         for env_step, moment in enumerate(episode.moments):
-            differs = _first_difference(moment, _moment(window, turn))
+            differs = _first_difference(moment, _moment(adapter, turn))
             if differs is not None:
                 return f"{how}, episode seed {episode.seed} differs at env step {env_step}: {differs}"
             if env_step < len(episode.actions):
-                turn = window.act(episode.actions[env_step])
+                turn = adapter.act(episode.actions[env_step])
     return None
 
 
@@ -90,8 +90,8 @@ def _first_difference(before: Moment, after: Moment) -> str | None:
     return None if len(before) == len(after) else "not as much happened"
 
 
-def _moment(window: Window, turn: Turn) -> Moment:
-    agents = window.agents
+def _moment(adapter: EnvAdapter, turn: StepResult) -> Moment:
+    agents = adapter.agents
     moment: Moment = [("who decides", [agents[slot] for slot in turn.deciding])]
     for slot, observation in zip(turn.deciding, turn.observations, strict=True):
         moment.append((f"the observation of {agents[slot]!r}", _digest(observation)))

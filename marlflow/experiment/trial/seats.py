@@ -9,7 +9,7 @@ from typing import Any
 from gymnasium import spaces as gym
 
 from marlflow.base.spaces import Spaces
-from marlflow.env import Window
+from marlflow.env import EnvAdapter
 from marlflow.experiment.trial.outcome import Masks
 from marlflow.rollout.mapping import ByGroup, group
 
@@ -63,11 +63,11 @@ class Seats:
         return of.agents if self.declared else (of.name,)
 
 
-def seats_of(window: Window, env: Any) -> Seats:
-    """The groups of the environment `env`, on which `window` was opened."""
+def seats_of(adapter: EnvAdapter, env: Any) -> Seats:
+    """The groups of the environment `env`, on which `adapter` was opened."""
     found: dict[str, list[tuple[list[str], Spaces]]] = {}
-    for agent in window.agents:
-        spaces = Spaces(window.observation_space(agent), window.action_space(agent), window.masked(agent))
+    for agent in adapter.agents:
+        spaces = Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
         variants = found.setdefault(group(agent), [])
         same = next((agents for agents, of in variants if of == spaces), None)
         if same is None:
@@ -75,15 +75,15 @@ def seats_of(window: Window, env: Any) -> Seats:
         else:
             same.append(agent)
     groups = [
-        Group(name if len(variants) == 1 else ", ".join(agents), tuple(agents), spaces, _masks(window, env, agents[0]))
+        Group(name if len(variants) == 1 else ", ".join(agents), tuple(agents), spaces, _masks(adapter, env, agents[0]))
         for name, variants in found.items()
         for agents, spaces in variants
     ]
-    return Seats(tuple(groups), window.declared, window.has_tasks)
+    return Seats(tuple(groups), adapter.declared, adapter.has_tasks)
 
 
-def _masks(window: Window, env: Any, agent: str) -> Masks:
-    if not window.masked(agent):
+def _masks(adapter: EnvAdapter, env: Any, agent: str) -> Masks:
+    if not adapter.masked(agent):
         return "none"
     space = env.observation_space(agent)
     inside = isinstance(space, gym.Dict) and "action_mask" in space.spaces

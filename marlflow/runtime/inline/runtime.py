@@ -13,7 +13,7 @@ import torch
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.items import Weights
-from marlflow.base.kept import Tree, from_bytes, to_bytes
+from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.learn.learner import TorchLearner
 from marlflow.policy.actor import EvaluationMode
 from marlflow.replay.buffer import StoredReplay

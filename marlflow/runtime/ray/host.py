@@ -17,7 +17,7 @@ import ray
 import torch
 
 from marlflow.base.errors import ActorLost
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.runtime.chain import Rows, opened, run_chain

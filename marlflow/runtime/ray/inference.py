@@ -20,7 +20,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Actor, Mode, MovableActor, RememberingActor, WeightedActor
+from marlflow.policy.actor import Acted, Actor, Mode, MovableActor, RecurrentActor, WeightedActor
 from marlflow.runtime.ray.actors import Actors
 from marlflow.runtime.ray.host import Raised, as_exception, raised
 from marlflow.runtime.spec import RunSpec
@@ -92,12 +92,12 @@ def _asking(policy: str, make: Callable[[], Actor], inference: Any) -> Callable[
     actor = make()
     if not isinstance(actor, WeightedActor):
         return make  # there is nothing to compute that is worth a call
-    if isinstance(actor, RememberingActor):
-        return partial(RememberingAskingActor, policy, inference, actor.memory_shape)
-    return partial(AskingActor, policy, inference)
+    if isinstance(actor, RecurrentActor):
+        return partial(RecurrentRemoteActor, policy, inference, actor.memory_shape)
+    return partial(RemoteActor, policy, inference)
 
 
-class AskingActor:
+class RemoteActor:
     """The actor of one policy in a worker: one remote call for all rows of a tick."""
 
     def __init__(self, policy: str, inference: Any) -> None:
@@ -136,7 +136,7 @@ class AskingActor:
         return answer
 
 
-class RememberingAskingActor(AskingActor):
+class RecurrentRemoteActor(RemoteActor):
     """The same for a policy with memory, which stays with the worker and travels with each call."""
 
     def __init__(self, policy: str, inference: Any, memory_shape: tuple[int, ...]) -> None:

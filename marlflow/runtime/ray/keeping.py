@@ -9,7 +9,7 @@ import numpy as np
 import ray
 
 from marlflow.base.errors import ActorLost
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.offline.dataset_reader import next_fragments
 from marlflow.rollout.population import seated_in
 from marlflow.rollout.protocol import FrozenPolicy

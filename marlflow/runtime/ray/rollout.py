@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marlflow.base.items import Weights
-from marlflow.base.kept import from_bytes, to_bytes
+from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.policy.actor import EvaluationMode
 from marlflow.rollout.deadline import Deadline

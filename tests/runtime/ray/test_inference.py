@@ -17,7 +17,7 @@ from marlflow.base.errors import ActorLost, MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.experiment.experiment import RunPlacement
-from marlflow.policy.actor import Acted, EvaluationMode, Mode, RememberingActor, WeightedActor
+from marlflow.policy.actor import Acted, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.rollout.fragment import Evaluated
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlineRuntime
@@ -27,9 +27,9 @@ from marlflow.runtime.ray.host import Raised
 from marlflow.runtime.ray.inference import (
     KEPT_VERSIONS,
     Acting,
-    AskingActor,
     ByReference,
     InferenceActor,
+    RemoteActor,
     Seen,
     asking_actors,
 )
@@ -223,11 +223,11 @@ def test_weights_that_are_not_at_hand_are_asked_for() -> None:
 def test_only_what_has_parameters_is_asked_for() -> None:
     makers = asking_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
     actors = {name: make() for name, make in makers.items()}
-    assert type(actors["hunters"]) is AskingActor
+    assert type(actors["hunters"]) is RemoteActor
     assert isinstance(actors["hunters"], WeightedActor)
-    assert not isinstance(actors["hunters"], RememberingActor)
-    assert not isinstance(actors["prey"], AskingActor)
+    assert not isinstance(actors["hunters"], RecurrentActor)
+    assert not isinstance(actors["prey"], RemoteActor)
     (make,) = asking_actors(Two(), None).values()  # type: ignore[arg-type]
     remembering = make()
-    assert isinstance(remembering, RememberingActor)
+    assert isinstance(remembering, RecurrentActor)
     assert remembering.memory_shape == (1,)

@@ -16,7 +16,7 @@ import pytest
 import ray
 
 from marlflow.base.errors import ActorLost
-from marlflow.base.kept import from_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.experiment.experiment import Env
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import RayRuntime

@@ -21,7 +21,7 @@ import ray
 from marlflow.algorithms.scripted import Random
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.items import Update, Weights
-from marlflow.base.kept import from_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts
 from marlflow.experiment.learner_tally import LearnerTally
 from marlflow.experiment.plans import Desk, build_plan, drawn_plan

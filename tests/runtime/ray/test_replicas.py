@@ -20,7 +20,7 @@ from marlflow.algorithms.ddppo import DDPPO
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Fragment, Weights
-from marlflow.base.kept import from_bytes
+from marlflow.base.serialization import from_bytes
 from marlflow.experiment.experiment import Env
 from marlflow.experiment.train import train
 from marlflow.flow import Flow, Plan

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pettingzoo import AECEnv, ParallelEnv
 
-from marlflow.env.aec import AECWindow
-from marlflow.env.parallel import ParallelWindow
-from marlflow.env.place import Place, environment_name
-from marlflow.env.turn import Window
+from marlflow.env.adapter import EnvAdapter
+from marlflow.env.aec import AECAdapter
+from marlflow.env.episode_location import EpisodeLocation, environment_name
+from marlflow.env.parallel import ParallelAdapter
 
 
-def open_window(env: object, copy: int = 0, name: str | None = None) -> Window:
+def open_adapter(env: object, copy: int = 0, name: str | None = None) -> EnvAdapter:
     """Return the adapter for `env`; `copy` and `name` are for error messages.
 
     Resets the environment once (seed 0) to find its agents and whether `infos` has action masks.
     """
-    place = Place(name or environment_name(env), copy)
+    location = EpisodeLocation(name or environment_name(env), copy)
     if isinstance(env, ParallelEnv):
-        return ParallelWindow(env, place)
+        return ParallelAdapter(env, location)
     if isinstance(env, AECEnv):
-        return AECWindow(env, place)
+        return AECAdapter(env, location)
     raise TypeError(f"expected a PettingZoo AECEnv or ParallelEnv, got {type(env).__name__}")

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from marlflow.base.batch import Array
 
 
-class Ending(NamedTuple):
+class AgentEnd(NamedTuple):
     """The end of an agent's trajectory: exactly one of `terminated` and `truncated` is true.
 
     `observation` is the final one without its mask; None if the environment gave none, then the agent's last
@@ -28,7 +28,7 @@ class Ending(NamedTuple):
     mask: Array | None
 
 
-class Turn:
+class StepResult:
     """The events since the last `act`, and the agents that must act next. The next `act` overwrites it.
 
     `deciding`: slots of the agents that must act, with their `observations` and `masks` (empty if no agent has masks).
@@ -57,15 +57,15 @@ class Turn:
         self.masks: list[Array | None] = []
         self.reward_slots: list[int] = []
         self.rewards: list[float] = []
-        self.ended: list[Ending] = []
+        self.ended: list[AgentEnd] = []
         self.late_slots: list[int] = []
         self.late_rewards: list[float] = []
         self.over = False
         self.steady = False
 
 
-class Window(Protocol):
-    """Steps one environment: `turn = window.reset(seed)`, then `turn = window.act(actions)` until `turn.over`.
+class EnvAdapter(Protocol):
+    """Steps one environment: `result = adapter.reset(seed)`, then `result = adapter.act(actions)` until `result.over`.
 
     An agent's slot is its index in `agents`. Every fault of the environment is raised as EnvironmentFailed.
     """
@@ -141,11 +141,11 @@ class Window(Protocol):
         """Return the environment's number, `copy 3`, as text."""
         ...
 
-    def reset(self, seed: int, task: int | None = None) -> Turn:
+    def reset(self, seed: int, task: int | None = None) -> StepResult:
         """Start an episode; `task` is passed to environments with tasks as `options["task"]`."""
         ...
 
-    def act(self, actions: Sequence[Any]) -> Turn:
+    def act(self, actions: Sequence[Any]) -> StepResult:
         """Apply the actions of the agents in the last `deciding`, in that order."""
         ...
 

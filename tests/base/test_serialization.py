@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.kept import Tree, from_bytes, to_bytes
+from marlflow.base.serialization import Tree, from_bytes, to_bytes
 
 DTYPES = ["?", *(f"{end}{kind}{width}" for end in "<>" for kind in "iu" for width in (1, 2, 4, 8)), "<f2", ">f4", "<f8"]
 ARRAYS = st.sampled_from(DTYPES).flatmap(

@@ -1,4 +1,4 @@
-"""The window's contract with environments: what it makes of them, and what it says when they break theirs."""
+"""The adapter's contract with environments: what it makes of them, and what it says when they break theirs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.wrappers import MultiEpisodeEnv
 
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.env import open_window
+from marlflow.env import open_adapter
 
 
 class Scripted(ParallelEnv):
@@ -47,7 +47,7 @@ class Scripted(ParallelEnv):
 
 
 def test_who_decides_and_who_has_ended():
-    window = open_window(
+    adapter = open_adapter(
         Scripted(
             [
                 (["a", "b"], {"a": 1.0, "b": 2.0}, {"a": False, "b": False}, {"a": False, "b": False}),
@@ -56,34 +56,34 @@ def test_who_decides_and_who_has_ended():
             ]
         )
     )
-    turn = window.reset(3)
+    turn = adapter.reset(3)
     assert (turn.deciding, turn.rewards, turn.over) == ([0, 1], [], False)
-    turn = window.act([0, 1])
+    turn = adapter.act([0, 1])
     assert (turn.deciding, turn.reward_slots, turn.rewards, turn.ended) == ([0, 1], [0, 1], [1.0, 2.0], [])
-    turn = window.act([0, 1])
+    turn = adapter.act([0, 1])
     assert (turn.deciding, turn.reward_slots, turn.rewards) == ([1, 2], [0, 1], [3.0, 4.0])
     assert [ending[:3] for ending in turn.ended] == [(0, True, False)]
     assert turn.ended[0].observation == 2
-    turn = window.act([0, 1])
+    turn = adapter.act([0, 1])
     assert turn.over
     # Both flags at once count as terminated, and what the dead receive is still told.
     assert [ending[:3] for ending in turn.ended] == [(1, True, False), (2, False, True)]
     assert (turn.reward_slots, turn.rewards) == ([0, 1, 2], [9.0, 5.0, 6.0])
-    assert window.appeared() == {0, 1, 2}
-    assert window.vanished == 0
+    assert adapter.appeared() == {0, 1, 2}
+    assert adapter.vanished == 0
 
 
 def test_an_agent_that_vanishes_unmarked_is_truncated_and_counted():
-    window = open_window(Scripted([(["b"], {"a": 1.0, "b": 1.0}, {"a": False}, {"a": False})]))
-    window.reset(0)
-    turn = window.act([0, 0])
+    adapter = open_adapter(Scripted([(["b"], {"a": 1.0, "b": 1.0}, {"a": False}, {"a": False})]))
+    adapter.reset(0)
+    turn = adapter.act([0, 0])
     assert [ending[:3] for ending in turn.ended] == [(0, False, True)]
-    assert window.vanished == 1
+    assert adapter.vanished == 1
 
 
 def test_the_dead_that_stay_listed_do_not_decide_until_they_have_left_and_returned():
     dead = {"a": True, "b": False}
-    window = open_window(
+    adapter = open_adapter(
         Scripted(
             [
                 (["a", "b"], {"a": 1.0, "b": 1.0}, dead, {}),
@@ -93,18 +93,18 @@ def test_the_dead_that_stay_listed_do_not_decide_until_they_have_left_and_return
             ]
         )
     )
-    window.reset(0)
-    assert window.act([0, 0]).deciding == [1]
-    assert window.act([0]).deciding == [1]
-    assert window.act([0]).deciding == [1]
-    assert window.act([0]).deciding == [0, 1]
+    adapter.reset(0)
+    assert adapter.act([0, 0]).deciding == [1]
+    assert adapter.act([0]).deciding == [1]
+    assert adapter.act([0]).deciding == [1]
+    assert adapter.act([0]).deciding == [0, 1]
 
 
 def test_an_undeclared_agent_is_an_error():
-    window = open_window(Scripted([(["a", "stranger"], {"a": 1.0}, {}, {})]), copy=4)
-    window.reset(11)
+    adapter = open_adapter(Scripted([(["a", "stranger"], {"a": 1.0}, {}, {})]), copy=4)
+    adapter.reset(11)
     with pytest.raises(EnvironmentFailed, match="'stranger' is not one of possible_agents") as caught:
-        window.act([0, 0])
+        adapter.act([0, 0])
     assert caught.value.where == "environment scripted, copy 4, episode seed 11, env step 1, agent 'stranger'"
 
 
@@ -113,10 +113,10 @@ def test_a_missing_observation_is_an_error():
         def see(self, agents):
             return super().see(agent for agent in agents if agent == "a" or self.t == 0)
 
-    window = open_window(Blind([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})] * 2))
-    window.reset(0)
+    adapter = open_adapter(Blind([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})] * 2))
+    adapter.reset(0)
     with pytest.raises(EnvironmentFailed, match="no observation") as caught:
-        window.act([0, 0])
+        adapter.act([0, 0])
     assert "agent 'b'" in caught.value.where
 
 
@@ -136,12 +136,12 @@ NOBODY_ENDED = {"a": False, "b": False}
 def test_an_agent_that_lived_before_a_step_without_a_reward_is_an_error(step):
     fine = (["a", "b"], {"a": 0.0, "b": 0.0}, NOBODY_ENDED, NOBODY_ENDED)
     for before in ([], [fine, fine]):  # the first step of an episode, and one on the short way
-        window = open_window(Scripted([*before, step]))
-        window.reset(0)
+        adapter = open_adapter(Scripted([*before, step]))
+        adapter.reset(0)
         for _ in before:
-            window.act([0, 0])
+            adapter.act([0, 0])
         with pytest.raises(EnvironmentFailed, match="gave no reward for an agent that was alive before it") as caught:
-            window.act([0, 0])
+            adapter.act([0, 0])
         assert (
             caught.value.where == f"environment scripted, copy 0, episode seed 0, env step {len(before) + 1}, agent 'b'"
         )
@@ -153,7 +153,7 @@ def test_an_observation_of_another_shape_is_an_error():
             return {agent: np.zeros(2, np.float32) for agent in agents}
 
     with pytest.raises(EnvironmentFailed, match=r"shape \(1,\) was declared, one of shape \(2,\) came"):
-        open_window(Wide([])).reset(0)
+        open_adapter(Wide([])).reset(0)
 
 
 def test_an_environments_exception_says_where_and_shows_only_its_own_frames():
@@ -164,10 +164,10 @@ def test_an_environments_exception_says_where_and_shows_only_its_own_frames():
         def deeper(self):
             raise ZeroDivisionError("a wheel came off")
 
-    window = open_window(Raises([]), copy=2, name="wheels")
-    window.reset(7)
+    adapter = open_adapter(Raises([]), copy=2, name="wheels")
+    adapter.reset(7)
     with pytest.raises(EnvironmentFailed) as caught:
-        window.act([0, 0])
+        adapter.act([0, 0])
     failure = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  (it has just been made)
     assert failure.where == "environment wheels, copy 2, episode seed 7, env step 1"
     assert failure.reason == "step() raised ZeroDivisionError: a wheel came off"
@@ -179,11 +179,11 @@ def test_an_environments_exception_says_where_and_shows_only_its_own_frames():
 
 def test_an_aec_environments_exception_names_the_agent():
     tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
-    window = open_window(tictactoe.env())
-    turn = window.reset(0)
+    adapter = open_adapter(tictactoe.env())
+    turn = adapter.reset(0)
     assert turn.masks[0].tolist() == [1] * 9
     with pytest.raises(EnvironmentFailed, match="AssertionError") as caught:
-        window.act([99])
+        adapter.act([99])
     assert caught.value.where.endswith("env step 1, agent 'player_1'")
 
 
@@ -194,34 +194,34 @@ class NoMasksAtFirst(Scripted):
 
 
 def test_a_mask_that_was_not_there_at_reset_is_an_error():
-    window = open_window(NoMasksAtFirst([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})]))
-    window.reset(0)
+    adapter = open_adapter(NoMasksAtFirst([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})]))
+    adapter.reset(0)
     with pytest.raises(EnvironmentFailed, match="reset\\(\\) gave nobody one"):
-        window.act([0, 0])
+        adapter.act([0, 0])
 
 
 def test_the_mask_is_split_off_the_observation_and_its_space():
     connect_four = pytest.importorskip("pettingzoo.classic.connect_four_v3")
-    window = open_window(connect_four.env())
-    assert window.masked("player_0")
-    assert window.observation_space("player_0").shape == (6, 7, 2)
-    turn = window.reset(0)
+    adapter = open_adapter(connect_four.env())
+    assert adapter.masked("player_0")
+    assert adapter.observation_space("player_0").shape == (6, 7, 2)
+    turn = adapter.reset(0)
     assert turn.observations[0].shape == (6, 7, 2)
     assert turn.masks[0].tolist() == [1] * 7
 
 
 def test_each_player_of_a_won_game_receives_its_reward_before_its_end():
     connect_four = pytest.importorskip("pettingzoo.classic.connect_four_v3")
-    window = open_window(connect_four.env())
-    turn = window.reset(0)
+    adapter = open_adapter(connect_four.env())
+    turn = adapter.reset(0)
     rewards = []
     for column in (0, 1, 0, 1, 0, 1, 0):
-        turn = window.act([column])
+        turn = adapter.act([column])
         rewards += zip(turn.reward_slots, turn.rewards, strict=True)
     assert turn.over
     assert sorted(rewards) == [(0, 1), (1, -1)]
     assert sorted(ending[:3] for ending in turn.ended) == [(0, True, False), (1, True, False)]
-    assert window.env_steps == 7
+    assert adapter.env_steps == 7
 
 
 class Undeclared(AECEnv):
@@ -261,12 +261,12 @@ class Undeclared(AECEnv):
 
 
 def test_where_nobody_is_declared_new_names_get_slots_as_they_appear():
-    window = open_window(Undeclared())
-    assert not window.declared
-    assert window.agents == ["a"]
-    window.reset(0)
-    turn = window.act([0])
-    assert window.agents == ["a", "b"]
+    adapter = open_adapter(Undeclared())
+    assert not adapter.declared
+    assert adapter.agents == ["a"]
+    adapter.reset(0)
+    turn = adapter.act([0])
+    assert adapter.agents == ["a", "b"]
     assert turn.deciding == [1]
 
 
@@ -282,11 +282,11 @@ class Unpaid(Undeclared):
 
 
 def test_a_living_agent_without_a_reward_is_an_error_in_an_aec_environment():
-    window = open_window(Unpaid())
-    window.reset(0)
-    window.act([0])
+    adapter = open_adapter(Unpaid())
+    adapter.reset(0)
+    adapter.act([0])
     with pytest.raises(EnvironmentFailed, match="left an agent out of `rewards` that was and is in `agents`") as caught:
-        window.act([0])
+        adapter.act([0])
     assert caught.value.where.endswith("env step 2, agent 'a'")
 
 
@@ -298,24 +298,24 @@ class Lingering(Undeclared):
 
 
 def test_the_dead_who_stay_after_their_dead_step_are_an_error():
-    window = open_window(Lingering())
-    window.reset(0)
+    adapter = open_adapter(Lingering())
+    adapter.reset(0)
     for _ in range(3):
-        window.act([0])
+        adapter.act([0])
     with pytest.raises(EnvironmentFailed, match="a dead agent stayed in `agents` after its dead step"):
-        window.act([0])
+        adapter.act([0])
 
 
 def test_who_is_back_after_its_dead_step_begins_a_new_trajectory():
     tictactoe = pytest.importorskip("pettingzoo.classic.tictactoe_v3")
-    window = open_window(MultiEpisodeEnv(tictactoe.env(), 2))
-    window.reset(0)
+    adapter = open_adapter(MultiEpisodeEnv(tictactoe.env(), 2))
+    adapter.reset(0)
     for square in (0, 3, 1, 4, 2):
-        turn = window.act([square])
+        turn = adapter.act([square])
     assert sorted(ending[:3] for ending in turn.ended) == [(0, True, False), (1, True, False)]
     assert (turn.deciding, turn.over) == ([0], False)
     for square in (0, 3, 1, 4, 2):
-        turn = window.act([square])
+        turn = adapter.act([square])
     assert turn.over
 
 
@@ -330,10 +330,10 @@ def test_final_observations_are_kept_where_an_environment_shows_everything_in_on
             self.shown[:] = ord(agent) - ord("a"), self.t
             return self.shown
 
-    window = open_window(OneArray())
-    window.reset(0)
+    adapter = open_adapter(OneArray())
+    adapter.reset(0)
     for _ in range(4):
-        turn = window.act([0])
+        turn = adapter.act([0])
     assert [(ending.slot, ending.observation.tolist()) for ending in turn.ended] == [(0, [0, 4]), (1, [1, 4])]
 
 
@@ -344,16 +344,16 @@ def test_a_selected_agent_that_is_not_there_is_an_error():
             self.agent_selection = "stranger"
             self.terminations["stranger"] = self.truncations["stranger"] = False
 
-    window = open_window(Strange())
-    window.reset(0)
+    adapter = open_adapter(Strange())
+    adapter.reset(0)
     with pytest.raises(EnvironmentFailed, match="the selected agent is not in `agents`") as caught:
-        window.act([0])
+        adapter.act([0])
     assert "agent 'stranger'" in caught.value.where
 
 
 def test_only_pettingzoo_environments_are_opened():
     with pytest.raises(TypeError, match="expected a PettingZoo AECEnv or ParallelEnv, got int"):
-        open_window(3)
+        open_adapter(3)
 
 
 def test_a_step_that_returns_what_an_older_interface_did_is_named():
@@ -362,22 +362,22 @@ def test_a_step_that_returns_what_an_older_interface_did_is_named():
             observations, rewards, terminations, _, infos = super().step(actions)
             return observations, rewards, terminations, infos
 
-    window = open_window(Older([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})] * 2))
-    window.reset(0)
+    adapter = open_adapter(Older([(["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})] * 2))
+    adapter.reset(0)
     with pytest.raises(EnvironmentFailed, match=r"step\(\) returned 4 things; a ParallelEnv returns 5: observations"):
-        window.act([0, 0])
+        adapter.act([0, 0])
 
 
 def test_agents_that_nobody_declares_can_be_given_their_slots_before_they_appear():
-    window = open_window(Undeclared())
-    window.seat(["b", "a"])
-    turn = window.reset(0)
-    assert (list(window.agents), turn.deciding) == (["b", "a"], [1])
-    assert window.act([0]).deciding == [0]
-    window.seat(["b", "a", "c"])
-    window.seat(["c"])
-    assert list(window.agents) == ["c", "b", "a"]
-    assert window.action_space("c") == spaces.Discrete(2)
+    adapter = open_adapter(Undeclared())
+    adapter.seat(["b", "a"])
+    turn = adapter.reset(0)
+    assert (list(adapter.agents), turn.deciding) == (["b", "a"], [1])
+    assert adapter.act([0]).deciding == [0]
+    adapter.seat(["b", "a", "c"])
+    adapter.seat(["c"])
+    assert list(adapter.agents) == ["c", "b", "a"]
+    assert adapter.action_space("c") == spaces.Discrete(2)
 
 
 def test_an_environment_without_spaces_for_who_is_not_there_yet_fails():
@@ -386,4 +386,4 @@ def test_an_environment_without_spaces_for_who_is_not_there_yet_fails():
             return {agent: spaces.Discrete(2) for agent in self.agents}[agent]
 
     with pytest.raises(EnvironmentFailed, match=r"observation_space\(\) or action_space\(\) raised KeyError: 'b'"):
-        open_window(Late()).seat(["b"])
+        open_adapter(Late()).seat(["b"])

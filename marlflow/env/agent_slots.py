@@ -9,16 +9,16 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
-from marlflow.env.place import Place
+from marlflow.env.episode_location import EpisodeLocation
 
 _OBSERVATION, MASK = "observation", "action_mask"
 
 
-class Roster:
+class AgentSlots:
     """Assigns each agent of `env` (AEC or Parallel) a slot, its index in `agents`."""
 
-    def __init__(self, env: Any, place: Place) -> None:
-        self._env, self._place = env, place
+    def __init__(self, env: Any, location: EpisodeLocation) -> None:
+        self._env, self._location = env, location
         declared = getattr(env, "possible_agents", None)
         self.declared = declared is not None
         self.agents: list[str] = []
@@ -39,7 +39,7 @@ class Roster:
             return slot
         if self.declared:
             known = ", ".join(map(repr, self.agents))
-            raise self._place.broken(f"agent {agent!r} is not one of possible_agents ({known})", agent)
+            raise self._location.broken(f"agent {agent!r} is not one of possible_agents ({known})", agent)
         return self._add(agent)
 
     def _add(self, agent: str) -> int:
@@ -89,11 +89,11 @@ class Roster:
                 return (observation[_OBSERVATION] if self._inner[slot] else observation), observation[MASK]
             except (KeyError, TypeError, IndexError) as error:
                 reason = f"the observation has no {MASK!r} beside it, as its space declares"
-                raise self._place.broken(reason, self.agents[slot]) from error
+                raise self._location.broken(reason, self.agents[slot]) from error
         mask = info.get(MASK) if info else None
         if mask is not None and not self.masked[slot]:
             agent = self.agents[slot]
-            raise self._place.broken("info['action_mask'] came, but reset() gave nobody one", agent)
+            raise self._location.broken("info['action_mask'] came, but reset() gave nobody one", agent)
         return observation, mask
 
     def split_final(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
@@ -108,4 +108,4 @@ class Roster:
         space = self.observation_spaces[slot]
         if isinstance(space, spaces.Box) and np.shape(observation) != space.shape:
             reason = f"an observation of shape {space.shape} was declared, one of shape {np.shape(observation)} came"
-            raise self._place.broken(reason, self.agents[slot])
+            raise self._location.broken(reason, self.agents[slot])

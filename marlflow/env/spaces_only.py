@@ -14,7 +14,7 @@ from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 
 
-class StandIn(ParallelEnv[str, Any, Any]):
+class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
     """A ParallelEnv with given `spaces` by agent and an optional global `state_space`.
 
     Observations are random samples, all actions are legal, rewards are 0, and no agent ends.

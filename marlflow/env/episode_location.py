@@ -10,11 +10,11 @@ from typing import Any
 
 from marlflow.base.errors import DEBUGGER_QUIT, EnvironmentFailed
 
-_OWN = ("aec.py", "global_state.py", "opened.py", "parallel.py", "roster.py")
-_WINDOW_FILES = {str(Path(__file__).with_name(name)) for name in _OWN}
+_OWN = ("aec.py", "adapter_state.py", "agent_slots.py", "global_state.py", "parallel.py")
+_ADAPTER_FILES = {str(Path(__file__).with_name(name)) for name in _OWN}
 
 
-class Place:
+class EpisodeLocation:
     """One environment, the seed of its episode, and the env steps that the episode has begun.
 
     `env_steps` is 0 in reset(), and 1 in the episode's first step() and after it.
@@ -57,7 +57,7 @@ class Place:
 def own_traceback(error: Exception) -> str:
     """Format the traceback of `error` from the environment's first frame on."""
     frame: TracebackType | None = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename in _WINDOW_FILES:
+    while frame is not None and frame.tb_frame.f_code.co_filename in _ADAPTER_FILES:
         frame = frame.tb_next
     # An environment's error needs no chain: its own frames say where it was raised.
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))

@@ -85,7 +85,7 @@ class ObjectStoreMetrics(TypedDict):
     bytes: int | None  # on all machines; None if the run is one process
 
 
-class MetricsRecord(TypedDict):
+class Report(TypedDict):
     """One report. Only times, whose keys end in `_s`, may differ between identical inline runs."""
 
     time_s: float

@@ -13,7 +13,7 @@ from marlflow.policy.actor import Acted, Mode, MovableActor, WeightedActor
 from marlflow.policy.scripted import RandomActor
 
 
-class UniformFirst:
+class WarmupActor:
     """Explores uniformly while the schedule `acts_uniformly` is above 0, and otherwise acts as `actor`.
 
     Raises ConfigInvalid for action spaces that RandomActor does not support.

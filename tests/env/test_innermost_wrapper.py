@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, BaseWrapper, OrderEnforcingWrapper
 
-from marlflow.env import open_window
-from marlflow.env.holder import attribute_holder
+from marlflow.env import open_adapter
+from marlflow.env.innermost_wrapper import innermost_wrapper
 from marlflow.env.wrappers import mask_in_info
 
 READ = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos")
@@ -45,13 +45,13 @@ class Renaming(BaseWrapper):
 
 
 def play(env, episodes=1):
-    window = open_window(env)
+    adapter = open_adapter(env)
     received = []
     for episode in range(episodes):
-        turn = window.reset(episode)
+        turn = adapter.reset(episode)
         for column in WON:
             assert not turn.over
-            turn = window.act([column])
+            turn = adapter.act([column])
             received.append(list(zip(turn.reward_slots, turn.rewards, strict=True)))
         assert turn.over
     return received
@@ -59,7 +59,7 @@ def play(env, episodes=1):
 
 def test_pettingzoos_own_wrappers_are_passed(connect_four):
     connect_four.reset(seed=0)
-    holder = attribute_holder(connect_four)
+    holder = innermost_wrapper(connect_four)
     assert holder is connect_four.unwrapped
     assert all(getattr(holder, name) is getattr(connect_four, name) for name in READ)
 
@@ -67,9 +67,9 @@ def test_pettingzoos_own_wrappers_are_passed(connect_four):
 def test_marlflows_own_wrappers_are_passed_while_they_hold_nothing(connect_four):
     wrapped = mask_in_info(connect_four)
     wrapped.reset(seed=0)
-    assert attribute_holder(wrapped) is connect_four.unwrapped
+    assert innermost_wrapper(wrapped) is connect_four.unwrapped
     wrapped.rewards = {}
-    assert attribute_holder(wrapped) is wrapped
+    assert innermost_wrapper(wrapped) is wrapped
 
 
 @pytest.mark.parametrize("kind", [Doubled, LateWord, Renaming])
@@ -77,8 +77,8 @@ def test_any_other_wrapper_is_taken_at_its_word(connect_four, kind):
     below = kind(connect_four)
     above = OrderEnforcingWrapper(AssertOutOfBoundsWrapper(below))
     above.reset(seed=0)
-    assert attribute_holder(below) is below
-    assert attribute_holder(above) is below
+    assert innermost_wrapper(below) is below
+    assert innermost_wrapper(above) is below
 
 
 def test_an_attribute_set_on_one_of_pettingzoos_wrappers_holds(connect_four):
@@ -86,7 +86,7 @@ def test_an_attribute_set_on_one_of_pettingzoos_wrappers_holds(connect_four):
     env = OrderEnforcingWrapper(middle)
     middle.infos = {"player_0": {"of": "the middle"}}
     env.reset(seed=0)
-    assert attribute_holder(env) is middle
+    assert innermost_wrapper(env) is middle
 
 
 @pytest.mark.parametrize("outside", [False, True])

@@ -14,7 +14,7 @@ _HANDS_ON = (BaseWrapper.__getattr__, OrderEnforcingWrapper.__getattr__)
 _KNOWN = ("pettingzoo.utils.wrappers.", "marlflow.env.wrapping")
 
 
-def attribute_holder(env: Any) -> Any:
+def innermost_wrapper(env: Any) -> Any:
     """Return the innermost object with the same agents, selection, rewards, ends and infos as `env`.
 
     Valid from one reset to the next. Only wrappers of PettingZoo and marlflow, which set none of these in a step, are

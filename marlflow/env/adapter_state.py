@@ -8,31 +8,31 @@ from typing import Any
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
+from marlflow.env.adapter import StepResult
+from marlflow.env.agent_slots import AgentSlots
+from marlflow.env.episode_location import EpisodeLocation
 from marlflow.env.global_state import GlobalState
-from marlflow.env.place import Place
-from marlflow.env.roster import Roster
-from marlflow.env.turn import Turn
 
 
-class Opened:
+class AdapterState:
     """An open environment with its agents, spaces and episode location."""
 
-    def __init__(self, env: Any, place: Place) -> None:
-        self._env, self._place = env, place
-        self._roster = Roster(env, place)
-        self._state = GlobalState(env, place)
-        self._turn = Turn()
+    def __init__(self, env: Any, location: EpisodeLocation) -> None:
+        self._env, self._location = env, location
+        self._agent_slots = AgentSlots(env, location)
+        self._state = GlobalState(env, location)
+        self._result = StepResult()
         self._appeared: set[int] = set()
         self._any_masked = False
         self.vanished = 0
 
     @property
     def agents(self) -> Sequence[str]:
-        return self._roster.agents
+        return self._agent_slots.agents
 
     @property
     def declared(self) -> bool:
-        return self._roster.declared
+        return self._agent_slots.declared
 
     @property
     def has_tasks(self) -> bool:
@@ -40,24 +40,24 @@ class Opened:
 
     @property
     def env_steps(self) -> int:
-        return self._place.env_steps
+        return self._location.env_steps
 
     def seat(self, agents: Sequence[str]) -> None:
-        if list(agents) == self._roster.agents:
+        if list(agents) == self._agent_slots.agents:
             return
         try:
-            self._roster.seat(agents)
+            self._agent_slots.seat(agents)
         except Exception as error:
-            raise self._place.raised(error, "observation_space() or action_space()") from error
+            raise self._location.raised(error, "observation_space() or action_space()") from error
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self._roster.observation_spaces[self._roster.slot(agent)]
+        return self._agent_slots.observation_spaces[self._agent_slots.slot(agent)]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self._roster.action_spaces[self._roster.slot(agent)]
+        return self._agent_slots.action_spaces[self._agent_slots.slot(agent)]
 
     def masked(self, agent: str) -> bool:
-        return self._roster.masked[self._roster.slot(agent)]
+        return self._agent_slots.masked[self._agent_slots.slot(agent)]
 
     def state_space(self) -> spaces.Box | None:
         return self._state.space
@@ -69,16 +69,16 @@ class Opened:
         return self._appeared
 
     def where(self, agent: str | None = None) -> str:
-        return self._place.words(agent)
+        return self._location.words(agent)
 
     def name(self) -> str:
-        return f"copy {self._place.copy}"
+        return f"copy {self._location.copy}"
 
     def close(self) -> None:
         try:
             self._env.close()
         except Exception as error:
-            raise self._place.raised(error, "close()") from error
+            raise self._location.raised(error, "close()") from error
 
 
 def options_for(task: int | None) -> dict[str, Any]:
