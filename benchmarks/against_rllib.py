@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 from marlflow.algorithms.ppo import PPO
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, Stop
+from marlflow.driver.train import train
 from marlflow.env.cartpole_team import parallel_env
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, Stop
-from marlflow.experiment.train import train
 from marlflow.observe.sinks import read_metrics
 from marlflow.rollout.mapping import Rule
 

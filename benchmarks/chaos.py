@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from marlflow.experiment.experiment import (
+from marlflow.config.experiment import (
     Checkpoints,
     Env,
     Evaluation,
@@ -30,7 +30,7 @@ from marlflow.experiment.experiment import (
     RuntimeChoice,
     Stop,
 )
-from marlflow.experiment.train import Result, train
+from marlflow.driver.train import Result, train
 from marlflow.rollout.mapping import Rule
 from tests.runtime.ray import chaos_parts
 from tests.runtime.ray.chaos_checks import OFF_POLICY, ON_POLICY, Evidence, violations

@@ -24,8 +24,7 @@ import psutil
 from benchmarks.setting import MAPPING
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
-from marlflow.env.cartpole_team import parallel_env
-from marlflow.experiment.experiment import (
+from marlflow.config.experiment import (
     Checkpoints,
     Env,
     Evaluation,
@@ -36,7 +35,8 @@ from marlflow.experiment.experiment import (
     RuntimeChoice,
     Stop,
 )
-from marlflow.experiment.train import train
+from marlflow.driver.train import train
+from marlflow.env.cartpole_team import parallel_env
 from marlflow.observe.sinks import read_metrics
 
 MIB = 2**20

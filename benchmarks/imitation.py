@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from marlflow.experiment.compose import composing
-from marlflow.experiment.experiment import Experiment
-from marlflow.experiment.overrides import prepare
-from marlflow.experiment.schema import from_config
-from marlflow.experiment.train import resume, train
+from marlflow.config.compose import composing
+from marlflow.config.experiment import Experiment
+from marlflow.config.overrides import prepare
+from marlflow.config.schema import from_config
+from marlflow.driver.train import resume, train
 from marlflow.observe.sinks import read_metrics
 
 SHARE = 0.9

@@ -18,12 +18,12 @@ import numpy as np
 from marlflow.base.batch import Array, Batch
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
-from marlflow.experiment.compose import composing
-from marlflow.experiment.experiment import Experiment
-from marlflow.experiment.keeping import newest
-from marlflow.experiment.overrides import prepare
-from marlflow.experiment.ready import ready
-from marlflow.experiment.schema import from_config
+from marlflow.config.compose import composing
+from marlflow.config.experiment import Experiment
+from marlflow.config.overrides import prepare
+from marlflow.config.schema import from_config
+from marlflow.config.validation import ready
+from marlflow.driver.checkpointing import newest
 from marlflow.rollout import RolloutWorker, SamplerConfig
 from marlflow.runtime.keeping import learner_file
 from marlflow.runtime.spec import RunSpec

@@ -16,9 +16,9 @@ from typing import Any
 
 import ray
 
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
+from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
-from marlflow.experiment.ready import ready
 from marlflow.rollout.news import News
 from marlflow.rollout.protocol import Request
 from marlflow.runtime.ray import RayRuntime

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
+from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.env.cartpole_team import parallel_env
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
-from marlflow.experiment.ready import CheckedExperiment, ready
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.protocol import Parts
 from marlflow.runtime.ray import RayRuntime

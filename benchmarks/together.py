@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks.setting import bare_per_s, experiment, set_up
 from marlflow.base.items import Packed
-from marlflow.experiment.experiment import Experiment
-from marlflow.experiment.plans import Desk, build_plan
-from marlflow.experiment.ready import CheckedExperiment
+from marlflow.config.experiment import Experiment
+from marlflow.config.plans import RoundHooks, build_plan
+from marlflow.config.validation import CheckedExperiment
 from marlflow.flow import Executor
 from marlflow.flow.operators import stage_call
 from marlflow.rollout.protocol import Request, Round
@@ -126,7 +126,7 @@ async def together(setting: Experiment, made: CheckedExperiment, parts: Parts, r
         weights = parts.published()
         return Request(rounds - left, weights, EXPLORE) if left >= 0 else None
 
-    executor = Executor(build_plan(setting, made.spec, parts, Desk(next_request, lambda round: round)))
+    executor = Executor(build_plan(setting, made.spec, parts, RoundHooks(next_request, lambda round: round)))
     began = time.perf_counter()
     await executor.run()
     return (time.perf_counter() - began) / rounds

@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import marlflow as mf  # noqa: E402  where it is, is only known above
+from marlflow.config.comments import Commented, Entry, files, root  # noqa: E402
+from marlflow.config.construct import TARGET, described, hints_of  # noqa: E402
+from marlflow.config.experiment import ENV_KEYS  # noqa: E402
+from marlflow.config.settings import range_of  # noqa: E402
 from marlflow.env.make import import_factory  # noqa: E402
-from marlflow.experiment.comments import Commented, Entry, files, root  # noqa: E402
-from marlflow.experiment.construct import TARGET, described, hints_of  # noqa: E402
-from marlflow.experiment.experiment import ENV_KEYS  # noqa: E402
-from marlflow.experiment.settings import range_of  # noqa: E402
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\

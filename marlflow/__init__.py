@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
     from marlflow.base.train_batch import TrainBatch
-    from marlflow.experiment.experiment import (
+    from marlflow.check_env import Trial, check_environment
+    from marlflow.config.experiment import (
         Checkpoints,
         Env,
         Evaluation,
@@ -79,9 +80,8 @@ if TYPE_CHECKING:
         RuntimeChoice,
         Stop,
     )
-    from marlflow.experiment.ready import CheckedExperiment
-    from marlflow.experiment.train import Result, resume, train
-    from marlflow.experiment.trial import Trial, check_environment
+    from marlflow.config.validation import CheckedExperiment
+    from marlflow.driver.train import Result, resume, train
     from marlflow.flow import (
         AgentSteps,
         AtMost,
@@ -209,12 +209,12 @@ _GIVEN = {
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
     "marlflow.base.train_batch": "TrainBatch",
-    "marlflow.experiment.experiment": (
+    "marlflow.config.experiment": (
         "Checkpoints Env Evaluation Experiment Faults LearnerConfig Log Policy PolicyPlacement PolicyStop Record "
         "Recorded Rollouts RunPlacement RuntimeChoice Stop"
     ),
-    "marlflow.experiment.train": "Result resume train",
-    "marlflow.experiment.trial": "Trial check_environment",
+    "marlflow.driver.train": "Result resume train",
+    "marlflow.check_env": "Trial check_environment",
     "marlflow.flow": (
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
@@ -262,7 +262,7 @@ def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] |
     `runtime.address`, which is joined briefly. `machines` describes other machines instead, in Ray's resource names:
     `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid with every problem.
     """
-    from marlflow.experiment.plans import drawn_plan
+    from marlflow.config.plans import drawn_plan
 
     return drawn_plan(experiment, _checked(experiment, machines)[0].spec)
 
@@ -272,7 +272,7 @@ def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | st
 
     On several machines this is one way to fill them: Ray decides when the run starts.
     """
-    from marlflow.experiment.placement_table import drawn_placement
+    from marlflow.config.placement_table import drawn_placement
 
     return drawn_placement(*_checked(experiment, machines))
 
@@ -280,8 +280,8 @@ def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | st
 def _checked(
     experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None
 ) -> tuple[CheckedExperiment, Machines | None]:
-    from marlflow.experiment.checks import check, machines_to_plan_for
-    from marlflow.experiment.placing import described_machines
+    from marlflow.config.checks import check, machines_to_plan_for
+    from marlflow.config.placement import described_machines
 
     found = machines_to_plan_for(experiment) if machines is None else described_machines(machines, "machines")
     return check(experiment, machines=found), found

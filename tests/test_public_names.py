@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import marlflow
-from marlflow.experiment.construct import imported
+from marlflow.config.construct import imported
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problems
+from marlflow.check_env import Trial, check_environment, quietly
+from marlflow.check_env.report import show
 from marlflow.cli.arguments import EPISODES, JSON, Words, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
+from marlflow.config.schema import read
+from marlflow.config.settings import setting_problems
 from marlflow.env.frames import their_frames
-from marlflow.experiment.schema import read
-from marlflow.experiment.settings import setting_problems
-from marlflow.experiment.trial import Trial, check_environment, quietly
-from marlflow.experiment.trial.report import show
 
 _EXAMPLES = "marlflow check-env connect_four, or marlflow check-env my_module.make_env"
 

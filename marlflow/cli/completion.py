@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import COMMANDS
-from marlflow.experiment.comments import names
+from marlflow.config.comments import names
 
 
 def complete(words: Sequence[str]) -> int:
@@ -48,8 +48,8 @@ def _names_env(word: str) -> bool:
 
 def _as_hydra_wants(typed: Sequence[str], line: str) -> list[str]:
     """Return the overrides before the one being typed, with or without their `+`, and that one."""
-    from marlflow.experiment.compose import composing
-    from marlflow.experiment.overrides import prepare
+    from marlflow.config.compose import composing
+    from marlflow.config.overrides import prepare
 
     done, under_way = (list(typed), "") if line.endswith(" ") else (list(typed[:-1]), typed[-1])
     overrides = [word for word in done if not word.startswith("-")]

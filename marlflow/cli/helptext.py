@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from marlflow.experiment.comments import names
+from marlflow.config.comments import names
 
 MAIN = """\
 marlflow: multi-agent reinforcement learning as dataflow

@@ -6,10 +6,10 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from marlflow.check_env.output import first_lines
 from marlflow.cli.arguments import Words
-from marlflow.experiment.compose import composing
-from marlflow.experiment.overrides import Prepared, prepare
-from marlflow.experiment.trial.output import first_lines
+from marlflow.config.compose import composing
+from marlflow.config.overrides import Prepared, prepare
 
 ALL_OUTPUT = "--all-output"
 """The flag of commands that try an environment; without it, they show some of what it prints."""

@@ -17,7 +17,7 @@ from marlflow.base.errors import DEBUGGER_QUIT, InvalidInput, MarlflowError
 from marlflow.cli import arguments
 from marlflow.cli.failures import failure
 from marlflow.cli.helptext import MAIN, command_help
-from marlflow.experiment.interrupt import HungUp, Terminated
+from marlflow.driver.graceful_shutdown import HungUp, Terminated
 
 _FAILED, _BAD_INPUT, _HUNG_UP, _INTERRUPTED, _TERMINATED = 1, 2, 129, 130, 143
 

@@ -10,13 +10,13 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
-from marlflow.experiment.checks import check, machines_to_plan_for
-from marlflow.experiment.experiment import Experiment
-from marlflow.experiment.placement_table import drawn_placement
-from marlflow.experiment.placing import described_machines
-from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import CheckedExperiment
-from marlflow.experiment.schema import read
+from marlflow.config.checks import check, machines_to_plan_for
+from marlflow.config.experiment import Experiment
+from marlflow.config.placement import described_machines
+from marlflow.config.placement_table import drawn_placement
+from marlflow.config.plans import drawn_plan
+from marlflow.config.schema import read
+from marlflow.config.validation import CheckedExperiment
 from marlflow.runtime.resources import Machines
 
 

@@ -18,7 +18,7 @@ from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
 from marlflow.cli.train import outcome, recorded
 from marlflow.cli.trust import TRUST, check_names, check_overrides, is_own, names_outside
-from marlflow.experiment.compose import run_job
+from marlflow.config.compose import run_job
 
 _NAMED = ("command-line", "hydra.searchpath in command-line")
 """What Hydra says of folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
@@ -154,10 +154,10 @@ def _key(override: str) -> str:
 
 def _resume(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
     """Check the run and its checkpoint before any file is changed; then resume."""
-    from marlflow.experiment.checks import check, machines_of
-    from marlflow.experiment.keeping import check_identity, newest
-    from marlflow.experiment.schema import read
-    from marlflow.experiment.train import resume_checked
+    from marlflow.config.checks import check, machines_of
+    from marlflow.config.schema import read
+    from marlflow.driver.checkpointing import check_identity, newest
+    from marlflow.driver.train import resume_checked
 
     found = list(problems)
     experiment = read(config, found)

@@ -15,7 +15,7 @@ from marlflow.base.errors import InvalidInput, MarlflowError
 from marlflow.cli.failures import failure
 
 if TYPE_CHECKING:
-    from marlflow.experiment.train import Result
+    from marlflow.driver.train import Result
 
 _FAILED, _BAD_INPUT = 1, 2
 

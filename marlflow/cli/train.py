@@ -24,13 +24,13 @@ from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
 from marlflow.cli.sweep import Sweep
 from marlflow.cli.trust import signed
-from marlflow.experiment.comments import explained
-from marlflow.experiment.compose import MODULE, NAME, run_job
-from marlflow.experiment.overrides import composition_problem
+from marlflow.config.comments import explained
+from marlflow.config.compose import MODULE, NAME, run_job
+from marlflow.config.overrides import composition_problem
 
 if TYPE_CHECKING:
-    from marlflow.experiment.ready import CheckedExperiment
-    from marlflow.experiment.train import Result
+    from marlflow.config.validation import CheckedExperiment
+    from marlflow.driver.train import Result
 
 _TIME = re.compile(r"\$\{now:([^}]*)\}")
 _SWEEPS_ALL = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -55,7 +55,7 @@ def run_train(words: list[str]) -> int:
     if several:
         overrides = [*ready.overrides, *([] if folder is None else [f"{_folder_key(several)}={quoted(folder)}"])]
         return _run_sweep([*found.hydra_flags, *overrides], Sweep(ready.fixed))
-    from marlflow.experiment.train import train_checked
+    from marlflow.driver.train import train_checked
 
     run_job(config, folder, lambda job: outcome(train_checked(made, _run_dir(), files=recorded(job))))
     return 0
@@ -89,9 +89,9 @@ def _as_written(config: DictConfig) -> Any:
 
 def _checked(config: DictConfig, problems: Sequence[str], several: bool) -> CheckedExperiment:
     """Check a run before its folder is made; of a sweep, the first job."""
-    from marlflow.experiment.checks import check, machines_of
-    from marlflow.experiment.folders import existing_run_problems, folder_problems
-    from marlflow.experiment.schema import read
+    from marlflow.config.checks import check, machines_of
+    from marlflow.config.folders import existing_run_problems, folder_problems
+    from marlflow.config.schema import read
 
     found = list(problems)
     experiment = read(config, found)
@@ -136,7 +136,7 @@ def _new_folder(config: DictConfig, several: bool) -> str | None:
 
     Runs that start in the same second, such as a Slurm array's, would share a folder otherwise.
     """
-    from marlflow.experiment.folders import new_folder
+    from marlflow.config.folders import new_folder
 
     key, template = _folder_key(several), _folder_template(config, several)
     if _TIME.search(template) is None:
@@ -206,9 +206,9 @@ def _run_dir() -> Path:
 
 def _trained(config: DictConfig) -> Result:
     """Train one job of a sweep, which Hydra has composed."""
-    from marlflow.experiment.folders import existing_run_problems
-    from marlflow.experiment.schema import from_config
-    from marlflow.experiment.train import train
+    from marlflow.config.folders import existing_run_problems
+    from marlflow.config.schema import from_config
+    from marlflow.driver.train import train
 
     run_dir = _run_dir()
     if problems := list(existing_run_problems(run_dir)):  # first: whatever is logged goes to a file in it
@@ -228,7 +228,7 @@ def recorded(config: DictConfig) -> dict[str, str]:
 
 def outcome(result: Result) -> float | None:
     """Return a run's objective, for sweepers; raises KeyboardInterrupt or Terminated if a signal ended it."""
-    from marlflow.experiment.interrupt import REASONS
+    from marlflow.driver.graceful_shutdown import REASONS
 
     if result.stopped_by in REASONS:  # the run ended in order, but an interrupted sweep runs no further job
         raise REASONS[result.stopped_by]

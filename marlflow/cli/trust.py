@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.experiment.compose import MODULE
+from marlflow.config.compose import MODULE
 
 TRUST: Final = "--trust"
 SIGNATURE: Final = ".hydra/signature"

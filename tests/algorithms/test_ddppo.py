@@ -13,7 +13,7 @@ from marlflow.algorithms.ddppo import DDPPO
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Fragment
-from marlflow.experiment.experiment import (
+from marlflow.config.experiment import (
     Checkpoints,
     Experiment,
     Policy,
@@ -22,17 +22,17 @@ from marlflow.experiment.experiment import (
     RunPlacement,
     Stop,
 )
-from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import ready
-from marlflow.experiment.train import resume, train
+from marlflow.config.plans import drawn_plan
+from marlflow.config.validation import ready
+from marlflow.driver.train import resume, train
 from marlflow.learn.replicas import AllShards
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.resources import asked_by
 from marlflow.runtime.sharding import payloads_by_worker
 from marlflow.runtime.spec import Placement
 from marlflow.stages import Shards
-from tests.experiment.kept_runs import assert_equal, kept, without_times
-from tests.experiment.watching import reports, standing
+from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.watching import reports, standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
 from tests.sentences import sentences
 

@@ -12,8 +12,7 @@ import yaml
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from marlflow.env.make import import_factory
-from marlflow.experiment.experiment import (
+from marlflow.config.experiment import (
     Env,
     Evaluation,
     Experiment,
@@ -25,6 +24,7 @@ from marlflow.experiment.experiment import (
     RuntimeChoice,
     Stop,
 )
+from marlflow.env.make import import_factory
 from marlflow.runtime.spec import Inference
 from tests.architecture.sources import REPOSITORY, within
 

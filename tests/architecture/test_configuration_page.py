@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from docs.configuration import PAGE, text
-from marlflow.experiment.comments import commented
+from marlflow.config.comments import commented
 from tests.architecture.sources import REPOSITORY, within
 
 CONF = REPOSITORY / "conf"

@@ -3,8 +3,8 @@
 from dataclasses import fields
 
 from marlflow.base.fault_kind import FaultKind
-from marlflow.experiment.experiment import Faults
-from marlflow.experiment.tally import FAULTS
+from marlflow.config.experiment import Faults
+from marlflow.driver.run_metrics import FAULTS
 
 
 def test_every_kind_has_a_budget_and_is_reported_by_its_name() -> None:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from marlflow.experiment.trial import speed
+from marlflow.check_env import speed
 from tests.cli.conftest import Marlflow
 
 BROKEN = "tests.cli.broken_environments"

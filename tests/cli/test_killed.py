@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.killed_drivers import killed_run, problems, reports, settings
 from tests.cli.conftest import Marlflow
-from tests.experiment.kept_runs import without_times
+from tests.driver.kept_runs import without_times
 
 STOP = 4_000
 

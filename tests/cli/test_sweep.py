@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from marlflow.cli import train as command
-from marlflow.experiment.train import Result
+from marlflow.driver.train import Result
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import FAILING, SHORT
 

@@ -11,7 +11,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from marlflow.base.errors import EnvironmentFailed, MarlflowError, StageFailed
 from marlflow.cli.failures import failure
 from marlflow.cli.main import main
-from marlflow.experiment import environment, schema
+from marlflow.config import environment, schema
 from tests.cli.conftest import Marlflow
 
 SHORT = (
@@ -137,7 +137,7 @@ def test_an_interrupted_command_ends_with_130(marlflow: Marlflow, monkeypatch: p
     def interrupted(*arguments: object, **files: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marlflow.experiment.train.train_checked", interrupted)
+    monkeypatch.setattr("marlflow.driver.train.train_checked", interrupted)
     said = marlflow("train", *SHORT)
     assert (said.code, said.err) == (130, "interrupted\n")
 

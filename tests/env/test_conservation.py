@@ -18,11 +18,11 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow import conf
 from marlflow.base.random import episode_seed
-from marlflow.experiment.environment import environment_maker
+from marlflow.config.environment import environment_maker
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
+from tests.config.composition import experiment_of
 from tests.env.watched import digest, exact, in_turn, watched
-from tests.experiment.composition import experiment_of
 from tests.rollout.workers import rollout_worker
 
 SEED = 11

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.meta import adapted_returns, experiment_of, learned
-from marlflow.experiment.ready import ready
-from marlflow.experiment.train import train
+from marlflow.config.validation import ready
+from marlflow.driver.train import train
 
 
 @pytest.mark.learning

@@ -15,9 +15,9 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.schedules import Linear
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
+from marlflow.driver.train import train
 from marlflow.env import cartpole_team
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
-from marlflow.experiment.train import train
 from marlflow.rollout.mapping import Rule
 
 RANDOM_RETURN = 22.0

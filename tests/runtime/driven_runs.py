@@ -9,9 +9,9 @@ from typing import Any
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update
-from marlflow.experiment.experiment import Experiment
-from marlflow.experiment.plans import Desk, build_plan
-from marlflow.experiment.ready import ready
+from marlflow.config.experiment import Experiment
+from marlflow.config.plans import RoundHooks, build_plan
+from marlflow.config.validation import ready
 from marlflow.flow import Executor
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.protocol import Request, Round
@@ -48,7 +48,7 @@ class DrivenRun:
                 self.versions.setdefault(name, []).append(published.version)
             return Request(number, weights, {})
 
-        plan = build_plan(self.experiment, self.spec, self.parts, Desk(request, self._made))
+        plan = build_plan(self.experiment, self.spec, self.parts, RoundHooks(request, self._made))
         self.executor = Executor(plan, self._updated)
         self.executor.run_sync()
 

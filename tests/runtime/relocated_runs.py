@@ -9,9 +9,9 @@ import numpy as np
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.serialization import Tree, from_bytes
-from marlflow.experiment.experiment import Experiment, Policy, PolicyPlacement, Rollouts
-from marlflow.experiment.plans import Desk, build_plan
-from marlflow.experiment.ready import ready
+from marlflow.config.experiment import Experiment, Policy, PolicyPlacement, Rollouts
+from marlflow.config.plans import RoundHooks, build_plan
+from marlflow.config.validation import ready
 from marlflow.flow import Executor
 from marlflow.flow.relocate import Where
 from marlflow.rollout.mapping import Rule
@@ -59,7 +59,7 @@ def run(experiment: Experiment, runtime: Runtime, rounds: int) -> Ran:
             weights = parts.published()
             return None if number is None else Request(number, weights, {key: {"epsilon": 0.5} for key in weights})
 
-        plan = build_plan(experiment, spec, parts, Desk(request, lambda made: made))
+        plan = build_plan(experiment, spec, parts, RoundHooks(request, lambda made: made))
         plan.check()
         executor = Executor(plan, on_output=lambda _, report: reports.append(report))
         executor.run_sync()

@@ -11,9 +11,9 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.r2d2 import R2D2
 from marlflow.base.schedules import Linear
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
+from marlflow.config.validation import ready
 from marlflow.env import cartpole_team
-from marlflow.experiment.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
-from marlflow.experiment.ready import ready
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 from marlflow.rollout.mapping import Rule

@@ -12,9 +12,9 @@ import pytest
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.cli.failures import failure
+from marlflow.config.experiment import Env, Rollouts
+from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.experiment.experiment import Env, Rollouts
-from marlflow.experiment.train import train
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run
 
 

@@ -15,13 +15,13 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Gradients
 from marlflow.base.schedules import Linear
 from marlflow.base.serialization import to_bytes
-from marlflow.experiment.experiment import Rollouts, Stop
-from marlflow.experiment.train import train
+from marlflow.config.experiment import Rollouts, Stop
+from marlflow.driver.train import train
 from marlflow.flow.relocate import Where
 from marlflow.runtime.chain import opened
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from tests.experiment.kept_runs import kept
+from tests.driver.kept_runs import kept
 from tests.runtime.relocated_runs import Ran, assert_same, placed, run
 from tests.runtime.test_moved import problems
 

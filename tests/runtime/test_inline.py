@@ -15,8 +15,8 @@ from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
 from marlflow.base.items import Packed
 from marlflow.base.serialization import from_bytes
+from marlflow.config.experiment import Env, Policy, PolicyPlacement
 from marlflow.env import cartpole_team
-from marlflow.experiment.experiment import Env, Policy, PolicyPlacement
 from marlflow.flow.operators import OperatorRaised, stage_call
 from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
@@ -55,7 +55,7 @@ def played(spec: RunSpec, rounds: int = 3) -> dict[tuple[int, int, int], list[fl
 
 
 def test_experience_depends_on_the_seed_and_the_copies_and_not_on_the_workers() -> None:
-    from marlflow.experiment.experiment import Rollouts
+    from marlflow.config.experiment import Rollouts
 
     runs = [played(small_spec(rollouts=Rollouts(workers, 80 // workers))) for workers in (1, 2, 4)]
     assert runs[0] == runs[1] == runs[2]

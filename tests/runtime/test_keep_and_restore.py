@@ -11,7 +11,7 @@ import pytest
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts
+from marlflow.config.experiment import Policy, PolicyPlacement, Rollouts
 from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.keeping import rows_files

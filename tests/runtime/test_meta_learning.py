@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from marlflow.algorithms.maml import MAML
+from marlflow.config.experiment import Env, Experiment, Policy, Rollouts
 from marlflow.env import cartpole_family
-from marlflow.experiment.experiment import Env, Experiment, Policy, Rollouts
 from marlflow.rollout.mapping import Rule
 from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.inline import InlineRuntime

@@ -14,8 +14,8 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import PlanInvalid, StageFailed
 from marlflow.base.items import Fragment
-from marlflow.experiment.plans import drawn_plan
-from marlflow.experiment.ready import ready
+from marlflow.config.plans import drawn_plan
+from marlflow.config.validation import ready
 from marlflow.flow import Flow, Plan, Traits
 from marlflow.flow.relocate import Where
 from marlflow.learn.protocol import Learner

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
+from marlflow.config.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
 from marlflow.runtime.resources import Asked, asked_by, bundles, explicit, problems, without_cuda
 from marlflow.runtime.spec import Inference, Placement, Reservation
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec

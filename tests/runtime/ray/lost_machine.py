@@ -14,10 +14,10 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from marlflow.experiment.experiment import Checkpoints, Policy, PolicyPlacement, Rollouts, Stop
-from marlflow.experiment.stop_conditions import StopConditions
-from marlflow.experiment.tally import Tally
-from marlflow.experiment.train import train
+from marlflow.config.experiment import Checkpoints, Policy, PolicyPlacement, Rollouts, Stop
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.stop_conditions import StopConditions
+from marlflow.driver.train import train
 from marlflow.rollout.fragment import Receipt
 from marlflow.runtime.spec import Reservation
 from tests.forked_ray.session import forked_workers
@@ -34,9 +34,9 @@ class Watched:
     def __init__(self, cluster: Cluster, second: object) -> None:
         self.cluster, self.second = cluster, second
         self.took_part: list[list[int]] = []
-        self._collected = Tally.collected
+        self._collected = RunMetrics.collected
 
-    def collected(self, tally: Tally, receipts: Sequence[Receipt]) -> None:
+    def collected(self, tally: RunMetrics, receipts: Sequence[Receipt]) -> None:
         self._collected(tally, receipts)
         self.took_part.append([receipt.worker for receipt in receipts])
         if len(self.took_part) == LOST_AT_ROUND:
@@ -61,10 +61,10 @@ def main(run_dir: Path) -> None:
     ray.init(address=cluster.address, log_to_driver=False)
     watched = Watched(cluster, second)
 
-    def collected(tally: Tally, receipts: Sequence[Receipt]) -> None:
+    def collected(tally: RunMetrics, receipts: Sequence[Receipt]) -> None:
         watched.collected(tally, receipts)
 
-    Tally.collected = collected  # type: ignore[method-assign]
+    RunMetrics.collected = collected  # type: ignore[method-assign]
     stop = Stop(env_steps=None, time_s=120.0)
     rollouts = Rollouts(num_workers=2, fragment_env_steps=40, placement=Reservation(num_cpus=1))
     experiment = small_run("ray", policies=POLICIES, rollouts=rollouts, stop=stop, checkpoint=Checkpoints(None))

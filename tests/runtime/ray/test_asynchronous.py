@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from marlflow.experiment.experiment import Checkpoints, Env, Experiment, Rollouts, Stop
-from marlflow.experiment.train import resume, train
-from tests.experiment.watching import standing
+from marlflow.config.experiment import Checkpoints, Env, Experiment, Rollouts, Stop
+from marlflow.driver.train import resume, train
+from tests.driver.watching import standing
 from tests.runtime.ray.deadly import Deadly
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 

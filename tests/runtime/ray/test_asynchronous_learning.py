@@ -11,7 +11,7 @@ from marlflow.algorithms.a3c import A3C
 from marlflow.algorithms.impala import IMPALA
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.items import Gradients
-from marlflow.experiment.experiment import Rollouts
+from marlflow.config.experiment import Rollouts
 from marlflow.runtime.ray import RayRuntime
 from tests.runtime.relocated_runs import placed_together, run
 from tests.runtime.small_runs import HALVES

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.experiment.experiment import Checkpoints, Env, Experiment, Faults, Log, Policy, Rollouts, Stop
-from marlflow.experiment.train import train
+from marlflow.config.experiment import Checkpoints, Env, Experiment, Faults, Log, Policy, Rollouts, Stop
+from marlflow.driver.train import train
 from tests.runtime.ray import chaos_parts
 from tests.runtime.ray.chaos_checks import Evidence, violations
 from tests.runtime.ray.chaos_killer import Killer
@@ -53,7 +53,7 @@ def test_whatever_is_killed_nothing_is_done_twice(tmp_path: Path, monkeypatch: p
     killer = Killer(folder, VICTIMS, PARTS, (folder / "enough").touch, apart_s=0.5, seed=4)
     monkeypatch.setattr(chaos_parts, "BETWEEN_ROUNDS", [killer.round_begins])
     # What is tried before the run is not in its journals.
-    monkeypatch.setattr("marlflow.experiment.checks.rehearsal_problems", lambda *_: [])
+    monkeypatch.setattr("marlflow.config.checks.rehearsal_problems", lambda *_: [])
     try:
         result = train(experiment, tmp_path / "run")
     finally:

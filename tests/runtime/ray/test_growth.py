@@ -20,10 +20,10 @@ from torch import Tensor
 from marlflow.algorithms.dqn import DQN, DQNLoss
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
+from marlflow.config.checks import runtime_of
+from marlflow.config.experiment import Env, Rollouts, RuntimeChoice
+from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.experiment.checks import runtime_of
-from marlflow.experiment.experiment import Env, Rollouts, RuntimeChoice
-from marlflow.experiment.train import train
 from marlflow.learn.loss import LossTerms
 from marlflow.rollout.mapping import Rule
 from marlflow.runtime.protocol import Runtime

@@ -16,7 +16,7 @@ from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import ActorLost, MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
-from marlflow.experiment.experiment import RunPlacement
+from marlflow.config.experiment import RunPlacement
 from marlflow.policy.actor import Acted, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.rollout.fragment import Evaluated
 from marlflow.rollout.protocol import Request, Round

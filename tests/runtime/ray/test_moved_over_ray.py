@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.experiment.experiment import Experiment, RunPlacement
+from marlflow.config.experiment import Experiment, RunPlacement
 from marlflow.flow.relocate import Where
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime

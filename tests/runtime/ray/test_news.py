@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.config.experiment import Env, Rollouts
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.experiment.experiment import Env, Rollouts
 from marlflow.rollout.news import Logged, News, Printed, StepRunning
 from marlflow.rollout.protocol import Request
 from marlflow.runtime.protocol import Parts

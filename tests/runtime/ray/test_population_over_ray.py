@@ -13,9 +13,9 @@ import pytest
 import ray
 
 from marlflow.base.items import Weights
-from marlflow.experiment.experiment import Experiment, Policy, RunPlacement
-from marlflow.experiment.ready import ready
-from marlflow.experiment.train import resume, train
+from marlflow.config.experiment import Experiment, Policy, RunPlacement
+from marlflow.config.validation import ready
+from marlflow.driver.train import resume, train
 from marlflow.rollout.fragment import Fault
 from marlflow.rollout.protocol import FrozenPolicy, Request, Round
 from marlflow.runtime.inline import InlineRuntime
@@ -24,9 +24,9 @@ from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.inference import KEPT_VERSIONS
 from marlflow.runtime.ray.rollout import Headers
 from marlflow.runtime.spec import Inference
-from tests.experiment.kept_runs import assert_equal, by_copy, kept, without_times
-from tests.experiment.past_selves import against_past_selves
-from tests.experiment.watching import reports
+from tests.driver.kept_runs import assert_equal, by_copy, kept, without_times
+from tests.driver.past_selves import against_past_selves
+from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_PPO
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -23,7 +23,7 @@ from marlflow.runtime.ray.local import start_local
 ROOT = Path(__file__).parents[3]
 DRIVER = """
 from dataclasses import replace
-from marlflow.experiment.experiment import RunPlacement, Rollouts
+from marlflow.config.experiment import RunPlacement, Rollouts
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.spec import Placement, Reservation
 from tests.runtime.driven_runs import driven

@@ -16,10 +16,10 @@ from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import ConfigInvalid, StageFailed
 from marlflow.base.items import Fragment
 from marlflow.base.random import RowRandom, episode_seed
+from marlflow.config.experiment import Env, Policy, PolicyPlacement, Rollouts
+from marlflow.driver.checkpointing import newest
+from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.experiment.experiment import Env, Policy, PolicyPlacement, Rollouts
-from marlflow.experiment.keeping import newest
-from marlflow.experiment.train import train
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay

@@ -17,7 +17,7 @@ import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes
-from marlflow.experiment.experiment import Env
+from marlflow.config.experiment import Env
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.hosted import FAR_ABOVE

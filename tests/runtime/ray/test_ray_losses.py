@@ -11,7 +11,7 @@ import ray
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ActorLost, StageFailed
-from marlflow.experiment.experiment import Env, Policy, PolicyPlacement, Rollouts
+from marlflow.config.experiment import Env, Policy, PolicyPlacement, Rollouts
 from marlflow.runtime.ray import RayRuntime, actors
 from tests.runtime.driven_runs import driven
 from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill

@@ -22,10 +22,10 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import from_bytes
-from marlflow.experiment.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts
-from marlflow.experiment.learner_tally import LearnerTally
-from marlflow.experiment.plans import Desk, build_plan, drawn_plan
-from marlflow.experiment.train import Result, train
+from marlflow.config.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts
+from marlflow.config.plans import RoundHooks, build_plan, drawn_plan
+from marlflow.driver.learner_totals import LearnerTotals
+from marlflow.driver.train import Result, train
 from marlflow.flow import Outcome
 from marlflow.flow.operators import StageCall, stage_call
 from marlflow.observe.trace import overlap_s
@@ -36,7 +36,7 @@ from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.spec import RunSpec
 from marlflow.stages import Draw, Insert, Learn, NStep
-from tests.experiment.watching import standing
+from tests.driver.watching import standing
 from tests.runtime.ray.processes import actor_processes, assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, small_spec, without_times
 
@@ -187,13 +187,13 @@ def test_overlapping_rounds_are_collected_while_their_learner_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Update] = []
-    updated = LearnerTally.updated
+    updated = LearnerTotals.updated
 
-    def note(tally: LearnerTally, update: Update) -> None:
+    def note(tally: LearnerTotals, update: Update) -> None:
         seen.append(update)
         updated(tally, update)
 
-    monkeypatch.setattr(LearnerTally, "updated", note)
+    monkeypatch.setattr(LearnerTotals, "updated", note)
     algorithm = replace(SMALL_PPO, batch_agent_steps=50, minibatch_agent_steps=10, epochs=20, max_staleness=1)
     overlap = Rollouts(num_workers=1, fragment_env_steps=80, pace="overlap")
     result = train(small_run("ray", policies=policies(hunters=algorithm, prey=Random()), rollouts=overlap), tmp_path)
@@ -279,8 +279,8 @@ def test_the_plan_is_the_same_as_inline(beginning: Beginning) -> None:
         return round
 
     with started(InlineRuntime(), beginning.spec) as parts:
-        inline = build_plan(experiment, beginning.spec, parts, Desk(lambda: None, keeps))
-    plan = build_plan(experiment, beginning.spec, beginning.parts, Desk(lambda: None, keeps))
+        inline = build_plan(experiment, beginning.spec, parts, RoundHooks(lambda: None, keeps))
+    plan = build_plan(experiment, beginning.spec, beginning.parts, RoundHooks(lambda: None, keeps))
     plan.check()
     assert str(plan) == str(inline)
     assert plan.mermaid() == inline.mermaid()

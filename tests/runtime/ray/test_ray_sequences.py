@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from marlflow.base.sequence_transitions import SequenceTransitions
-from marlflow.experiment.experiment import PolicyPlacement, RuntimeChoice, Stop
-from marlflow.experiment.train import resume, train
-from tests.experiment.watching import standing
+from marlflow.config.experiment import PolicyPlacement, RuntimeChoice, Stop
+from marlflow.driver.train import resume, train
+from tests.driver.watching import standing
 from tests.runtime.small_runs import SMALL_R2D2, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -13,8 +13,8 @@ import ray
 from marlflow.algorithms.bc import BC
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Batch
-from marlflow.experiment.experiment import Env, Experiment, Record
-from marlflow.experiment.train import train
+from marlflow.config.experiment import Env, Experiment, Record
+from marlflow.driver.train import train
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.environment import recorded_environment
 from marlflow.rollout.mapping import Rule

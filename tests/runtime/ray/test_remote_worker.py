@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from marlflow.base.fault_kind import FaultKind
+from marlflow.config.experiment import Env
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.experiment.experiment import Env
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from tests.runtime.small_runs import small_spec

@@ -21,16 +21,16 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Fragment, Weights
 from marlflow.base.serialization import from_bytes
-from marlflow.experiment.experiment import Env
-from marlflow.experiment.train import train
+from marlflow.config.experiment import Env
+from marlflow.driver.train import train
 from marlflow.flow import Flow, Plan
 from marlflow.learn.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
-from tests.experiment.kept_runs import kept
-from tests.experiment.watching import standing
+from tests.driver.kept_runs import kept
+from tests.driver.watching import standing
 from tests.runtime.driven_runs import DrivenRun, driven
 from tests.runtime.ray.deadly import Deadly, DeadlyStage, kill
 from tests.runtime.ray.processes import assert_no_actor_is_left

@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.experiment.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
+from marlflow.config.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
 from marlflow.runtime.arrangement import arranged
 from marlflow.runtime.ray.joining import free_machines, join
 from marlflow.runtime.ray.reserving import reserve

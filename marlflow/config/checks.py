@@ -1,0 +1,67 @@
+"""The checks that every command makes before it runs an experiment or shows it, and the machines that they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.problems import Problems
+from marlflow.config.experiment import Experiment
+from marlflow.config.plans import drawn_plan
+from marlflow.config.rehearsal import rehearsal_problems
+from marlflow.config.validation import CheckedExperiment, problems_of
+from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.resources import Machines, without_cuda
+
+
+def check(
+    experiment: Experiment | None, found: Sequence[str] = (), machines: Machines | None = None
+) -> CheckedExperiment:
+    """Everything that can be known to be wrong before a run starts, for every command that runs one or shows it.
+
+    `found` is what was wrong with the configuration that the experiment was read from; it is None if that says no
+    environment. `machines` is what the run will find, from `machines_of`; None if that is not known yet. Raises
+    InvalidInput with all problems.
+    """
+    made: CheckedExperiment | None = None
+    problems: Problems = list(found)
+    if experiment is not None:
+        made, more = problems_of(experiment, machines)
+        problems += more
+        if made is not None and experiment.runtime.name == "inline":
+            problems += without_cuda(replace(made.spec, inference=None))
+    if made is None or problems:
+        raise ConfigInvalid(problems)
+    drawn_plan(made.experiment, made.spec).check()
+    if problems := list(rehearsal_problems(made.spec, made.state_space)):
+        raise ConfigInvalid(problems)
+    return made
+
+
+def machines_of(experiment: Experiment | None) -> Machines | None:
+    """What this machine, or the cluster that Ray has joined, has for a run; None if that is not known yet."""
+    return None if experiment is None else runtime_of(experiment).machines()
+
+
+def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
+    """As `machines_of`; the cluster at `runtime.address` is joined for a moment, to see what it has free."""
+    if experiment is None or experiment.runtime.name == "inline" or experiment.runtime.address is None:
+        return machines_of(experiment)
+    from marlflow.runtime.ray.joining import free_machines
+
+    return free_machines(experiment.runtime.address)
+
+
+def runtime_of(experiment: Experiment) -> Runtime:
+    """The runtime that the experiment chose; Ray is imported only if it is asked for."""
+    if experiment.runtime.name == "inline":
+        from marlflow.runtime.inline import InlineRuntime
+
+        return InlineRuntime()
+    from marlflow.runtime.ray import RayRuntime
+
+    runtime = experiment.runtime
+    return RayRuntime(
+        runtime.address, object_store_bytes=runtime.object_store_bytes, node_ip_address=runtime.node_ip_address
+    )

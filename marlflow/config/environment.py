@@ -1,0 +1,126 @@
+"""Opens the environment once before a run, and says in one sentence why it cannot be, with the user's own lines."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import logging
+import math
+import threading
+from bdb import BdbQuit
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
+from marlflow.config.construct import kind_of
+from marlflow.config.experiment import Env
+from marlflow.env import EnvAdapter, make_environment, open_adapter
+from marlflow.env.frames import lines_of, raised
+from marlflow.env.make import import_factory, wrapped
+from marlflow.rollout.closing import close_adapter
+
+log = logging.getLogger("marlflow")
+
+_OPENS_FOR_S = 30.0
+"""So long an environment may take to open before it is said."""
+_FRAMES = 4
+"""Most environments live in libraries, where the innermost lines are what tells."""
+
+
+def environment_maker(env: Env) -> Callable[[], Any]:
+    """What makes one copy of the environment; it can be sent to other processes."""
+    if isinstance(env.factory, str):
+        return functools.partial(make_environment, env.factory, dict(env.arguments), tuple(env.wrappers))
+    return functools.partial(_made_by, env.factory, dict(env.arguments), tuple(env.wrappers))
+
+
+def _made_by(
+    factory: Callable[..., Any], arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
+) -> Any:
+    return wrapped(factory(**arguments), wrappers, _name(factory))
+
+
+def environment_name(env: Env) -> str:
+    """What messages call it before it is made."""
+    return _name(env.factory)
+
+
+def _name(factory: Callable[..., Any] | str) -> str:
+    if isinstance(factory, functools.partial):
+        return _name(factory.func)
+    return factory if isinstance(factory, str) else getattr(factory, "__qualname__", type(factory).__qualname__)
+
+
+def argument_problems(env: Env) -> Iterator[str]:
+    """Arguments of another kind than what the factory takes if they are left out; and numbers that are none.
+
+    Many environments find that out in the middle of an episode, or never. Of a factory that passes all on, the
+    `raw_env` beside it says what is taken, as in PettingZoo.
+    """
+    defaults = _defaults(env.factory)
+    for name, value in env.arguments.items():
+        wanted, came = kind_of(defaults.get(name)), kind_of(value)
+        if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(name):
+            yield f"env.{name} must be a finite number, not {value}"
+        elif None not in (wanted, came) and wanted != came:
+            yield f"env.{name} must be {wanted}, such as {defaults[name]!r}, not {value!r:.80}"
+
+
+def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
+    made = factory
+    if isinstance(made, str):
+        try:
+            made = import_factory(made)
+        except Exception:  # noqa: BLE001  (importing runs code of the user's; opening it says what is wrong)
+            return {}
+    try:
+        parameters = inspect.signature(made).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            beside = importlib.import_module(str(factory).rpartition(".")[0]) if isinstance(factory, str) else None
+            parameters = inspect.signature(getattr(beside, "raw_env", made)).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return {}
+    return {name: parameter.default for name, parameter in parameters.items()}
+
+
+@contextmanager
+def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
+    """The adapter on one copy, for as long as it is looked at; raises ConfigInvalid if it cannot be made or reset."""
+    adapter = _open(make_env, env)
+    try:
+        yield adapter
+    finally:
+        if (fault := close_adapter(adapter)) is not None:
+            log.warning("%s: %s", fault.where, fault.reason)
+
+
+def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
+    name = _name(env.factory)
+    try:
+        with _told_if_slow(f"environment {name}"):
+            return open_adapter(make_env(), name=name)
+    except (ConfigInvalid, BdbQuit):  # who quits a debugger wants to stop
+        raise
+    except EnvironmentFailed as error:
+        # Its reason says what was called: reset() raised ValueError: ...
+        where = "" if error.__cause__ is None else lines_of(error.__cause__, _FRAMES)
+        raise ConfigInvalid([f"environment {name} cannot start: {error.reason}{where}"]) from error
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in env.arguments.items())
+        what = f"environment {name} cannot be made" + (f" with {given}" if given else "")
+        raise ConfigInvalid([f"{what}: {raised(error, _FRAMES)}"]) from error
+
+
+@contextmanager
+def _told_if_slow(what: str) -> Iterator[None]:
+    """Logs a warning if the body, which opens the environment `what`, takes longer than _OPENS_FOR_S."""
+    text = "%s has been opening for %.0f s: it is being made, or reset for the first time, and nothing ends that"
+    timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, what, _OPENS_FOR_S))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

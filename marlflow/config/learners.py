@@ -1,0 +1,101 @@
+"""Who learns: the learners of a run and the policies of each, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from marlflow.base.near import meant
+from marlflow.config.experiment import Experiment, LearnerConfig, Policy
+from marlflow.runtime.spec import LearnerSpec
+
+_OF_LEARNERS = ("placement", "stop", "queue_fragments")
+
+
+def learners_of(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, LearnerConfig]:
+    """The learners of a run: those of the experiment, and one of its own for each other of `policies` that learns.
+
+    They are in the order of their first policies. `policies` are those that play, with their algorithms.
+    """
+    listed = {name: key for key, learner in experiment.learners.items() for name in learner.policies}
+    found: dict[str, LearnerConfig] = {}
+    for name, policy in policies.items():
+        if name in listed:
+            found.setdefault(listed[name], experiment.learners[listed[name]])
+        elif policy.acts_by.capabilities.learns:
+            found[name] = LearnerConfig((name,), policy.acts_by, policy.placement, policy.stop, policy.queue_fragments)
+    return found
+
+
+def learner_problems(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each of `learners` that cannot be, before it is known who plays; `experiment` is unresolved."""
+    taken: dict[str, str] = {}
+    for key, learner in experiment.learners.items():
+        path = f"learners.{key}"
+        for name in dict.fromkeys(learner.policies):
+            if list(learner.policies).count(name) > 1:
+                yield f"{path}.policies has {name!r} more than once; list each policy once"
+            if name in taken:
+                yield f"policy {name!r} is in learners.{taken[name]} and in {path}; list it in one of them"
+            taken.setdefault(name, key)
+        yield from _algorithm_problems(path, learner)
+        if key in experiment.policies and list(learner.policies) != [key]:
+            yield (
+                f"{path} has the name of policy {key!r}, which is not its only one; give the learner another name, "
+                f"such as {'_and_'.join(learner.policies)}"
+            )
+        yield from _member_problems(experiment, path, learner)
+    for path, algorithm, placement in experiment.all_learners():
+        if algorithm.capabilities.joint and placement.stages:
+            yield f"{path}.placement.stages must be null: the stages of {algorithm.name} see joint rows, at its learner"
+
+
+def _algorithm_problems(path: str, learner: LearnerConfig) -> Iterator[str]:
+    """Why its algorithm cannot train its policies."""
+    capabilities = learner.algorithm.capabilities
+    if not learner.policies:
+        yield f"{path}.policies is empty; list the policies that it trains, or remove {path}"
+    if not capabilities.learns:
+        yield f"{path}: {learner.algorithm.name} does not learn; give it an algorithm that does"
+    elif not capabilities.joint and len(learner.policies) > 1:
+        yield (
+            f"{path}: {learner.algorithm.name} trains one policy, and it lists {len(learner.policies)} "
+            f"({', '.join(learner.policies)}); give each policy the algorithm, or {path} one that is joint"
+        )
+
+
+def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) -> Iterator[str]:
+    """What a policy says of itself that its learner says."""
+    for name in learner.policies:
+        if (policy := experiment.policies.get(name)) is None:
+            continue
+        if policy.algorithm is not None:
+            yield (
+                f"policies.{name}.algorithm is {policy.algorithm.name}, and {path} trains {name!r} by "
+                f"{learner.algorithm.name}; set policies.{name}.algorithm=null, or take {name!r} out of {path}.policies"
+            )
+        usual = {field.name: getattr(Policy(), field.name) for field in fields(Policy)}
+        for setting in _OF_LEARNERS:
+            if getattr(policy, setting) != usual[setting]:
+                yield f"policies.{name}.{setting} is not used, since {path} trains {name!r}; set {path}.{setting}"
+        if policy.experience is not None and learner.algorithm.capabilities.joint:
+            yield (
+                f"policies.{name}.experience must be null: {path} ({learner.algorithm.name}) learns from joint rows, "
+                "which are not recorded"
+            )
+
+
+def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
+    """One sentence for each policy that a learner lists and nobody plays; `policies` are those that are played."""
+    for key, learner in experiment.learners.items():
+        for name in dict.fromkeys(learner.policies):
+            if name not in policies:
+                yield f"learners.{key}.policies: no agent is played by a policy {name!r}" + meant(
+                    name, policies, "the policies are"
+                )
+
+
+def subject_of(spec: LearnerSpec) -> str:
+    """A learner as errors name it: by its policy, if that learns alone."""
+    kind = "policy" if spec.members == (spec.name,) else "learner"
+    return f"{kind} {spec.name!r} ({spec.algorithm.name})"

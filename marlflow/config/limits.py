@@ -1,0 +1,85 @@
+"""Settings that are each in their range and make no sense together, wherever in an experiment they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.dqn import DQN
+from marlflow.base.problems import Problems
+from marlflow.config.environment import argument_problems
+from marlflow.config.experiment import Experiment, RuntimeChoice
+from marlflow.config.placement import placement_problems
+from marlflow.config.settings import any_wrong_type, setting_problems
+
+
+def limit_problems(experiment: Experiment) -> Problems:
+    """One sentence for each setting of a wrong type or out of its range, and for each that does not go with others."""
+    found: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
+    if any_wrong_type(found):
+        return found
+    if not found:
+        found += _shares(experiment)
+    found += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
+    for path, algorithm, placement in experiment.all_learners():
+        found += _replay_problems(f"{path}.algorithm", algorithm)
+        found += _share_problems(path, algorithm, placement.num_learners or experiment.placement.learners.num_learners)
+    return found
+
+
+def _shares(experiment: Experiment) -> Iterator[str]:
+    copies, workers = experiment.env.copies, experiment.rollouts.num_workers
+    if copies < workers:
+        yield (
+            f"env.copies ({copies}) is less than rollouts.num_workers ({workers}), and each worker needs a copy; "
+            f"raise env.copies or lower rollouts.num_workers"
+        )
+        return
+    most, steps = -(-copies // workers), experiment.rollouts.fragment_env_steps
+    if steps < most:
+        yield (
+            f"rollouts.fragment_env_steps ({steps}) is less than the {most} copies that a worker steps at once; "
+            f"raise it to at least {most}, or lower env.copies"
+        )
+
+
+def _store_problems(runtime: RuntimeChoice) -> Iterator[str]:
+    if runtime.object_store_bytes is not None and runtime.address is not None:
+        yield (
+            "runtime.object_store_bytes is for a Ray that is started here, but "
+            f"runtime.address={runtime.address} joins one that is running; leave one of them out"
+        )
+    if runtime.node_ip_address is not None and runtime.address is not None:
+        yield (
+            f"runtime.node_ip_address={runtime.node_ip_address} is for a Ray that is started here, but "
+            f"runtime.address={runtime.address} joins one that is running; leave one of them out"
+        )
+
+
+def _share_problems(path: str, algorithm: Algorithm, learners: int) -> Iterator[str]:
+    """Processes that learn together share each minibatch, and each of them needs a row of it."""
+    for kind in ("minibatch", "batch"):
+        rows = getattr(algorithm, f"{kind}_agent_steps", None)
+        if isinstance(rows, int):
+            if algorithm.capabilities.learns_on == "learner" and learners > rows:
+                yield (
+                    f"{learners:,} learners (num_learners) would share {path}.algorithm.{kind}_agent_steps={rows:,}, "
+                    "and each needs a row; lower the one, or raise the other"
+                )
+            return
+
+
+def _replay_problems(path: str, algorithm: Algorithm) -> Iterator[str]:
+    batch, held = (getattr(algorithm, f"{kind}_agent_steps", None) for kind in ("batch", "replay"))
+    if isinstance(batch, int) and isinstance(held, int) and batch > held:
+        yield (
+            f"{path}.batch_agent_steps is {batch:,}, and its replay holds {held:,} agent steps; lower it, or raise "
+            f"{path}.replay_agent_steps"
+        )
+    if isinstance(algorithm, DQN) and algorithm.atoms == 1:
+        for name, usual in {"value_min": DQN.value_min, "value_max": DQN.value_max}.items():
+            if (value := getattr(algorithm, name)) != usual:
+                yield (
+                    f"{path}.{name} is {value:g}, and atoms is 1: only with more of them are values distributions over "
+                    f"a range; set {path}.atoms=51, or leave {name} out"
+                )

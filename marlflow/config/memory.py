@@ -1,0 +1,182 @@
+"""The memory that a run would take at least, held against what there is, before anything is built.
+
+Every figure is a lower bound: networks without their critics, rows without their bookkeeping, processes at their
+smallest. So a run that fits is never refused, and what is refused could not have run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from marlflow.base.spaces import Spaces
+from marlflow.config.experiment import Experiment
+from marlflow.learn.optimizer import Adam
+from marlflow.runtime.resources import asked_by
+from marlflow.runtime.spec import Placement, PolicySpec, RunSpec
+
+_FLOAT32 = 4
+_PROCESS_BYTES = 100 * 2**20
+"""A process of Ray with torch takes about three times as much."""
+
+_CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))
+_UNCOUNTABLE = 2**62
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """So many `nbytes` of memory, for `what`, which names the setting that they depend on."""
+
+    nbytes: int
+    what: str
+
+
+def memory_problems(
+    experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], available_bytes: int | None = None
+) -> Iterator[str]:
+    """One sentence if the run needs more memory than this machine has; none of a cluster's, which is not known here.
+
+    `players` has the agents of each policy. `available_bytes` is what there is, None: what this machine has left.
+    """
+    if experiment.runtime.address is not None:
+        return
+    there = available_memory() if available_bytes is None else available_bytes
+    store = experiment.runtime.object_store_bytes
+    if store is not None and store > there:  # else Ray would refuse to start
+        yield (
+            f"runtime.object_store_bytes is {store:,} ({_written(store)}), and this machine has {_written(there)} of "
+            "memory left; lower it, or leave it null"
+        )
+    needs = sorted(_needs(experiment, spec, players), key=lambda need: need.nbytes, reverse=True)
+    total = sum(need.nbytes for need in needs)
+    if total > there:
+        large = [need for need in needs[:_MOST_NAMED] if need.nbytes > total // 100]
+        named = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)
+        yield (
+            f"the run needs at least {_written(total)} of memory ({named}), and this machine has {_written(there)} "
+            "left; lower these settings"
+        )
+
+
+def available_memory() -> int:
+    """The bytes of memory that this machine, or the container that this process is in, has left."""
+    return min([_left_on_machine(), *_left_in_container()])
+
+
+def parameters_of(build: Callable[[], Any]) -> int | None:
+    """The number of parameters of the network that `build` returns; nothing is allocated, nothing initialized.
+
+    If that is no torch module (an actor around another one), all parameters that were made are counted. None if they
+    cannot be built without memory, as some of a user's own. Raises what `build` raises as ConfigInvalid.
+    """
+    counted: dict[int, nn.Parameter] = {}
+
+    def count(_module: nn.Module, _name: str, parameter: nn.Parameter) -> None:
+        counted[id(parameter)] = parameter
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            made = build()
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        # Torch says so of sizes whose product has no 64 bits, and of numbers read from a tensor without memory.
+        return _UNCOUNTABLE if "overflow" in str(error) else None
+    finally:
+        hook.remove()
+    own = made.parameters() if isinstance(made, nn.Module) else counted.values()
+    return sum(parameter.numel() for parameter in own)
+
+
+def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]]) -> Iterator[Need]:
+    for learner in spec.learners.values():
+        path = experiment.path_of_learner(learner.name)
+        for policy in learner.policies:
+            own = f"policies.{policy.name}" if policy.name in experiment.policies else "default_policy"
+            most = None if experiment.stop.env_steps is None else experiment.stop.env_steps * len(players[policy.name])
+            keys = f"{own}.model, {path}.algorithm"
+            yield from _network_needs(policy, learner.placement, keys, spec, experiment.runtime.name == "ray")
+            yield from _row_needs(policy, path, spec, most)
+    if experiment.runtime.name == "ray":
+        processes = len(asked_by(spec))
+        yield Need(processes * _PROCESS_BYTES, f"{processes:,} processes (num_workers, num_learners, replay_shards)")
+
+
+def _network_needs(
+    policy: PolicySpec, placement: Placement, keys: str, spec: RunSpec, separate: bool
+) -> Iterator[Need]:
+    algorithm = policy.algorithm
+    found = parameters_of(policy.actor)
+    if found is not None:
+        # Weights, gradients, Adam's moments, and what is published; and what acts on each worker.
+        moments = 2 if isinstance(getattr(algorithm, "optimiser", None), Adam) else 0
+        on_cpu = torch.device(placement.torch_device).type == "cpu"
+        learners = placement.num_learners if separate else 1
+        sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers
+        size = "parameters" if found == _UNCOUNTABLE else f"{found:,} parameters"
+        yield Need(found * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
+
+
+def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: int | None) -> Iterator[Need]:
+    """What rows take; `most_agent_steps` is how many the run can make."""
+    algorithm, row = policy.algorithm, _row_bytes(policy.spaces)
+    held = getattr(algorithm, "replay_agent_steps", 0) if algorithm.capabilities.replay else 0
+    if most_agent_steps is not None and held * row <= _whole_memory():
+        # Memory that was never written to takes none, but no more than there is can be asked for at once.
+        held = min(held, most_agent_steps)
+    yield Need(held * row, f"the rows of a replay ({path}.algorithm.replay_agent_steps)")
+    batch = getattr(algorithm, "batch_agent_steps", 0)
+    yield Need(batch * row, f"the rows of a batch ({path}.algorithm.batch_agent_steps)")
+    if policy.name not in spec.records:
+        fragments = spec.ticks * spec.copies
+        yield Need(fragments * row, "the rows of fragments (rollouts.fragment_env_steps)")
+
+
+def _row_bytes(spaces: Spaces) -> int:
+    """An observation and an action, as they are held."""
+    parts: Sequence[tuple[tuple[int, ...], int]] = (
+        (spaces.obs_shape, spaces.obs_dtype.itemsize),
+        (spaces.action_shape, spaces.action_dtype.itemsize),
+    )
+    return sum(math.prod(shape) * itemsize for shape, itemsize in parts)
+
+
+def _whole_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _left_on_machine() -> int:
+    """What Linux says; elsewhere all that the machine has."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return _whole_memory()
+
+
+def _left_in_container() -> Iterator[int]:
+    """What a limit of a cgroup, version 2 or 1, leaves, if there is one; cached files of it count as left."""
+    for folder, limit, usage in (
+        (_CGROUPS[0], "memory.max", "memory.current"),
+        (_CGROUPS[1], "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # no such cgroup, or "max": no limit
+            most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
+            counts = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
+            cached = int(counts.get("inactive_file", 0))
+            yield max(0, most - used + cached)
+
+
+def _written(nbytes: int) -> str:
+    if nbytes >= _UNCOUNTABLE:
+        return "4 million TiB"
+    return f"{nbytes / 2**40:,.1f} TiB" if nbytes >= 2**40 else f"{nbytes / 2**30:,.2f} GiB"

@@ -1,0 +1,191 @@
+"""Whom the policies play in evaluation episodes: the opponents that `evaluation.opponents` names, from every seat.
+
+A policy keeps the agents that it plays in training, and an opponent takes all others. One that plays every agent, as in
+self-play, takes turns: each group of agents is its side in one episode, or where there is one group only, each agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import meant
+from marlflow.base.problems import Problem, Problems
+from marlflow.base.spaces import Spaces
+from marlflow.config.experiment import Experiment, Policy
+from marlflow.rollout.mapping import group
+from marlflow.rollout.protocol import Matchup
+from marlflow.runtime.spec import PolicySpec
+
+RANDOM = "random"
+"""An opponent that is always there, unless a policy of the run has this name."""
+
+_KEY = "evaluation.opponents"
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """One policy against one opponent: `matchup` seats both."""
+
+    policy: str
+    opponent: str
+    matchup: Matchup
+
+
+@dataclass(frozen=True, slots=True)
+class Pairings:
+    """All pairings of each policy that is evaluated, and the opponents that are no policies of the run.
+
+    Empty: policies are evaluated as they train, all together.
+    """
+
+    of: Mapping[str, Sequence[Pairing]] = field(default_factory=dict)
+    opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
+
+    def dealt(self, episodes: int) -> list[Pairing]:
+        """`episodes` for each policy, or the least above it in which all of its pairings have as many, in turn."""
+        return [
+            pairing
+            for pairings in self.of.values()
+            for _ in range(ceil(episodes / len(pairings)))
+            for pairing in pairings
+        ]
+
+
+def only_opponents(experiment: Experiment) -> set[str]:
+    """The policies that need not play in training, since they learn nothing and are named as opponents."""
+    named = set(experiment.evaluation.opponents or ())
+    return {
+        name for name, policy in experiment.policies.items() if name in named and not policy.acts_by.capabilities.learns
+    }
+
+
+def sides_in_turn(own: Sequence[str], agents: Sequence[str]) -> list[tuple[str, ...]]:
+    """The agents that a policy plays in one episode, for each of its turns; `own` are those that it can play.
+
+    >>> sides_in_turn(["wolf_0", "wolf_1"], ["wolf_0", "wolf_1", "hare_0"])
+    [('wolf_0', 'wolf_1')]
+    >>> sides_in_turn(["player_0", "player_1"], ["player_0", "player_1"])
+    [('player_0',), ('player_1',)]
+    """
+    if len(own) < len(agents):
+        return [tuple(own)]
+    groups: dict[str, list[str]] = {}
+    for agent in agents:
+        groups.setdefault(group(agent), []).append(agent)
+    return [tuple(side) for side in groups.values()] if len(groups) > 1 else [(agent,) for agent in agents]
+
+
+def pairings_of(
+    experiment: Experiment,
+    seats: Mapping[str, Spaces] | None,
+    policies: Mapping[str, tuple[Policy, Spaces]],
+    players: Mapping[str, Sequence[str]],
+    problems: Problems,
+) -> Pairings:
+    """The pairings that the experiment asks for; adds to `problems` what keeps them from being played.
+
+    `seats` has the spaces of every agent, None where they are not declared; `policies` has those of the run with their
+    spaces, `players` the agents that each of them can play.
+    """
+    if (names := experiment.evaluation.opponents) is None:
+        return Pairings()
+    if wrong := list(_names_problems(names, [*policies, *experiment.policies, RANDOM])):
+        problems += wrong
+        return Pairings()
+    if seats is None:
+        problems.append(
+            f"{_KEY}: the environment does not declare its agents, so their seats cannot be given to opponents; "
+            f"declare possible_agents, or set {_KEY}=null"
+        )
+        return Pairings()
+    table = _Table(experiment, seats, policies)
+    found: dict[str, list[Pairing]] = {}
+    learning = [name for name, (policy, _) in policies.items() if policy.acts_by.capabilities.learns]
+    for name in learning:
+        if sides := [side for side in sides_in_turn(players[name], tuple(seats)) if len(side) < len(seats)]:
+            against = [opponent for opponent in names if opponent != name]
+            found[name] = [table.pairing(name, opponent, side) for opponent in against for side in sides]
+        else:
+            problems.append(f"{_KEY}: policy {name!r} plays the only agent, so no seat is left; set {_KEY}=null")
+    problems += dict.fromkeys(table.problems)
+    problems += _too_few(experiment, found)
+    if found and not any(found.values()):
+        problems.append(f"{_KEY}: {learning[0]!r} alone learns, and is not evaluated against itself; add {RANDOM!r}")
+    return Pairings({name: pairings for name, pairings in found.items() if pairings}, table.opponents)
+
+
+def _names_problems(names: Sequence[str], known: Sequence[str]) -> Iterator[str]:
+    if not names:
+        yield f"{_KEY} is empty; name opponents, e.g. [{RANDOM}], or set it to null"
+    for name in dict.fromkeys(names):
+        if name not in known:
+            yield f"{_KEY}: there is no policy {name!r}{meant(name, list(dict.fromkeys(known)), 'there are')}"
+        if list(names).count(name) > 1:
+            yield f"{_KEY} has {name!r} more than once; name each opponent once"
+
+
+def _too_few(experiment: Experiment, found: Mapping[str, Sequence[Pairing]]) -> Iterator[str]:
+    """Evaluations that would leave out pairings."""
+    settings, most = experiment.evaluation, max(map(len, found.values()), default=0)
+    for key, episodes in {"episodes": settings.episodes, "final_episodes": settings.final_episodes}.items():
+        if episodes and episodes < most:
+            yield (
+                f"evaluation.{key}={episodes} is less than the {most} pairings of a policy with its opponents, in each "
+                f"of its seats; set it to {most} or more, or to 0"
+            )
+
+
+class _Table:
+    """Seats opponents: policies of the run, or `opponents`, which are made for the spaces of the seats they take."""
+
+    def __init__(
+        self, experiment: Experiment, seats: Mapping[str, Spaces], policies: Mapping[str, tuple[Policy, Spaces]]
+    ) -> None:
+        self._experiment, self._seats, self._policies = experiment, seats, policies
+        self.opponents: dict[str, PolicySpec] = {}
+        self.problems: Problems = []
+
+    def pairing(self, policy: str, opponent: str, side: Sequence[str]) -> Pairing:
+        """`policy` as the agents of `side`, and `opponent` as all others."""
+        matchup = {agent: policy if agent in side else self._seated(opponent, agent) for agent in self._seats}
+        return Pairing(policy, opponent, matchup)
+
+    def _seated(self, opponent: str, agent: str) -> str:
+        """The policy that stands for `opponent` in the seat of an agent."""
+        seat = self._seats[agent]
+        if opponent not in self._policies:
+            return self._made_for(opponent, agent)
+        own = self._policies[opponent][1]
+        if (own.observation, own.action) != (seat.observation, seat.action) or own.masked < seat.masked:
+            self.problems.append(
+                f"{_KEY}: policy {opponent!r} cannot take the seat of agent {agent!r}: it was made for "
+                f"{own.observation} and {own.action}, and {agent!r} has {seat.observation} and {seat.action}; "
+                f"name one that can, e.g. {RANDOM}"
+            )
+        return opponent
+
+    def _made_for(self, opponent: str, agent: str) -> str:
+        seat = self._seats[agent]
+        first = next(other for other, spaces in self._seats.items() if spaces == seat)
+        name = f"{opponent}/{first}"  # no policy of a run has a name with a slash
+        if name not in self.opponents:
+            policy = self._experiment.policies.get(opponent, Policy(Random()))
+            spec = PolicySpec(name, policy.acts_by, policy.model, seat, self._experiment.seed)
+            self.problems += [f"{_KEY}: {opponent} as agent {first!r}: {problem}" for problem in _unfit(spec)]
+            self.opponents[name] = spec
+        return name
+
+
+def _unfit(spec: PolicySpec) -> Sequence[Problem | str]:
+    """Why it cannot act in its spaces."""
+    if problems := [*spec.algorithm.validate(spec.spaces, spec.model), *spec.spaces.problems()]:
+        return problems
+    try:
+        spec.actor()
+    except ConfigInvalid as error:
+        return error.problems
+    return ()

@@ -1,0 +1,337 @@
+"""Overrides as a person writes them, made into what Hydra wants.
+
+Hydra asks for a `+` before what is new and for none before what is there, so that `policy@policies.prey=dqn` is right
+in one experiment and wrong in the next. Here both are right in both. A key or an option that does not exist is named
+together with the one that was probably meant. To be used while `composing`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Sweep
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import meant, nearest
+from marlflow.config.compose import NAME, choices, composed, config_loader, set_values
+from marlflow.config.experiment import ENV_KEYS
+from marlflow.config.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
+from marlflow.config.suggestions import OF_A_POLICY, no_option, no_section, package_problem, value_for_choice
+
+_SEARCHPATH = "hydra.searchpath"
+_NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`overrides` for Hydra, the `config` of the first job of them, and what is wrong with keys that were left out.
+
+    `fixed` are the keys of overrides that have one value, so that it is the same in each job.
+    """
+
+    overrides: list[str]
+    config: DictConfig
+    problems: list[str]
+    fixed: list[str]
+
+
+@dataclass
+class _Word:
+    """One override: as it was read, and its prefix in Hydra's eyes (None: it was dropped)."""
+
+    read: Override
+    prefix: str | None = field(init=False)
+    replaces: bool = False  # what stands there is something else altogether, with which Hydra would merge it
+
+    def __post_init__(self) -> None:
+        self.prefix = re.match(r"~|\+{0,2}", self.line).group()  # type: ignore[union-attr]
+
+    @property
+    def line(self) -> str:
+        return self.read.input_line or ""
+
+    @property
+    def bare(self) -> str:
+        return self.line.lstrip("+~")
+
+    @property
+    def key(self) -> str:
+        """`group@package`, or the dotted path of a value."""
+        package = self.read.package
+        return self.read.key_or_group + (f"@{package}" if package is not None else "")
+
+    def values(self) -> list[Any]:
+        """The value, or all of a sweep that can be counted."""
+        if not self.read.is_sweep_override():
+            return [self.read.value()]
+        if self.read.is_interval_sweep():
+            return [getattr(self.read.value(), "start", None)]
+        return list(self.read.sweep_string_iterator())
+
+    def whole(self) -> str:
+        return f"{self.prefix}{self.bare}"
+
+    def lines(self, line: str) -> list[str]:
+        """What Hydra is given for `line`, which is this override: cleared first, if it replaces."""
+        return [f"{self.key}=null", line] if self.replaces else [line]
+
+    def first(self) -> str:
+        """Without a sweep: with its first value."""
+        if not isinstance(self.read.value(), Sweep):
+            return self.whole()
+        return f"{self.prefix}{self.key}={self.values()[0]}"
+
+
+def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: bool = False) -> Prepared:
+    """What Hydra is to be given for `overrides`.
+
+    `searchpath` are further configuration folders. Raises ConfigInvalid if an option, or a group, does not exist.
+    """
+    words = [_Word(_parsed(override)) for override in overrides]
+    problems: list[str] = []
+    for word in words:
+        if word.read.is_sweep_override() and not multirun:
+            problems.append(f"{word.line} has several values: add -m to run one job for each, or write a list as [...]")
+        problems += cast_problems(word.read)
+    folders = _folders(words, searchpath)
+    before = _hydra_own(words, folders)
+    known = _Groups(before, [folder.removeprefix("file://") for folder in folders])
+    groups = [word for word in words if _is_choice(word, known)]
+    values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
+    with _composition_explained():
+        problems += _choices_settled(groups, known)
+        if problems:
+            raise ConfigInvalid(problems)
+        config = composed([*before, *(word.first() for word in groups)])
+    there: Any = OmegaConf.to_container(config, resolve=False)
+    for position, word in enumerate(values):
+        # What an earlier override makes, a later one may change.
+        if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
+            problems += _value_settled(word, there, known)
+    kept = [word for word in words if word.prefix is not None]
+    with _composition_explained():
+        set_values(config, _first_lines(word for word in kept if word in values), _first_lines(kept))
+    whole = [line for word in kept for line in word.lines(word.whole())]
+    fixed = [word.key for word in kept if not word.read.is_sweep_override()]
+    return Prepared(whole, config, problems, fixed)
+
+
+def _first_lines(words: Iterable[_Word]) -> list[str]:
+    """The overrides of the first job, without those of Hydra's own configuration."""
+    return [line for word in words if not word.read.is_hydra_override() for line in word.lines(word.first())]
+
+
+def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
+    """Further configuration folders: `searchpath`, and what the overrides name; raises ConfigInvalid for lost ones."""
+    folders = [*searchpath, *(folder for word in words if word.key == _SEARCHPATH for folder in word.values()[0])]
+    if missing := [folder for folder in folders if _is_missing(folder)]:
+        raise ConfigInvalid(
+            [f"the configuration folder {folder.removeprefix('file://')} does not exist" for folder in missing]
+        )
+    return folders
+
+
+def _hydra_own(words: Sequence[_Word], folders: Sequence[str]) -> list[str]:
+    """The overrides of Hydra's own configuration, with `folders` for its search path."""
+    path = [f"{_SEARCHPATH}=[{','.join(folders)}]"] if folders else []
+    own = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
+    return [*path, *(word.first() for word in own)]
+
+
+def _is_missing(folder: str) -> bool:
+    scheme, separator, path = folder.rpartition("://")
+    return scheme in ("", "file") and not Path(path if separator else folder).is_dir()
+
+
+def _parsed(override: str) -> Override:
+    if problem := depth_problem(override):
+        raise ConfigInvalid([problem])
+    try:
+        return OverridesParser.create(config_loader()).parse_overrides([override])[0]
+    except (HydraException, ValueError) as error:  # the latter of numbers of thousands of digits
+        if "=" not in override:
+            raise ConfigInvalid([f"{override!r} is not of the form key=value, such as env=simple_tag"]) from error
+        reason = str(error).splitlines()[0]
+        why = "" if reason.startswith("Lexer") else f" ({reason})"
+        raise ConfigInvalid([f"cannot read {override!r}{why}; is it whole, and quoted for the shell?"]) from error
+
+
+@contextmanager
+def _composition_explained() -> Iterator[None]:
+    """Raises ConfigInvalid for an error of Hydra's."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigInvalid([composition_problem(error)]) from error
+
+
+def composition_problem(error: BaseException) -> str:
+    """What Hydra says was wrong, in one sentence."""
+    said = []
+    current: BaseException | None = error
+    while current is not None:
+        lines = [line.strip() for line in str(current).splitlines() if line.strip()]
+        # OmegaConf appends lines on its own objects, Hydra advice that is for its own syntax and its search path.
+        said += [line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)]
+        current = current.__cause__
+    return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(said))
+
+
+# -- choices of groups ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The configuration groups there are, with Hydra's own overrides, which may name further `folders`, in force."""
+
+    hydra_own: list[str]
+    folders: list[str]
+
+    def options(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
+        return list(config_loader().get_group_options(group, kind, NAME, self.hydra_own))
+
+    def names(self) -> list[str]:
+        return [name for name in self.options("", ObjectType.GROUP) if name != "hydra"]
+
+
+def _is_choice(word: _Word, known: _Groups) -> bool:
+    if word.read.is_hydra_override():
+        return False
+    named = word.read.package is not None or bool(known.options(word.read.key_or_group))
+    return named and not isinstance(word.read.value(), dict)
+
+
+def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
+    """Gives each choice the prefix that Hydra wants; yields what is wrong with them."""
+    problems = [problem for word in words for problem in _option_problems(word, groups)]
+    if problems:
+        yield from problems
+        return
+    packaged = [word for word in words if word.read.package is not None and not word.read.is_delete()]
+    if not packaged:
+        return
+    sure = [*groups.hydra_own, *(word.first() for word in words if word.read.package is None)]
+    known = choices(sure)
+    for word in packaged:
+        word.prefix = "" if word.key in known else "+"
+    added = [word.first() for word in packaged if word.prefix == "" or _NEW_POLICY.fullmatch(word.key)]
+    known = choices([*sure, *added])
+    for word in packaged:
+        if word.key in known:
+            word.prefix = "+" if word.prefix == "+" and _NEW_POLICY.fullmatch(word.key) else ""
+            continue
+        package = (word.read.package or "").split(".")
+        policies = [key.removeprefix("policy@policies.") for key in known if _NEW_POLICY.fullmatch(key)]
+        if package[0] == "policies" and len(package) > 1 and package[1] not in policies:
+            yield f"{word.key}: {_no_policy(package[1], policies)}"
+        else:
+            yield f"there is no {word.key} to choose{meant(word.key, sorted(known), 'there are')}"
+
+
+def _no_policy(name: str, policies: Sequence[str]) -> str:
+    close = nearest(name, policies)
+    remedy = f"did you mean {close!r}?" if close else f"add it with policy@policies.{name}=ppo"
+    there = f" (there are {', '.join(policies)})" if policies and not close else ""
+    return f"there is no policy {name!r}{there}; {remedy}"
+
+
+def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
+    group, package = word.read.key_or_group, word.read.package
+    options = groups.options(group)
+    if not options:
+        question = meant(group, groups.names(), "the groups are")
+        yield f"there is no configuration group {group!r} (in {word.line}){question}"
+        return
+    for value in word.values():
+        for choice in value if isinstance(value, list) else [value]:
+            if choice is None:
+                yield f"{word.line}: to choose none, write {group}=[]"
+            elif str(choice) not in options:
+                yield no_option(group, str(choice), options, groups.folders)
+            elif problem := package_problem(group, str(choice), groups.folders):
+                yield problem
+    if package is None and group in OF_A_POLICY:
+        yield f"{word.line} does not say whose: write {OF_A_POLICY[group]}={word.values()[0]}"
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
+    """Gives a value the prefix that Hydra wants, or drops it and yields why."""
+    parts = word.key.split(".")
+    if word.read.is_delete():
+        if word.key in config and (problem := deletion_problem(word.key)):
+            word.prefix = None
+            yield problem
+        return
+    for value in word.values():
+        if problem := value_for_choice(word.line, word.key, value):
+            word.prefix = None
+            yield problem
+            return
+    if _exists(config, parts):
+        if problem := _another_kind(word, _found(config, parts)):
+            word.prefix = None
+            yield problem
+            return
+        word.replaces = _is_another(_found(config, parts), word.values()[0]) and word.key != "env"
+        word.prefix = "" if word.prefix == "+" else word.prefix
+        return
+    policies = [str(name) for name in config.get("policies") or ()]
+    if parts[0] not in config:
+        known = [key for key in config if key != "hydra"]
+        names = list(dict.fromkeys([*known, *(group for group in groups.names() if group not in OF_A_POLICY)]))
+        word.prefix = None
+        yield no_section(word.key, word.line, config, names)
+    elif parts[0] == "policies" and len(parts) > 2 and parts[1] not in policies and not word.prefix:
+        word.prefix = None
+        yield f"{word.key}: {_no_policy(parts[1], policies)}"
+    else:
+        # New, which is right for an argument of the environment or a goal; everything else the signatures reject.
+        word.prefix = word.prefix or "+"
+
+
+def _another_kind(word: _Word, present: Any) -> str | None:
+    found: str | None = None
+    for value in word.values():
+        found = found or merge_problem(word.line, word.key, present, value)
+        if word.key.partition(".")[2].partition(".")[0] not in ENV_KEYS:
+            found = found or kind_problem(word.key, present, value)
+    return found
+
+
+def _is_another(present: Any, value: Any) -> bool:
+    """Whether a list is to become a mapping or the reverse, or a mapping that of another `_target_`."""
+    if isinstance(present, dict) and isinstance(value, dict):
+        return "_target_" in value
+    return {type(present), type(value)} == {list, dict}
+
+
+_ABSENT = object()
+
+
+def _exists(values: Any, parts: Sequence[str]) -> bool:
+    return _found(values, parts) is not _ABSENT
+
+
+def _found(values: Any, parts: Sequence[str]) -> Any:
+    for part in parts:
+        if isinstance(values, dict) and part in values:
+            values = values[part]
+        elif isinstance(values, list) and part.isdecimal() and int(part) < len(values):
+            values = values[int(part)]
+        else:
+            return _ABSENT
+    return values

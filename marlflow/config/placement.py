@@ -1,0 +1,153 @@
+"""From what the configuration says about places to what each process takes, and what of it makes no sense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+
+import torch
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.experiment import Experiment, LearnerConfig, PolicyPlacement, RunPlacement
+from marlflow.runtime.resources import Machines
+from marlflow.runtime.spec import Inference, Placement, Reservation
+
+_SMALLEST_GPU = 10_000
+"""Ray counts GPUs in parts of so many."""
+_MOST_MACHINES = 10_000
+_OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
+_OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
+
+
+def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict[str, Placement]:
+    """What each learner takes: what it says itself, else what the run says."""
+    placed = {name: _placed(run.learners, learner) for name, learner in learners.items()}
+    if run.shared_gpus is None:
+        return placed
+    sharing = [name for name, learner in learners.items() if _shares(learner)]
+    share = shared_equally(run.shared_gpus, sum(placed[name].num_learners for name in sharing))
+    return placed | {name: replace(placed[name], num_gpus=share) for name in sharing}
+
+
+def _placed(usual: Placement, learner: LearnerConfig) -> Placement:
+    said = {field.name: getattr(learner.placement, field.name) for field in fields(learner.placement)}
+    if (
+        learner.algorithm.capabilities.learns_on == "workers"
+    ):  # in their processes, which have reservations of their own
+        return Placement(precision=said["precision"] or usual.precision)
+    return replace(usual, **{name: value for name, value in said.items() if value is not None})
+
+
+def _shares(learner: LearnerConfig) -> bool:
+    return learner.algorithm.capabilities.learns_on == "learner" and learner.placement.num_gpus is None
+
+
+def shared_equally(gpus: float, processes: int) -> float:
+    """What each of `processes` takes of `gpus` (a fraction of one, or whole ones), so that all fit.
+
+    Where there is more than one GPU but not one for each, as many share a GPU as must.
+    """
+    if processes == 0:
+        return 0.0
+    if gpus >= processes:
+        return float(gpus // processes)
+    share = gpus / processes if gpus <= 1 else 1 / math.ceil(processes / gpus)
+    return math.floor(share * _SMALLEST_GPU + 1e-6) / _SMALLEST_GPU
+
+
+def placement_problems(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each number or device of a placement that makes no sense."""
+    run = experiment.placement
+    yield from _reservation_problems("rollouts.placement", experiment.rollouts.placement)
+    yield from _reservation_problems("placement.learners", run.learners)
+    if run.inference is not None:
+        yield from _reservation_problems("placement.inference", run.inference)
+        yield from _device_problems("placement.inference", run.inference.device, run.inference.num_gpus)
+    if run.shared_gpus is not None and run.shared_gpus > 1 and run.shared_gpus % 1:
+        yield f"placement.shared_gpus must be a fraction below 1, a whole number, or null, not {run.shared_gpus:g}"
+    if run.shared_gpus is not None and run.learners.num_gpus > 0:
+        yield (
+            f"placement.shared_gpus is {run.shared_gpus:g} and placement.learners.num_gpus {run.learners.num_gpus:g}: "
+            "learners share GPUs, or each takes its own; set one of the two to null or 0"
+        )
+    for path, algorithm, placement in experiment.all_learners():
+        yield from _reservation_problems(f"{path}.placement", placement)
+        if algorithm.capabilities.learns_on == "workers":
+            yield from _replica_problems(f"{path}.placement", algorithm, placement)
+
+
+def device_problems(experiment: Experiment, learners: Mapping[str, LearnerConfig]) -> Iterator[str]:
+    """One sentence for each learner on a GPU that has no share of one, or on what torch does not know."""
+    for name, placement in placements(experiment.placement, learners).items():
+        section = "learners" if name in experiment.learners else "policies"
+        yield from _device_problems(f"{section}.{name}.placement", placement.device, placement.num_gpus)
+
+
+def _replica_problems(path: str, algorithm: Algorithm, placement: PolicyPlacement) -> Iterator[str]:
+    """Whatever is said of processes that a learner does not have: it learns in those of the rollout workers."""
+    usual = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": placement.precision}
+    for field in fields(placement):
+        value = getattr(placement, field.name)
+        if value is not None and value != usual.get(field.name):
+            yield (
+                f"{path}.{field.name} must be null, not {value!r}: {algorithm.name} learns on the rollout "
+                "workers, with all stages beside each; set rollouts.num_workers and rollouts.placement"
+            )
+
+
+def _reservation_problems(path: str, takes: Reservation | Placement | PolicyPlacement | Inference) -> Iterator[str]:
+    if takes.num_gpus is not None and takes.num_gpus > 1 and takes.num_gpus % 1:
+        yield f"{path}.num_gpus must be a fraction below 1 or a whole number, not {takes.num_gpus:g}"
+
+
+def _device_problems(path: str, device: str | None, num_gpus: float) -> Iterator[str]:
+    if device is None:
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        yield f"{path}.device must be one of torch's, such as cpu, cuda or cuda:1, not {device!r}"
+        return
+    if kind == "cuda" and num_gpus <= 0:
+        yield (
+            f"{path}.device is {device} and num_gpus 0: a process sees only the GPUs that it has a share of; "
+            "raise num_gpus"
+        )
+
+
+def described_machines(entries: object, setting: str) -> Machines:
+    """The machines of a cluster that is not here: `[{CPU: 16, GPU: 2, count: 4}, ...]`, `count` of them the same.
+
+    Amounts are by Ray's names of resources; `node` is a machine's address. `setting` is what messages call it. Raises
+    ConfigInvalid with all problems.
+    """
+    example = "such as [{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]"
+    listed = entries if isinstance(entries, Sequence) and not isinstance(entries, str) else [entries]
+    problems: list[str] = []
+    machines: list[dict[str, float]] = []
+    for number, entry in enumerate(listed):
+        if not isinstance(entry, Mapping) or not entry:
+            problems.append(f"{setting}[{number}] must be what a machine has, {example}, not {entry!r}")
+            continue
+        count = entry.get("count", 1)
+        if type(count) is not int or not 1 <= count <= _MOST_MACHINES:
+            problems.append(
+                f"{setting}[{number}].count must be a whole number from 1 to {_MOST_MACHINES:,}, not {count!r}"
+            )
+            continue
+        amounts = {str(name): value for name, value in entry.items() if name not in ("count", "node")}
+        for name, value in amounts.items():
+            if name not in _OF_RAY and (meant := _OF_RAY_LIKE.get(name.upper().removesuffix("S"))):
+                problems.append(f"{setting}[{number}] has no {name!r}; did you mean {meant!r}?")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                problems.append(f"{setting}[{number}].{name} must be a number, at least 0, not {value!r}")
+        if "node" in entry:
+            amounts[f"node:{entry['node']}"] = 1.0
+        machines += [amounts] * count
+    if not listed:
+        problems.append(f"{setting} has no machine; write what each has, {example}")
+    if problems:
+        raise ConfigInvalid(problems)
+    return Machines(machines, here=False)

@@ -1,0 +1,152 @@
+"""Recorded experience in a run: which policies learn from which records, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import meant
+from marlflow.base.problems import Problems
+from marlflow.base.spaces import Spaces
+from marlflow.config.environment import environment_maker, opened
+from marlflow.config.experiment import Env, Experiment, Policy, Recorded
+from marlflow.config.folders import folder_problems
+from marlflow.env import EnvAdapter, open_adapter
+from marlflow.env.spaces_only import SpacesOnlyEnv
+from marlflow.offline.dataset import Dataset, find_dataset
+from marlflow.offline.environment import recorded_environment
+from marlflow.offline.manifest import Manifest, read_manifest
+
+_OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname__}"
+_ABLE = "bc, marwil, dqn or another off-policy algorithm"
+
+
+def offline_records(env: Env) -> Recorded | None:
+    """What is handed out in a run in which nobody plays; None if there is somebody who does."""
+    if env.factory not in (_OFFLINE, recorded_environment):
+        return None
+    return Recorded(str(env.arguments["folder"]), passes=int(env.arguments.get("passes", 1)))
+
+
+def maker(env: Env) -> Callable[[], Any]:
+    """What makes the environment, wherever the process that it is sent to has its working directory."""
+    if (source := offline_records(env)) is None:
+        return environment_maker(env)
+    return environment_maker(replace(env, arguments={**env.arguments, "folder": str(Path(source.folder).resolve())}))
+
+
+@contextmanager
+def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter]:
+    """An adapter on the environment; where nobody plays, on what its records say that its agents see and do.
+
+    Adds to `problems` if it cannot be evaluated in. Raises ConfigInvalid if there is nothing to look at.
+    """
+    source = offline_records(experiment.env)
+    if source is None:
+        with opened(environment_maker(experiment.env), experiment.env) as adapter:
+            yield adapter
+        return
+    manifest = read_manifest(Path(source.folder))
+    if experiment.evaluation.is_wanted:
+        problems += _unlike(experiment.env, manifest)
+    adapter = open_adapter(SpacesOnlyEnv(manifest.agents), name=f"recorded in {source.folder}")
+    try:
+        yield adapter
+    finally:
+        adapter.close()
+
+
+def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
+    """Why no episodes can be played in the environment that was recorded."""
+    instead = "set evaluation.episodes=0 to do without it"
+    try:
+        with opened(maker(env), env) as adapter:
+            played = {
+                a: Spaces(adapter.observation_space(a), adapter.action_space(a), adapter.masked(a))
+                for a in adapter.agents
+            }
+    except ConfigInvalid as error:
+        yield from (f"{problem}; {instead}" for problem in error.problems)
+        return
+    for agent, spaces in manifest.agents.items():
+        if agent not in played:
+            yield f"agent {agent!r} was recorded, and is not in the environment as it is now made; {instead}"
+        elif played[agent] != spaces:
+            yield f"agent {agent!r} was recorded with {spaces}, and now has {played[agent]}; {instead}"
+
+
+def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, Recorded]:
+    """By policy that learns from records: which."""
+    everybody = offline_records(experiment.env)
+    found = {name: policy.experience or everybody for name, policy in policies.items()}
+    learns = {name for name, policy in policies.items() if policy.acts_by.capabilities.learns}
+    return {name: source for name, source in found.items() if source is not None and name in learns}
+
+
+def records_of(
+    experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: Problems
+) -> dict[str, Dataset]:
+    """The records of each policy that learns from any; adds to `problems` what keeps one from doing so."""
+    found = {}
+    asked = sources(experiment, policies)
+    problems += _unsuited(policies, asked)
+    for name, source in asked.items():
+        try:
+            manifest = read_manifest(Path(source.folder))
+            recorded = _recorded_policy(name, source, manifest)
+            if name in spaces and manifest.policies[recorded] != spaces[name]:
+                problems.append(
+                    f"policy {name!r} sees and does {spaces[name]}, but {recorded!r} in {source.folder} was recorded "
+                    f"with {manifest.policies[recorded]}; give it records of the same spaces"
+                )
+            found[name] = find_dataset(Path(source.folder).resolve(), recorded, source.passes)
+        except ConfigInvalid as error:
+            problems += [f"policy {name!r}: {problem}" for problem in error.problems]
+    return found
+
+
+def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, Recorded]) -> Iterator[str]:
+    for name, policy in policies.items():
+        algorithm = policy.acts_by
+        kind = algorithm.capabilities.experience
+        if name in asked and kind == "on-policy":
+            yield (
+                f"policy {name!r} ({algorithm.name}) learns from what it has just done itself, not from records; "
+                f"use {_ABLE}"
+            )
+        elif name not in asked and kind == "offline":
+            yield (
+                f"policy {name!r} ({algorithm.name}) learns from records; set policies.{name}.experience="
+                "{folder: <records>}, or env=offline env.folder=<records>"
+            )
+
+
+def _recorded_policy(name: str, source: Recorded, manifest: Manifest) -> str:
+    """Whose records they are: as said, else those of the policy's own name, else those of the only one."""
+    wanted, known = source.policy or name, tuple(manifest.policies)
+    if wanted in known:
+        return wanted
+    if source.policy is None and len(known) == 1:
+        return known[0]
+    which = f"{source.folder} has no records of a policy {wanted!r}{meant(wanted, known, 'it has those of')}"
+    raise ConfigInvalid([f"{which}; say which with policies.{name}.experience={{folder: ..., policy: ...}}"])
+
+
+def record_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
+    """Why what the run is to record cannot be: policies that are not there, nobody who plays, no folder for it."""
+    asked = experiment.record
+    if asked is None:
+        return
+    for name in asked.policies or ():
+        if name not in policies:
+            yield f"record.policies: there is no policy {name!r}{meant(name, policies, 'the policies are')}"
+    if asked.policies is not None and not asked.policies:
+        yield "record.policies is empty, so nothing would be recorded; name some, or set record=null"
+    if offline_records(experiment.env) is not None:
+        yield "record: nobody plays in this run, so there is nothing to record; leave it out"
+    if asked.folder is not None:
+        yield from folder_problems("record.folder", Path(asked.folder))

@@ -1,0 +1,217 @@
+"""What would only show once a run is under way, tried before: networks and operators on two rows of a policy's spaces.
+
+Rows are made as in a run, by an actor on a worker, out of arbitrary observations; then each operator of the policy's
+plan has its turn, Learn and Publish among them. All of it is made for this and thrown away, on the CPU and in this
+process.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+from gymnasium import spaces as gym
+
+from marlflow.base.batch import Array
+from marlflow.base.items import Fragment, JointFragment, Packed
+from marlflow.config.learners import subject_of
+from marlflow.config.plans import divided_among, learner_plan
+from marlflow.env.frames import raised
+from marlflow.env.spaces_only import SpacesOnlyEnv
+from marlflow.flow import Traits, source
+from marlflow.flow.item_types import type_name
+from marlflow.flow.rehearsal import FailedStage, rehearse
+from marlflow.policy.adapted import AdaptingActor
+from marlflow.policy.recurrent import RecurrentTorsoConfig
+from marlflow.policy.tensors import as_tensor
+from marlflow.policy.torso import build_torso
+from marlflow.replay.protocol import Replay
+from marlflow.runtime.inline import InlinePlace
+from marlflow.runtime.inline.place import InlineReplicasPlace
+from marlflow.runtime.protocol import Parts
+from marlflow.runtime.rounds import make_round
+from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
+
+_ROWS: Final = 2
+"""One would not do: a batch normalization, for example, takes no single row."""
+_ROWS_OF_SECOND_TRY: Final = 256
+"""For operators that need more, a clustering for example: batches of a run have hundreds."""
+
+_AGENT: Final = "agent"
+_OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
+
+
+def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Iterator[str]:
+    """One sentence for each learner whose network or plan breaks on rows of its policies' spaces.
+
+    Learners in which everything is marlflow's own are not tried. `state_space` is that of the environment's global
+    state. What breaks on two rows and not on more is no problem.
+    """
+    with _left_as_found():
+        for learner in spec.learners.values():
+            if not _is_users(learner.algorithm) and not any(_is_users(policy.model) for policy in learner.policies):
+                continue
+            problem = _problem(spec, learner, state_space, _ROWS)
+            if problem is not None and _problem(spec, learner, state_space, _ROWS_OF_SECOND_TRY) is not None:
+                yield f"{subject_of(learner)}: {problem}"
+
+
+def _is_users(part: Any) -> bool:
+    """Whether an algorithm, a model, or anything that it was given is of a class or function of the user's own."""
+    made_by = part if isinstance(part, type) or hasattr(part, "__qualname__") else type(part)
+    if made_by.__module__.partition(".")[0] not in _OURS:
+        return True
+    return (
+        is_dataclass(part)
+        and not isinstance(part, type)
+        and any(_is_users(getattr(part, one.name)) for one in fields(part))
+    )
+
+
+def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> str | None:
+    alone = _alone(spec, learner, state_space, rows)
+    try:
+        found = (problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None)
+        return next(found, None) or _plan_problem(alone, learner)
+    except MemoryError:  # the run may be for a larger machine
+        return None
+
+
+def _model_problem(policy: PolicySpec, rows: int) -> str | None:
+    """What is wrong with the features that a network of the user's own makes of observations."""
+    model = policy.model
+    if not _is_users(model) or isinstance(model, RecurrentTorsoConfig):
+        return None
+    torso, features = build_torso(policy.spaces, model, torch.Generator().manual_seed(0))
+    obs = _observations(policy, rows)
+    expected = f"features [N, {features}] of obs [N{''.join(f', {size}' for size in obs.shape[1:])}] in {obs.dtype}"
+    subject = f"the network of {type(model).__name__} is to make {expected}"
+    found, error = _made(torso, as_tensor(obs))
+    if error is not None:
+        cured = obs.dtype != np.float32 and _made(torso, as_tensor(obs).float())[1] is None
+        remedy = "; the dtype is the space's own, so let it begin with obs.float()" if cured else ""
+        return f"{subject}, and cannot{remedy}: {raised(error)}"
+    if not isinstance(found, torch.Tensor):
+        return f"{subject}, and makes a {type(found).__name__}"
+    if found.shape != (rows, features) or not found.is_floating_point():
+        dtype = str(found.dtype).removeprefix("torch.")
+        return (
+            f"{subject}, and makes {list(found.shape)} in {dtype} of {rows} rows; build() returns the network and "
+            "how many features it makes of a row"
+        )
+    return None
+
+
+def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
+    """What a network makes of observations, or what it raises."""
+    try:
+        with torch.no_grad():
+            return torso(obs), None
+    except Exception as error:  # noqa: BLE001  a network of the user's may raise anything
+        return None, error
+
+
+def _observations(policy: PolicySpec, rows: int) -> Array:
+    """Rows of the `obs` column."""
+    env = SpacesOnlyEnv({_AGENT: policy.spaces})
+    seen = [env.reset(seed=row)[0][_AGENT] for row in range(rows)]
+    masked = policy.spaces.masked
+    return policy.spaces.encoder().stack([one["observation"] if masked else one for one in seen])
+
+
+def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
+    """What is wrong with how its policies act, or with the operators of its plan."""
+    try:
+        parts = _parts(learner)
+    except Exception as error:  # noqa: BLE001  an algorithm of the user's may raise anything
+        return f"its learner cannot be made: {raised(error)}"
+    try:
+        fragments = _fragments(alone, parts)
+    except Exception as error:  # noqa: BLE001  a network of the user's may raise anything
+        seen = " and ".join(str(policy.spaces.observation) for policy in learner.policies)
+        return f"it cannot act on observations of {seen}: {raised(error)}"
+    kind = JointFragment if learner.is_joint else Fragment
+    experience = source(iter(fragments).__next__, name="experience", traits=Traits(emits=kind))
+    broken = rehearse(learner_plan(experience, learner, parts), experience)
+    return None if broken is None else _of_stage(broken, alone)
+
+
+def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
+    """A run of one learner and one worker, in which nothing but the spaces is real."""
+    agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(learner.policies)}
+    return RunSpec(
+        policies={policy.name: policy for policy in learner.policies},
+        learners={learner.name: learner},
+        mapping={agent: policy.name for agent, policy in agents.items()},
+        make_env=partial(SpacesOnlyEnv, {agent: policy.spaces for agent, policy in agents.items()}, state_space),
+        copies=rows,
+        num_workers=1,
+        fragment_env_steps=rows,
+        seed=spec.seed,
+    )
+
+
+def _parts(spec: LearnerSpec) -> Parts:
+    spec = replace(spec, placement=replace(spec.placement, device="cpu"))
+    learner, place = spec.learner(), InlinePlace("learner")
+    learner.place = InlineReplicasPlace(1) if spec.on_workers else place
+    replays: dict[str, Replay] = {}
+    if spec.replays:
+        replay = spec.replay()  # one stands for all shards, so that none is empty when it is drawn from
+        replay.place = InlinePlace("replay") if spec.replays_apart else place
+        replays = dict.fromkeys(spec.replays, replay)
+    nobody: Any = None
+    return Parts(nobody, {spec.name: learner}, replays)
+
+
+def _fragments(alone: RunSpec, parts: Parts) -> list[Fragment]:
+    """What a worker makes of the actors of the learner's policies."""
+    worker = alone.worker(0)
+    actors = [policy.actor() for policy in alone.policies.values()]
+    ticks = max(1 + actor.inner_steps if isinstance(actor, AdaptingActor) else 1 for actor in actors)
+    weights = parts.published()
+    schedules = {name: policy.algorithm.schedules(0) for name, policy in alone.policies.items()}
+    try:
+        receipt, batches = worker.collect(ticks, weights, schedules)
+    finally:
+        worker.close()
+    return [fragment for _, fragment in divided_among(alone.learners.values())(make_round(0, [receipt], [batches]))]
+
+
+def _of_stage(broken: FailedStage, alone: RunSpec) -> str:
+    failure, call = broken.failure, broken.call
+    reason = raised(failure.__cause__ or failure)
+    where = f"stage {failure.stage!r} of its plan"
+    if isinstance(broken.given, Packed | Fragment) and (call.at is None or call.at.place is None):
+        taken = call.traits.accepts
+        what = "" if taken is Any else f" as a {type_name(taken)}"
+        return (
+            f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{what}; "
+            f"give it one with .then(..., at=learner): {reason}"
+        )
+    whose = "this policy's" if len(alone.policies) == 1 else "its policies'"
+    return f"{where} breaks on {alone.copies} rows of {whose} spaces: {reason}"
+
+
+@contextmanager
+def _left_as_found() -> Iterator[None]:
+    """What draws random numbers here takes none from those that the run, or whoever started it, is to draw.
+
+    One thread is faster with two rows than several that wait for each other.
+    """
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  what users may draw from
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])

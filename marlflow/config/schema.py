@@ -1,0 +1,230 @@
+"""From a composed configuration to an Experiment.
+
+The dataclasses of experiment.py are the schema of conf/: what a section becomes says which keys it has and of which
+type. Two sections are written differently from what they become: `env`, whose arguments stand beside its own keys, and
+`stop.policies`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from marlflow.algorithms.algorithm import Algorithm, Capabilities
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import absent
+from marlflow.config.comments import names
+from marlflow.config.construct import LEFT, TARGET, arguments_for, construct, fit, imported
+from marlflow.config.experiment import ENV_KEYS, Env, Experiment
+from marlflow.config.policy_assignment import UnknownMatchmaker
+from marlflow.config.validation import problems_of
+from marlflow.env.make import Wrapper, import_factory
+from marlflow.rollout.mapping import Rule
+
+
+class _Unknown(Random):
+    """Stands where an algorithm could not be made: it fits everywhere, so that nothing is said that does not matter."""
+
+    capabilities: ClassVar[Capabilities] = replace(Random.capabilities, trains_on=object)
+
+
+def from_config(config: DictConfig, found: Sequence[str] = ()) -> Experiment:
+    """The experiment that a composed configuration describes.
+
+    Raises ConfigInvalid with everything that is wrong: with the configuration, with what it asks for (see `ready`), and
+    what was `found` before.
+    """
+    problems = list(found)
+    experiment = read(config, problems)
+    if problems:
+        raise ConfigInvalid([*problems, *(problems_of(experiment)[1] if experiment else ())])
+    assert experiment is not None
+    return experiment
+
+
+def read(config: DictConfig, problems: list[str]) -> Experiment | None:
+    """As `from_config`, but adds to `problems`, and puts defaults where something does not fit; None without an env."""
+    try:
+        values: Any = OmegaConf.to_container(_without_hydra(config), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigInvalid([f"the configuration cannot be resolved: {str(error).splitlines()[0]}"]) from error
+    return read_values(values, problems)
+
+
+def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
+    """As `read`, from plain dicts and lists."""
+    sections = dict(values)
+    for section, read_section in (("env", _env), ("stop", _stop)):
+        if isinstance(sections.get(section), Mapping):
+            sections[section] = read_section(sections[section], problems)
+            if sections[section] is LEFT:
+                del sections[section]
+    if sections.get("mapping") is not None:
+        sections["mapping"] = _mapping(sections["mapping"], problems)
+    for section in ("policies", "learners"):
+        sections[section] = _tried(sections.get(section, {}), section, problems)
+    if isinstance(sections.get("default_policy"), Mapping):
+        sections["default_policy"] = _algorithm_tried(sections["default_policy"], "default_policy", problems)
+    if "env" not in sections:
+        if "env" not in values:
+            problems.append("there is no env; choose one, e.g. env=cartpole_team")
+        return None
+    experiment = construct(Experiment, sections, "", problems)
+    return experiment if isinstance(experiment, Experiment) else None
+
+
+def _without_hydra(config: DictConfig) -> DictConfig:
+    if "hydra" not in config:
+        return config
+    copy = config.copy()
+    OmegaConf.set_struct(copy, False)
+    OmegaConf.set_readonly(copy, False)
+    del copy["hydra"]
+    return copy
+
+
+def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
+    """`_target_` and `ENV_KEYS` are marlflow's, all else are the factory's arguments."""
+    factory = values.get(TARGET)
+    if not isinstance(factory, str) or factory == "???":
+        came = "is not set" if factory in (None, "???") else f"is {factory!r}"
+        problems.append(f"env.{TARGET} {came}; give the import path of your environment, package.module.function")
+        return LEFT
+    if "." not in factory:
+        instead = f"; that environment is env={factory}" if factory in names("env") else ""
+        problems.append(f"env.{TARGET} must be an import path, package.module.name, not {factory!r}{instead}")
+        return LEFT
+    arguments = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
+    known = _parameters_of(factory)
+    for key in list(arguments):
+        if known is not None and key not in known:
+            problems.append(absent(f"env.{key}", key, [*known, *ENV_KEYS], factory))
+            del arguments[key]
+        elif arguments[key] == "???":
+            problems.append(f"env.{key} is not set; give it a value")
+            return LEFT
+    wrappers = wrappers_of(values.get("wrappers"), problems)
+    copies = fit(values.get("copies", Env.copies), int, "env.copies", problems)
+    timeout_s = fit(values.get("step_timeout_s"), float | None, "env.step_timeout_s", problems)
+    return Env(
+        factory, arguments, wrappers, Env.copies if copies is LEFT else copies, None if timeout_s is LEFT else timeout_s
+    )
+
+
+def _mapping(value: Any, problems: list[str]) -> Any:
+    """Rules, or a matchmaker; where that does not work, what stands for one."""
+    if isinstance(value, Mapping) and TARGET in value:
+        made = _matchmaker(value, problems)
+        return UnknownMatchmaker() if made is LEFT else made
+    if not isinstance(value, list | tuple):
+        problems.append(
+            "mapping must be a list of rules [{match: <agents>, policy: <id>}, ...], or a matchmaker "
+            f"{{{TARGET}: package.module.Class, ...}}, not {value!r}"
+        )
+        return UnknownMatchmaker()
+    tried: list[str] = []
+    rules = fit(value, Sequence[Rule], "mapping", tried)
+    problems.extend(tried)
+    return UnknownMatchmaker() if tried else rules
+
+
+def _matchmaker(values: Mapping[str, Any], problems: list[str]) -> Any:
+    """What the `_target_` of `values` names: a class made from all else in them, or a function with all else set."""
+    target = imported(values[TARGET], f"mapping.{TARGET}", problems)
+    if target is LEFT:
+        return LEFT
+    rest = {key: value for key, value in values.items() if key != TARGET}
+    if not isinstance(target, type):
+        arguments = arguments_for(target, rest, "mapping", problems, given=3)
+        return LEFT if arguments is None else functools.partial(target, **arguments)
+    made = construct(target, rest, "mapping", problems)
+    if made is not LEFT and not callable(made):
+        problems.append(
+            f"mapping: {target.__name__} is no matchmaker: it cannot be called with an episode's id, the agents and a "
+            "generator"
+        )
+        return LEFT
+    return made
+
+
+def _parameters_of(factory: str) -> list[str] | None:
+    """The names of a factory's parameters; None if it takes any, or cannot be imported (which `ready` says)."""
+    try:
+        parameters = inspect.signature(import_factory(factory)).parameters.values()
+    except Exception:  # noqa: BLE001  (importing runs code of the user's; `ready` imports it again and says what is wrong)
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return [parameter.name for parameter in parameters]
+
+
+def wrappers_of(entries: Any, problems: list[str]) -> list[Wrapper]:
+    """Wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them; in the order in which they are written."""
+    if isinstance(entries, Mapping) and TARGET not in entries:
+        named = [(f"env.wrappers.{name}", entry) for name, entry in entries.items() if entry is not None]
+    elif isinstance(entries, list | tuple | None):
+        named = [(f"env.wrappers[{number}]", entry) for number, entry in enumerate(entries or ())]
+    else:
+        problems.append(
+            f"env.wrappers must be wrappers by name, {{<name>: {{{TARGET}: ...}}, ...}}, or a list of them, "
+            f"not {entries!r}"
+        )
+        return []
+    return [wrapper for path, entry in named if (wrapper := _wrapper(path, entry, problems)) is not None]
+
+
+def _wrapper(path: str, entry: Any, problems: list[str]) -> Wrapper | None:
+    if not isinstance(entry, Mapping) or TARGET not in entry:
+        problems.append(f"{path} must be {{{TARGET}: package.module.function, ...}}, not {entry!r}")
+        return None
+    make = imported(entry[TARGET], f"{path}.{TARGET}", problems)
+    if make is LEFT:
+        return None
+    rest = {key: value for key, value in entry.items() if key != TARGET}
+    arguments = arguments_for(make, rest, path, problems, given=1)
+    return None if arguments is None else Wrapper(entry[TARGET], make, arguments)
+
+
+def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
+    """`policies: {prey: {return_mean: 150}}` becomes `policies: {prey: 150.0}`."""
+    policies = values.get("policies")
+    if not isinstance(policies, Mapping):
+        return values
+    goals = {}
+    for name, goal in policies.items():
+        path = f"stop.policies.{name}"
+        if not isinstance(goal, Mapping):
+            problems.append(f"{path} must be {{return_mean: <number>}}, not {goal!r}")
+            continue
+        for key in goal:
+            if key != "return_mean":
+                problems.append(absent(f"{path}.{key}", key, ["return_mean"], "a goal"))
+        value = fit(goal.get("return_mean"), float | None, f"{path}.return_mean", problems)
+        if isinstance(value, float):
+            goals[name] = value
+    return {**values, "policies": goals}
+
+
+def _tried(values: Any, section: str, problems: list[str]) -> Any:
+    """Policies or learners with their algorithms made."""
+    if not isinstance(values, Mapping):
+        return values
+    return {
+        name: _algorithm_tried(one, f"{section}.{name}", problems) if isinstance(one, Mapping) else one
+        for name, one in values.items()
+    }
+
+
+def _algorithm_tried(policy: Mapping[str, Any], path: str, problems: list[str]) -> Mapping[str, Any]:
+    """A policy or learner with its algorithm made; where that fails, one that stands for it."""
+    if policy.get("algorithm") is None:
+        return policy
+    algorithm = fit(policy["algorithm"], Algorithm, f"{path}.algorithm", problems)
+    return {**policy, "algorithm": _Unknown() if algorithm is LEFT else algorithm}

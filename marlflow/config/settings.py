@@ -1,0 +1,171 @@
+"""Every setting of an experiment, held against its type and its range, with its path in every sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from marlflow.algorithms.algorithm import TorchAlgorithm
+from marlflow.base.problems import Problem, ProblemKind
+from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
+from marlflow.config.construct import LEFT, fit, hints_of
+from marlflow.config.experiment import Env, Experiment, Stop
+from marlflow.config.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
+from marlflow.learn.optimizer import TorchOptimizer
+
+_OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
+"""Fields whose contents are checked where they are used."""
+
+_OF_ANY_TYPE = {(Env, "factory"), (Experiment, "mapping")}
+"""Fields that also take a user's own function; what else they take is checked."""
+
+_WRITTEN_AS = {(Env, "factory"): "_target_"}
+"""Fields that a configuration calls otherwise."""
+
+_LATE_AGENT_STEPS = 2**62
+_ANY_NUMBER = Range(-INFINITY, INFINITY)
+
+
+def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
+    """One sentence for each setting under `value`, a dataclass at `path`, that is of a wrong type or out of its range.
+
+    What is no dataclass, such as an algorithm of a user's own that is none, checks itself.
+    """
+    kind: Callable[..., Any] = type(value)
+    hints = hints_of(kind)
+    for field in fields(value):
+        which, found = (type(value), field.name), getattr(value, field.name)
+        if which in _OPAQUE:
+            continue
+        if which in _BY_NAME:
+            yield from _BY_NAME[which](found, path)
+            continue
+        where = _joined(path, _WRITTEN_AS.get(which, field.name))
+        problems: list[str] = []
+        fitted = fit(found, Any if which in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
+        if not problems and is_dataclass(fitted) and isinstance(found, Mapping):
+            problems.append(f"{where} must be a {type(fitted).__name__}, not {found!r}")
+        yield from (Problem(problem, kind=ProblemKind.WRONG_TYPE) for problem in problems)
+        if not problems and fitted is not LEFT:
+            yield from _value_problems(found, where, range_of(type(value), field.name, field.default))
+
+
+def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
+    """Whether a value of a wrong type is among what was found, so that further checks may not read the settings."""
+    return any(isinstance(problem, Problem) and problem.kind is ProblemKind.WRONG_TYPE for problem in problems)
+
+
+def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:
+    """Values of a schedule that the setting which it changes may not have."""
+    if isinstance(schedule, Linear | CosineDecay):
+        values = {f"{path}.start": schedule.start, f"{path}.end": schedule.end}
+    elif isinstance(schedule, PiecewiseConstant):
+        values = {f"{path}.values[{number}]": value for number, value in enumerate(schedule.values)}
+    else:
+        values = {f"{path}.at({when})": schedule.at(when) for when in (0, _LATE_AGENT_STEPS)}
+    for where, value in values.items():
+        if problem := allowed.problem(value):
+            yield f"{where} {problem}, not {value:g}"
+
+
+def remarks(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each setting that is allowed, and so unusual that it should be said."""
+    for path, owner in _owners(experiment, ""):
+        for field in fields(owner):
+            value = getattr(owner, field.name)
+            if isinstance(value, int | float) and (remark := REMARKS.get((field.name, float(value)))):
+                yield f"{_joined(path, field.name)} is {value:g}: {remark}"
+    stop = experiment.stop
+    if stop.env_steps is None and stop.time_s is None:
+        yield (
+            "neither stop.env_steps nor stop.time_s is set: if the goals are never reached, this run does not end by "
+            "itself"
+        )
+
+
+def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The dataclasses under `value`, with their paths."""
+    if is_dataclass(value) and not isinstance(value, type):
+        yield path, value
+        for field in fields(value):
+            yield from _owners(getattr(value, field.name), _joined(path, field.name))
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _owners(one, _joined(path, str(key)))
+
+
+def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
+    if isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        if problem := name_problem(value) if path == "name" else text_problem(value):
+            yield f"{path} {problem}, not {value!r:.60}"
+    elif isinstance(value, int | float | np.integer | np.floating):
+        number = value if isinstance(value, int) else int(value) if isinstance(value, np.integer) else float(value)
+        if problem := allowed.problem(number):
+            yield f"{path} {problem}, not {_short(number)}"
+    elif isinstance(value, Schedule):
+        own: Any = value
+        broken = list(setting_problems(own, path)) if is_dataclass(own) else []
+        yield from broken or schedules_out_of_range(value, path, allowed)
+    elif is_dataclass(value):
+        yield from setting_problems(value, path)
+    else:
+        yield from _items_problems(value, path, allowed)
+
+
+def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
+    """What is wrong with the items of a mapping, their names included, or of a list."""
+    if isinstance(values, Mapping):
+        for key, one in values.items():
+            if problem := name_problem(str(key)) if path == "policies" else text_problem(str(key)):
+                yield f"a name in {path} {problem}, not {str(key)!r:.60}"
+            yield from _value_problems(one, _joined(path, str(key)), allowed)
+    elif isinstance(values, Sequence):
+        for number, one in enumerate(values):
+            yield from _value_problems(one, f"{path}[{number}]", allowed)
+
+
+def _goal_problems(goals: Any, path: str) -> Iterator[Problem | str]:
+    """`Stop.policies`, of which a configuration writes `{prey: {return_mean: 150}}`."""
+    for name, goal in goals.items():
+        yield from _value_problems(goal, f"{path}.policies.{name}.return_mean", RANGES["return_mean"])
+
+
+def _torch_problems(settings: Any, path: str) -> Iterator[Problem | str]:
+    """The settings of one of torch's optimizers, which are written beside its name; their types it has checked."""
+    for name, value in settings.items():
+        yield from _value_problems(value, f"{path}.{name}", RANGES.get(name, _ANY_NUMBER))
+
+
+_BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[Problem | str]]] = {
+    (Stop, "policies"): _goal_problems,
+    (TorchOptimizer, "settings"): _torch_problems,
+}
+"""Fields whose items have names of their own."""
+
+
+def range_of(owner: type, name: str, default: Any) -> Range:
+    """The range of a field of a class; of one that the table does not have, a user's, what the class itself says."""
+    for kind in owner.__mro__:
+        if f"{kind.__name__}.{name}" in RANGES:
+            return RANGES[f"{kind.__name__}.{name}"]
+    if name in RANGES:
+        return RANGES[name]
+    if issubclass(owner, TorchAlgorithm) and type(default) is int:
+        return Range(int(name not in owner.non_negative_fields), 2**62)
+    return _ANY_NUMBER if default is MISSING or default != INFINITY else Range(-INFINITY, INFINITY, infinite=True)
+
+
+def _short(value: Any) -> str:
+    """A number, readable however long it is."""
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**24 else "a whole number of more than 24 digits"
+    return f"{value:g}"
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,1 @@
+"""Runs a checked experiment: rounds, stop conditions, checkpoints, faults, metrics."""

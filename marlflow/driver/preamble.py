@@ -1,0 +1,102 @@
+"""What stands at the top of run.log: versions, the command, and the whole configuration, defaults included."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import yaml
+
+from marlflow.config import experiment as sections
+from marlflow.config.experiment import Env, Experiment, Stop
+from marlflow.env.make import Wrapper
+from marlflow.learn.optimizer import TorchOptimizer
+from marlflow.rollout.mapping import Rule
+from marlflow.runtime import spec
+
+_PACKAGES = (
+    "ray",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "pettingzoo",
+    "supersuit",
+    "hydra-core",
+    "mpe2",
+    "open_spiel",
+)
+_TARGET = "_target_"
+
+
+def preamble(experiment: Experiment) -> list[str]:
+    """Messages that say with what a run was made: versions, command and configuration."""
+    found = [f"marlflow {metadata.version('marlflow')}", f"python {platform.python_version()}"]
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return [
+        f"versions: {', '.join(found)}; {platform.platform()}, {os.cpu_count()} CPUs",
+        f"command: {shlex.join(sys.orig_argv)}, in {os.getcwd()}",
+        f"configuration:\n{as_yaml(experiment).rstrip()}",
+    ]
+
+
+def as_yaml(experiment: Experiment) -> str:
+    """An experiment as a configuration file would have it, with the values of all defaults.
+
+    What no configuration can say, such as a function that is defined in another, stands there by its name.
+    """
+    return yaml.safe_dump(plain(experiment), sort_keys=False, allow_unicode=True, width=120)
+
+
+def plain(value: Any) -> Any:
+    """A value of an experiment as plain data: numbers, texts, lists and mappings; objects by their `_target_`."""
+    if value is None:
+        return None
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    for kind in (bool, int, float, str):  # YAML writes these alone, and no type that is derived from one
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [plain(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return _object(value)
+    if isinstance(value, functools.partial):
+        return {_TARGET: plain(value.func), **plain(value.keywords)}
+    return _path(value) if hasattr(value, "__qualname__") else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A dataclass: a section of a configuration, or what it names by its `_target_`."""
+    if isinstance(value, Env):
+        return {_TARGET: plain(value.factory), **plain(value.arguments), **_fields(value, "factory", "arguments")}
+    if isinstance(value, Stop):
+        return {**_fields(value), "policies": {name: {"return_mean": goal} for name, goal in value.policies.items()}}
+    if isinstance(value, Wrapper):
+        return {_TARGET: value.name, **plain(value.arguments)}
+    if isinstance(value, TorchOptimizer):
+        return {_TARGET: plain(value.make), **plain(value.settings)}
+    is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule)
+    return _fields(value) if is_section else {_TARGET: _path(type(value)), **_fields(value)}
+
+
+def _fields(value: Any, *left_out: str) -> dict[str, Any]:
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name not in left_out}
+
+
+def _path(named: Any) -> str:
+    return f"{named.__module__}.{named.__qualname__}"

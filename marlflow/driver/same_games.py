@@ -1,0 +1,81 @@
+"""Figures that cannot say what they seem to: one game played many times, and returns that cancel out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from marlflow.config.experiment import Evaluation
+from marlflow.driver.episode_metrics import game
+from marlflow.rollout.fragment import EpisodeResult, Receipt
+
+_WATCHED_EPISODES = 20
+_TOLERANCE = 1e-6
+
+
+def same_games(episodes: Sequence[EpisodeResult], settings: Evaluation) -> str | None:
+    """A sentence if all evaluation episodes with the same players were the same game; None if any two differ."""
+    games, matchups = {game(episode) for episode in episodes}, {(*episode.matchup.items(),) for episode in episodes}
+    if len(games) > len(matchups) or len(episodes) == len(matchups):
+        return None
+    same = "the same game" if len(games) == 1 else f"{len(games)} games, one for each seating,"
+    return (
+        f"the {len(episodes)} evaluation episodes were {same} over and over: all that was seen, done and received is "
+        f"equal; {_remedies(settings, len(matchups))}"
+    )
+
+
+def _remedies(settings: Evaluation, seatings: int) -> str:
+    found = []
+    if settings.mode == "greedy":
+        found.append("evaluation.mode=sampled draws actions from what the policies have learned")
+    if "random" not in (settings.opponents or ()):
+        found.append("evaluation.opponents=[random] evaluates each policy against random ones")
+    return ", ".join([*found, f"evaluation.episodes={seatings} plays no game twice"])
+
+
+@dataclass(slots=True)
+class _Returns:
+    """What one policy, with several agents in every episode so far, has received."""
+
+    mean: float
+    episodes: int = 0
+    agents_differed: bool = False
+
+
+class SelfPlay:
+    """Finds policies that play all agents of a game in which what one wins another loses: they always get the same."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Returns] = {}
+        self._done: set[str] = set()
+
+    def found_in(self, receipts: Sequence[Receipt]) -> Iterator[str]:
+        """Takes a round's training episodes; a sentence, once for a policy, if its mean return has never changed."""
+        texts = (self._played(episode) for receipt in receipts for episode in receipt.episodes)
+        return (text for text in texts if text is not None)
+
+    def _played(self, episode: EpisodeResult) -> str | None:
+        names = set(episode.matchup.values())
+        if len(names) > 1:
+            self._done |= names
+        name = next(iter(names), "")
+        if name in self._done or not episode.returns:
+            return None
+        returns = [*episode.returns.values()]
+        mean = sum(returns) / len(returns)
+        watched = self._watched.setdefault(name, _Returns(mean))
+        tolerance = _TOLERANCE * (1.0 + max(map(abs, returns)))
+        if abs(mean - watched.mean) > tolerance:
+            self._done.add(name)
+            return None
+        watched.episodes += 1
+        watched.agents_differed |= max(returns) - min(returns) > tolerance
+        if watched.episodes < _WATCHED_EPISODES or not watched.agents_differed:
+            return None
+        self._done.add(name)
+        return (
+            f"policy {name} plays all agents, and what one of them wins the others lose: its mean return was "
+            f"{watched.mean:.2f} in each of {_WATCHED_EPISODES} episodes, and will be, however well it plays; "
+            "evaluation.opponents=[random] evaluates it against random ones"
+        )

@@ -1,0 +1,62 @@
+"""An experiment says at once what is of another kind than it should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from marlflow.algorithms.ppo import PPO
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.experiment import Env, Experiment, Policy
+
+
+def test_slips_of_the_pen_are_named_together() -> None:
+    policies: Any = {"odd": PPO(epochs=3)}
+    mapping: Any = {"cart_*": "odd"}
+    env: Any = dict
+    with pytest.raises(ConfigInvalid) as caught:
+        Experiment(env, policies, mapping)
+    named = caught.value.problems
+    assert [problem.split(" ")[0] for problem in named] == ["env", "policies['odd']", "mapping"]
+    assert "write Policy(PPO(...))" in named[1]
+    assert "[Rule('adversary_*', 'hunters'), ...]" in named[2]
+
+
+_policy: Any = Policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (
+            _policy("dqn"),
+            "policies['cart'].algorithm is 'dqn', where an object is wanted; write Policy(algorithm=DQN())",
+        ),
+        (
+            _policy(PPO),
+            "policies['cart'].algorithm is the class PPO, where an object is wanted; write Policy(algorithm=PPO())",
+        ),
+        (
+            _policy("sarsa"),
+            "policies['cart'].algorithm is 'sarsa', where an object is wanted; write Policy(algorithm=PPO())",
+        ),
+        (_policy(model="cnn"), "policies['cart'].model is 'cnn', where an object is wanted; write Policy(model=CNN())"),
+        ("dqn", "policies['cart'] is 'dqn', not a Policy; write Policy(DQN())"),
+        (PPO, "policies['cart'] is the class PPO, not a Policy; write Policy(PPO())"),
+    ],
+)
+def test_names_and_classes_in_place_of_objects_are_answered_with_what_is_wanted(policy: Any, said: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        Experiment(Env(dict), {"cart": policy})
+    assert caught.value.problems == (said,)
+
+
+def test_an_environments_name_is_no_env() -> None:
+    env: Any = "simple_tag"
+    with pytest.raises(ConfigInvalid, match=r"^env is 'simple_tag', not an Env; write Env\('simple_tag'\)$"):
+        Experiment(env)
+
+
+def test_a_plain_experiment_is_one() -> None:
+    assert Experiment(Env(dict)).policies == {}

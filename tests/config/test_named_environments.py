@@ -1,0 +1,60 @@
+"""Environments by name from Python are those of the command line."""
+
+from dataclasses import replace
+
+import pytest
+
+import marlflow as mf
+from marlflow.config.comments import names
+from tests.config.composition import experiment_of
+
+NAMES = [name for name in names("env") if name not in ("python", "offline")]
+
+
+@pytest.mark.parametrize("name", ["simple_tag", "knights_archers_zombies", "pistonball", "openspiel"])
+def test_a_name_is_what_the_command_line_makes_of_it(name: str) -> None:
+    by_name, composed = mf.Env(name), experiment_of(f"env={name}").env
+    assert by_name == replace(composed, wrappers=tuple(composed.wrappers))
+    assert type(by_name.copies) is int
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_environment_of_the_command_line_has_its_name_in_python(name: str) -> None:
+    assert "." in str(mf.Env(name).factory)
+
+
+def test_what_is_said_beside_a_name_is_in_place_of_its_own_or_around_it() -> None:
+    env = mf.Env("knights_archers_zombies", {"num_knights": 1, "render_mode": None}, [repr], copies=16)
+    (clip,) = mf.Env("knights_archers_zombies").wrappers
+    assert (env.arguments["num_knights"], env.arguments["num_archers"], env.arguments["render_mode"]) == (1, 2, None)
+    assert list(env.wrappers) == [clip, repr]
+    assert (mf.Env("pistonball").copies, mf.Env("pistonball", copies=16).copies) == (4, 16)
+
+
+def test_an_environment_by_name_can_be_run() -> None:
+    assert "policy" not in str(mf.plan(mf.Experiment(mf.Env("cartpole_team", {"num_agents": 2}))))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("simple_tga", {}, "there is no environment 'simple_tga'; did you mean 'simple_tag'?"),
+        (
+            "python",
+            {},
+            "there is no environment 'python'; there are cartpole_family, cartpole_team, .* is the function",
+        ),
+        ("simple_tag", {"nm_good": 2}, "environment 'simple_tag' has no argument 'nm_good'; did you mean 'num_good'?"),
+        ("offline", {}, r"environment 'offline' needs 'folder': write Env\('offline', {'folder': ...}\)"),
+    ],
+)
+def test_a_name_or_an_argument_that_does_not_exist_is_refused(
+    name: str, arguments: dict[str, int], expected: str
+) -> None:
+    with pytest.raises(mf.ConfigInvalid, match=expected.replace("?", r"\?")):
+        mf.Env(name, arguments)
+
+
+def test_a_configuration_says_how_a_name_is_chosen() -> None:
+    with pytest.raises(mf.ConfigInvalid, match=r"not 'simple_tag'; that environment is env=simple_tag"):
+        experiment_of("env=python", "env._target_=simple_tag")

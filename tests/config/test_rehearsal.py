@@ -1,0 +1,282 @@
+"""Operators and networks of a user's own are tried on two rows before a run, and errors name policy and stage."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Space
+from torch import nn
+
+import marlflow as mf
+from marlflow.algorithms.algorithm import LearningAlgorithm
+from marlflow.algorithms.shipped import SHIPPED
+from marlflow.base.batch import Batch
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import initial_value
+from marlflow.base.spaces import Spaces
+from marlflow.config.rehearsal import rehearsal_problems
+from marlflow.config.validation import ready
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.spaces_only import SpacesOnlyEnv
+from marlflow.flow import Flow, Plan
+from marlflow.learn.protocol import Learner
+from marlflow.replay.protocol import Replay
+from marlflow.runtime.spec import LearnerSpec, Placement, PolicySpec, RunSpec
+from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
+
+PIXELS = Box(0, 255, (36, 36, 3), np.uint8)
+NUMBERS = Box(-np.inf, np.inf, (4,), np.float32)
+PARTS = Dict({"picture": PIXELS, "speed": NUMBERS})
+BOARD = Box(0, 1, (6, 7, 2), np.int8)
+SMALL_CNN = mf.CNN((4,), (5,), (3,), (8,))
+
+
+@dataclass(frozen=True)
+class Signs:
+    """An operator that says nothing of where it runs."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch.with_columns(reward=np.sign(batch["reward"]))
+
+
+@dataclass(frozen=True)
+class Bonus:
+    """One beside its learner, that adds a column to the reward."""
+
+    column: str = "novelty"
+    least_rows: int = 1
+
+    def __call__(self, batch: Batch) -> Batch:
+        if batch.rows < self.least_rows:
+            raise ValueError(f"{batch.rows} rows are not enough")
+        np.random.rand()  # noqa: NPY002  of the run's own random numbers
+        return batch.with_columns(reward=batch["reward"] + batch[self.column] + random.random() + torch.rand(1).item())
+
+
+@dataclass(frozen=True)
+class With(mf.PPO):
+    """PPO with one stage more."""
+
+    name: ClassVar[str] = "with"
+    stage: Any = None
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        if self.stage is None:
+            raise KeyError("stage")
+        reports = (
+            experience.gather(Concat(agent_steps=self.batch_agent_steps))
+            .then(DropStale(self.max_staleness), at=learner)
+            .then(self.stage, at=None if isinstance(self.stage, Signs) else learner)
+            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
+            .then(Normalize(), at=learner)
+            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
+        )
+        return Plan("with", output=reports, waits_for_rounds=True)
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network that takes observations as they come, and says that it makes `said` features."""
+
+    features: int = 8
+    said: int = 8
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(obs_shape)), self.features)), self.said
+
+
+@dataclass(frozen=True)
+class Unbuildable:
+    """A network whose build() looks for a fourth dimension."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        return nn.Linear(obs_shape[3], 8), 8
+
+
+@dataclass(frozen=True)
+class Late:
+    """A network whose build() reads weights, unless it is only asked for its size."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        if torch.get_default_device().type != "meta":
+            raise OSError("no weights")
+        return nn.Linear(obs_shape[0], 8), 8
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A network that takes what is flat already."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        return nn.Linear(int(np.prod(obs_shape)), 8), 8
+
+
+@dataclass(frozen=True)
+class Batched:
+    """A network that normalizes over its batch, which takes more than one row."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
+        return nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8)), 8
+
+
+def _board() -> SpacesOnlyEnv:
+    return SpacesOnlyEnv({"player_0": Spaces(BOARD, Discrete(7), masked=True)})
+
+
+def _problems(policy: mf.Policy, factory: Any = CartPoleTeam) -> list[str]:
+    group = "player" if factory is _board else "cart"
+    experiment = mf.Experiment(mf.Env(factory), {group: policy}, stop=mf.Stop(env_steps=1_000))
+    try:
+        mf.plan(experiment)
+    except mf.ConfigInvalid as error:
+        return list(error.problems)
+    return []
+
+
+def test_an_operator_without_a_place_that_wants_rows_is_told_to_have_one() -> None:
+    (problem,) = _problems(mf.Policy(With(stage=Signs())))
+    first, _, lines = problem.partition("\n")
+    assert first.startswith("policy 'cart' (with): stage 'Signs' of its plan has no place, so it runs on the driver")
+    assert "it wants them as a Batch; give it one with .then(..., at=learner): " in first
+    assert lines.count("File ") == 1
+    assert 'reward=np.sign(batch["reward"])' in lines
+
+
+def test_a_column_that_does_not_exist_is_named_with_those_that_there_are() -> None:
+    (problem,) = _problems(mf.Policy(With(stage=Bonus(column="rewrad"))))
+    assert problem.startswith("policy 'cart' (with): stage 'Bonus' of its plan breaks on 2 rows")
+    assert "a batch has no column 'rewrad'; did you mean 'reward'?" in problem
+    (problem,) = _problems(mf.Policy(With(stage=Bonus())))
+    assert "a batch has no column 'novelty'; it has obs, action," in problem
+
+
+def test_an_operator_that_needs_more_rows_than_two_is_not_refused_and_draws_nothing_of_the_runs_numbers() -> None:
+    policies = {"cart": mf.Policy(With(stage=Bonus(column="version", least_rows=100)))}
+    made = ready(mf.Experiment(mf.Env(CartPoleTeam), policies, stop=mf.Stop(env_steps=1_000)))
+    _seed()
+    expected = _draw()
+    _seed()
+    assert list(rehearsal_problems(made.spec)) == []
+    assert _draw() == expected
+
+
+def _seed() -> None:
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+
+
+def _draw() -> tuple[float, ...]:
+    return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
+
+
+def test_a_network_that_cannot_take_the_dtype_of_its_observations_is_told_which_it_is() -> None:
+    (problem,) = _problems(mf.Policy(mf.PPO(), Net()), _board)
+    assert problem.startswith(
+        "policy 'player' (ppo): the network of Net is to make features [N, 8] of obs [N, 6, 7, 2]"
+    )
+    assert (
+        "in int8, and cannot; the dtype is the space's own, so let it begin with obs.float(): RuntimeError" in problem
+    )
+
+
+def test_a_network_that_makes_other_features_than_it_says_is_told_so() -> None:
+    (problem,) = _problems(mf.Policy(mf.DQN(), Net(said=9)))
+    assert "is to make features [N, 9] of obs [N, 4] in float32, and makes [2, 8] in float32 of 2 rows" in problem
+
+
+@pytest.mark.parametrize("algorithm", [mf.PPO(), mf.DQN()], ids=["ppo", "dqn"])
+def test_networks_that_fit_are_not_refused(algorithm: Any) -> None:
+    assert _problems(mf.Policy(algorithm, Net())) == []
+    assert _problems(mf.Policy(algorithm, Batched())) == []
+
+
+def test_what_build_raises_keeps_its_own_lines_under_one_of_ours() -> None:
+    (problem,) = _problems(mf.Policy(mf.PPO(), Unbuildable()))
+    first, _, lines = problem.partition("\n")
+    assert first == (
+        "policy 'cart' (ppo): its network (Unbuildable) cannot be built: IndexError: tuple index out of range"
+    )
+    assert lines.count("File ") == 1
+    assert "return nn.Linear(obs_shape[3], 8), 8" in lines
+
+
+def test_what_build_raises_only_when_there_is_memory_to_write_to_is_told_too() -> None:
+    (problem,) = _problems(mf.Policy(mf.PPO(), Late()))
+    assert problem.startswith("policy 'cart' (ppo): what acts cannot be made: OSError: no weights\n")
+    assert 'raise OSError("no weights")' in problem
+
+
+def test_a_network_that_fails_for_another_reason_than_its_dtype_is_not_told_to_change_that() -> None:
+    (problem,) = _problems(mf.Policy(mf.PPO(), Flat()), _board)
+    assert "obs [N, 6, 7, 2] in int8, and cannot: " in problem
+
+
+def test_what_plan_raises_keeps_its_own_lines_too() -> None:
+    (problem,) = _problems(mf.Policy(With()))
+    assert problem.startswith("policy 'cart' (with): its plan cannot be made: KeyError: 'stage'\n")
+    assert 'raise KeyError("stage")' in problem
+
+
+def test_a_run_is_refused_before_it_has_a_folder(tmp_path: Any) -> None:
+    policies = {"cart": mf.Policy(With(stage=Signs()))}
+    experiment = mf.Experiment(
+        mf.Env(CartPoleTeam), policies, runtime=mf.RuntimeChoice("inline"), stop=mf.Stop(env_steps=1_000)
+    )
+    with pytest.raises(mf.ConfigInvalid, match="stage 'Signs' of its plan has no place"):
+        mf.train(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def _as_a_users(algorithm: Any) -> Any:
+    """An instance of a class of this module, which adds nothing to the algorithm's."""
+    return type(f"Own{type(algorithm).__name__}", (type(algorithm),), {"__module__": __name__})()
+
+
+LEARNING = [one for one in SHIPPED if isinstance(one, LearningAlgorithm)]
+
+
+@pytest.mark.parametrize("observation", [NUMBERS, PIXELS, PARTS, BOARD], ids=["numbers", "pixels", "parts", "board"])
+@pytest.mark.parametrize("algorithm", LEARNING, ids=[one.name for one in LEARNING])
+def test_plans_of_all_shipped_algorithms_hold(algorithm: Any, observation: Space[Any]) -> None:
+    action: Space[Any] = Discrete(3) if "Discrete" in algorithm.capabilities.actions else Box(-1.0, 1.0, (2,))
+    spaces = Spaces(observation, action, masked=isinstance(action, Discrete))
+    models: list[Any] = [mf.MLP((8,)), mf.GRU(8), mf.LSTM(8)] if observation is not PIXELS else [SMALL_CNN]
+    fitting = [model for model in models if not algorithm.validate(spaces, model)]
+    for number, model in enumerate(fitting):
+        own = _as_a_users(algorithm)
+        policy = PolicySpec("own", own, model, spaces, seed=number)
+        assert list(rehearsal_problems(_spec(policy, "own"))) == []
+
+
+def _spec(policy: PolicySpec, replay: Literal["with_learner", "own"] = "with_learner") -> RunSpec:
+    return RunSpec(
+        {"own": policy},
+        {"own": LearnerSpec("own", (policy,), policy.algorithm, policy.seed, Placement(replay=replay))},
+        {"agent_0": "own"},
+        SpacesOnlyEnv,
+        copies=2,
+        num_workers=1,
+        fragment_env_steps=8,
+        seed=0,
+    )
+
+
+class Unexpected(Exception):
+    """What nobody should ask for was asked for."""
+
+
+def test_policies_of_marlflows_own_parts_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(self: mf.PPO, *given: Any) -> Any:
+        raise Unexpected
+
+    monkeypatch.setattr(mf.PPO, "learner", asked)
+    spaces = Spaces(NUMBERS, Discrete(3))
+    assert list(rehearsal_problems(_spec(PolicySpec("own", mf.PPO(), mf.MLP(), spaces, seed=0)))) == []
+    (problem,) = rehearsal_problems(_spec(PolicySpec("own", _as_a_users(mf.PPO()), mf.MLP(), spaces, seed=0)))
+    assert problem.startswith("policy 'own' (ppo): its learner cannot be made: Unexpected: ")

@@ -1,0 +1,244 @@
+"""Every setting is held against its type and its range, wherever it is set, and every refusal names its key."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marlflow as mf
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.shipped import SHIPPED
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
+from marlflow.config.experiment import (
+    Checkpoints,
+    Env,
+    Evaluation,
+    Experiment,
+    Faults,
+    Log,
+    Policy,
+    PolicyPlacement,
+    PolicyStop,
+    Recorded,
+    Rollouts,
+    RunPlacement,
+    RuntimeChoice,
+    Stop,
+)
+from marlflow.config.limits import limit_problems
+from marlflow.config.ranges import RANGES, REMARKS
+from marlflow.config.settings import remarks, setting_problems
+from marlflow.learn.optimizer import Adam, TorchOptimizer
+from marlflow.policy.recurrent import GRU, LSTM
+from marlflow.policy.torso import CNN, MLP
+from marlflow.runtime.spec import Inference, Placement, Reservation
+from tests.config.every_setting import tried
+from tests.runtime.small_runs import small_run
+from tests.sentences import sentences
+
+# By value, the last names of the keys that may have it. Whatever is not here is refused, and a key that is here and
+# does not take the value after all fails too.
+THRESHOLDS = {"clip_range", "value_clip_range", "huber_delta", "max_grad_norm", "rho_max", "c_max", "max_weight"} | {
+    "target_noise_clip"
+}
+ANY_SIZE = {"return_mean", "value_min", "value_max", "target_entropy"}
+BOUNDS_OF_SCHEDULES = {"start", "end", "values[0]", "values[1]"}  # where nothing is scheduled by it
+OF_THE_ENVIRONMENT = {"num_agents", "max_cycles"}  # which says itself what it takes
+ACCEPTED: Mapping[str, set[str]] = {
+    "text": {"name", "match", "policy", "policies[0]", "folder", "node", "address", "best", "objective"}
+    | {"device", "node_ip_address"},  # which torch, and the machine, are asked about
+    "nan": set(),
+    "inf": THRESHOLDS,
+    "-inf": set(),
+    "-1": ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "0": {
+        "seed",
+        "episodes",
+        "final_episodes",
+        "grace_s",
+        "replay_max_env_steps",
+        "num_cpus",
+        "num_gpus",
+        "fpga",
+        "max_staleness",
+    }
+    | {field.name for field in dataclasses.fields(Faults)}
+    | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
+    | {"inner_learning_rate", "discount", "gae_lambda", "trace_lambda", "epsilon", "epsilon_ladder", "priority_alpha"}
+    | {"priority_beta", "priority_max_share", "target_entropy_share", "scale_rate", "entropy_coefficient", "beta"}
+    | {"value_coefficient", "temperature", "exploration_noise", "target_noise", "beta_1", "beta_2", "weight_decay"}
+    | {"momentum"}
+    | ANY_SIZE
+    | BOUNDS_OF_SCHEDULES
+    | OF_THE_ENVIRONMENT,
+    "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "true": {"double", "dueling", "prioritized", "shared_torso", "normalise_observations", "normalise_returns"}
+    | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
+    "''": set(),
+    "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
+    | {"opponents"},  # refused once it is known which policies there are
+    # Sections of which nothing is said are as they are by default; policies and goals may be none.
+    "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
+    | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"},
+}
+
+
+def test_every_key_with_every_value_is_accepted_by_the_table_or_refused_by_its_name() -> None:
+    accepted: dict[str, set[str]] = {value: set() for value in ACCEPTED}
+    refused_in_other_words = []
+    for one in tried():
+        if one.outcome == "accepted":
+            accepted[one.value].add(one.key.rpartition(".")[2])
+        elif one.outcome != "refused":
+            refused_in_other_words.append(one)
+    assert refused_in_other_words == []
+    assert accepted == ACCEPTED
+
+
+KINDS = (
+    *(type(algorithm) for algorithm in SHIPPED),
+    *(Experiment, Env, Policy, PolicyStop, PolicyPlacement, RunPlacement, Recorded, Rollouts, Stop, Faults),
+    *(Checkpoints, Evaluation, Log, RuntimeChoice, Placement, Inference, Reservation),
+    *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
+)
+
+
+def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> None:
+    numbers = set()
+    for kind in KINDS:
+        for field in dataclasses.fields(kind):
+            if re.search(r"\b(int|float|ScheduledFloat)\b", str(field.type)):
+                numbers.add(field.name)
+    numbers -= {"policies"}  # of goals, which are called return_mean
+    of_torch = {"momentum", "dampening", "alpha"}
+    assert numbers - RANGES.keys() == set()
+    assert RANGES.keys() - numbers == of_torch
+    assert {name for name, _ in REMARKS} <= numbers
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "problem"),
+    [
+        (
+            PPO(learning_rate=math.nan),
+            "policies.prey.algorithm.learning_rate must be a number, at least 0 and at most 1, not nan",
+        ),
+        (PPO(epochs=2.5), "policies.prey.algorithm.epochs must be a whole number, not 2.5"),  # type: ignore[arg-type]
+        (PPO(discount=Linear(0.5, 1.5, 10)), "policies.prey.algorithm.discount.end must be at most 1, not 1.5"),
+        (DQN(optimiser=Adam(beta_1=2)), "policies.prey.algorithm.optimiser.beta_1 must be less than 1, not 2"),
+        (
+            DQN(epsilon=PiecewiseConstant([1, math.inf], [5])),
+            "policies.prey.algorithm.epsilon.values[1] must be a finite number",
+        ),
+        (DQN(value_min=100), "policies.prey.algorithm.value_min is 100, and atoms is 1"),
+        (DQN(batch_agent_steps=200_000), "policies.prey.algorithm.batch_agent_steps is 200,000, and its replay"),
+    ],
+)  # fmt: skip
+def test_settings_from_python_are_checked_like_those_of_a_configuration(algorithm: Any, problem: str) -> None:
+    experiment = small_run()
+    policies = {**experiment.policies, "prey": Policy(algorithm)}
+    with pytest.raises(ConfigInvalid) as caught:
+        mf.train(dataclasses.replace(experiment, policies=policies))
+    (said,) = caught.value.problems
+    assert said.startswith(problem)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert list(sentences(setting_problems(PPO(epochs=np.int64(3), learning_rate=np.float32(1e-3))))) == []  # type: ignore[arg-type]
+    (problem,) = sentences(setting_problems(PPO(epochs=np.int64(0)), "algorithm"))  # type: ignore[arg-type]
+    assert problem == "algorithm.epochs must be at least 1, not 0"
+
+
+def test_a_schedule_of_a_users_own_is_looked_at_where_it_begins_and_ends() -> None:
+    class Rising:
+        def at(self, agent_steps: int) -> float:
+            return float(agent_steps > 0) * 2.0
+
+    (problem,) = sentences(setting_problems(PPO(discount=Rising()), "algorithm"))
+    assert problem == f"algorithm.discount.at({2**62}) must be at most 1, not 2"
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(PPO):
+    """An algorithm of a user's own, with settings that the table does not know."""
+
+    tries: int = 3
+    spare: int = 0
+    bound: float = math.inf
+    non_negative_fields = frozenset({"spare"})
+
+
+def test_settings_of_a_users_own_are_held_against_what_their_class_says() -> None:
+    assert list(sentences(setting_problems(Own()))) == []
+    assert list(sentences(setting_problems(Own(tries=0, spare=-1, bound=math.nan), "algorithm"))) == [
+        "algorithm.tries must be at least 1, not 0",
+        "algorithm.spare must be at least 0, not -1",
+        "algorithm.bound must be a number or inf, not nan",
+    ]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "...", "../x", "/abs", "a/b", "x" * 101, "tab\t", " a", "nul\0"])
+def test_a_run_or_a_policy_whose_name_cannot_be_a_folders_is_refused(name: str) -> None:
+    experiment = small_run()
+    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, name=name)))
+    assert problem.startswith("name must be a name for a folder")
+    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, policies={name: Policy()})))
+    assert problem.startswith("a name in policies must be a name for a folder")
+
+
+def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> None:
+    def factory(
+        max_cycles: int = 25, name: str = "a", render: bool = False, speed: float = 1.0, far: float = math.inf
+    ) -> None: ...
+
+    def of(**arguments: Any) -> list[str]:
+        return sentences(limit_problems(dataclasses.replace(small_run(), env=Env(factory, arguments, copies=4))))
+
+    assert of(max_cycles=3, name="b", render=True, speed=2, far=math.inf) == []
+    assert of(max_cycles="abc", name=3, render="no", speed=math.nan) == [
+        "env.max_cycles must be a number, such as 25, not 'abc'",
+        "env.name must be text, such as 'a', not 3",
+        "env.render must be true or false, such as False, not 'no'",
+        "env.speed must be a finite number, not nan",
+    ]
+    # Its parallel_env takes whatever there is, and hands it on to the raw_env beside it.
+    passing_on = Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": "abc"}, copies=4)
+    assert sentences(limit_problems(dataclasses.replace(small_run(), env=passing_on))) == [
+        "env.max_cycles must be a number, such as 25, not 'abc'"
+    ]
+
+
+def test_more_learners_than_rows_for_them_are_refused() -> None:
+    thousand = dataclasses.replace(small_run(), placement=RunPlacement(Placement(num_learners=1_000)))
+    problems = sentences(limit_problems(thousand))
+    assert problems[0].startswith(
+        "1,000 learners (num_learners) would share policies.hunters.algorithm.minibatch_agent_steps=64, and each needs"
+    )
+
+
+def test_what_is_allowed_and_unusual_is_said() -> None:
+    assert list(remarks(small_run())) == []
+    experiment = dataclasses.replace(
+        small_run(), stop=Stop(policies={"prey": 9.0}), policies={"hunters": Policy(PPO(discount=0.0))}
+    )
+    assert [remark.partition(":")[0] for remark in remarks(experiment)] == [
+        "policies.hunters.algorithm.discount is 0",
+        "neither stop.env_steps nor stop.time_s is set",
+    ]
+
+
+def test_an_optimizer_of_torch_has_ranges_too() -> None:
+    import torch
+
+    optimizer = TorchOptimizer(torch.optim.SGD, {"momentum": math.nan})
+    (problem,) = sentences(setting_problems(PPO(optimiser=optimizer), "algorithm"))
+    assert problem.startswith("algorithm.optimiser.momentum must be a number")

@@ -1,0 +1,95 @@
+"""What tests look at in a run's last checkpoint: everything that was kept, as plain values, without times."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marlflow.base.serialization import from_bytes
+from marlflow.driver.checkpointing import DRIVER, newest
+from marlflow.runtime.checkpoints import Checkpoint
+
+
+def kept(run_dir: Path) -> dict[str, Any]:
+    """All trees of the newest checkpoint by name; the rows of a replay as one, however many files they are in."""
+    checkpoint = newest(run_dir)
+    trees, rows = {}, defaultdict(list)
+    for name in checkpoint.names:
+        kind, _, numbers = name.rpartition(".")
+        tree = from_bytes(checkpoint.read(name))
+        if name.startswith("rows."):
+            rows[kind.replace("rows.", "replay.", 1)].append((int(numbers.partition("-")[0]), tree))
+        else:
+            trees[name] = without_times(tree)
+    for name, parts in rows.items():
+        trees[f"{name} rows"] = _held(
+            joined([part for _, part in sorted(parts, key=lambda part: part[0])]), trees[name]
+        )
+    return trees
+
+
+def driver(checkpoint: Checkpoint) -> Any:
+    return from_bytes(checkpoint.read(DRIVER))
+
+
+def _held(rows: dict[str, Any], replay: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those that have been evicted since their file was written."""
+    evicted = int(replay["first"] - rows["first"])
+    segments = int(np.count_nonzero(rows["segments"]["stop"] <= replay["first"]))
+    return {
+        "columns": {name: column[evicted:] for name, column in rows["columns"].items()},
+        "segments": {name: column[segments:] for name, column in rows["segments"].items()},
+    }
+
+
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Trees of arrays, one after the other; of what is no array, the first."""
+    first = parts[0]
+    made: dict[str, Any] = {}
+    for name, value in first.items():
+        if isinstance(value, Mapping):
+            made[name] = joined([part[name] for part in parts])
+        else:
+            made[name] = np.concatenate([part[name] for part in parts]) if isinstance(value, np.ndarray) else value
+    return made
+
+
+def by_copy(workers: Mapping[str, Any]) -> dict[str, Any]:
+    """The workers' tree in the order of copies, whoever played them."""
+    tables = {}
+    for name, table in workers["tables"].items():
+        order = np.argsort(table["copy"], kind="stable")
+        tables[name] = {column: values[order] for column, values in table.items()}
+    return {**workers, "copies": sorted(workers["copies"], key=lambda copy: copy["copy"]), "tables": tables}
+
+
+def without_times(tree: Any) -> Any:
+    """A tree without what may differ between two runs that did the same: keys that end in `_s`."""
+    if isinstance(tree, Mapping):
+        return {
+            key: without_times(value) for key, value in tree.items() if not key.endswith("_s") and key != "reported"
+        }
+    return [without_times(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def assert_equal(one: Any, other: Any, where: str = "") -> None:
+    """Bit for bit."""
+    assert type(one) is type(other), where
+    if isinstance(one, Mapping):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_equal(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), where
+        for place, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_equal(left, right, f"{where}[{place}]")
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype, where
+        np.testing.assert_array_equal(one, other, err_msg=where)
+        assert one.tobytes() == other.tobytes(), where
+    else:
+        assert repr(one) == repr(other), where

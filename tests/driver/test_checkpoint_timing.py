@@ -1,0 +1,69 @@
+"""Tests of when a run takes checkpoints, and of checkpoints that cannot be written."""
+
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
+from marlflow.driver.checkpoint_timing import CheckpointTiming
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.rollout.fragment import Fault
+
+
+class Saves:
+    """Saves, or raises the next of `raises`."""
+
+    def __init__(self, tally: RunMetrics, raises: list[MarlflowError]) -> None:
+        self._tally, self._raises, self.kept_at = tally, raises, None
+
+    def __call__(self) -> Path:
+        if self._raises:
+            raise self._raises.pop(0)
+        self.kept_at: int | None = self._tally.env_steps
+        return Path("there")
+
+
+def timing(every: int | None, *raises: MarlflowError) -> tuple[RunMetrics, CheckpointTiming, list[Fault]]:
+    tally, faults = RunMetrics(["prey"], {"prey": ["prey"]}, []), list[Fault]()
+    saves: Any = Saves(tally, list(raises))
+    return tally, CheckpointTiming(every, tally, saves, saves, faults.append), faults
+
+
+def test_a_checkpoint_is_due_after_the_first_round_and_then_every_so_many_env_steps() -> None:
+    tally, checkpoints, _ = timing(100)
+    due_at = []
+    for env_steps in range(30, 400, 30):
+        tally.env_steps = env_steps
+        if checkpoints.is_due:
+            due_at.append(env_steps)
+            checkpoints.take()
+    assert due_at == [30, 120, 210, 300]
+    tally.env_steps = 450
+    checkpoints.resume()
+    tally.env_steps = 549
+    assert not checkpoints.is_due
+    tally.env_steps = 550
+    assert checkpoints.is_due
+
+
+def test_without_an_interval_none_is_due_and_there_still_is_news() -> None:
+    tally, checkpoints, _ = timing(None)
+    assert not checkpoints.has_news
+    tally.env_steps = 100
+    assert (checkpoints.is_due, checkpoints.has_news) == (False, True)
+    checkpoints.take()
+    assert not checkpoints.has_news
+
+
+def test_a_lost_process_is_asked_once_more_and_a_full_disk_is_a_fault() -> None:
+    tally, checkpoints, faults = timing(100, ActorLost("learner prey died"))
+    tally.env_steps = 100
+    checkpoints.take()
+    assert (checkpoints.has_news, checkpoints.failure, faults) == (False, None, [])
+    full = CheckpointFailed("the disk is full")
+    tally, checkpoints, faults = timing(100, full)
+    tally.env_steps = 100
+    checkpoints.take()
+    assert checkpoints.failure is full
+    assert [(fault.kind, fault.where) for fault in faults] == [("checkpoints_failed", "checkpoint at 100 env steps")]
+    checkpoints.take()
+    assert checkpoints.failure is None

@@ -1,0 +1,185 @@
+"""Evaluation as the policies act: greedily, or as the distributions that they have learned say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marlflow.algorithms.a2c import A2C
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.random import RowRandom, key
+from marlflow.config.experiment import Checkpoints, Env, Evaluation, Experiment, Log, Policy, Stop
+from marlflow.config.validation import ready
+from marlflow.driver.checkpointing import newest
+from marlflow.driver.train import resume, train
+from marlflow.policy.recurrent import GRU
+from marlflow.rollout.mapping import Rule
+from tests.driver.rock_paper_scissors import PAYOFF, ROUNDS, RockPaperScissors
+from tests.driver.watching import EVALUATION_KEYS, Seen, reports
+from tests.runtime.small_runs import SMALL, SMALL_DQN, small_run, without_times
+
+EPISODES, SEED = 40, 3
+EVALUATION_COPY = -1
+
+
+def run_of(mode: Any, algorithm: Any, model: Any = SMALL) -> Experiment:
+    """Two policies that have learned nothing, and are all but uniform if they are stochastic."""
+    return small_run(
+        env=Env(RockPaperScissors, copies=2),
+        policies={name: Policy(algorithm, model) for name in ("red", "blue")},
+        mapping=(Rule("player_0", "red"), Rule("player_1", "blue")),
+        evaluation=Evaluation(10_000, 0, EPISODES, mode),
+        env_steps=40,
+        seed=SEED,
+        log=Log(every_env_steps=80, console="none", jsonl=False, tensorboard=False),
+    )
+
+
+UNTRAINED = A2C(batch_agent_steps=20, learning_rate=0.0)
+
+
+def evaluated(experiment: Experiment, folder: Path, seen: Seen) -> list[float]:
+    """What player_0 received in each episode of the evaluation at the end."""
+    train(experiment, folder)
+    return [episode.returns["player_0"] for episode in seen.evaluations[-1]]
+
+
+def probabilities(experiment: Experiment) -> list[Any]:
+    """The probabilities with which each policy acts, by a softmax in float64."""
+    found = []
+    spec = ready(experiment).spec
+    for name, policy in spec.policies.items():
+        actor: Any = policy.actor()
+        actor.load_flat(spec.learners[name].learner().published[name].flat)
+        with torch.no_grad():
+            found.append(torch.softmax(actor(torch.ones(1, 1)).double(), -1)[0].numpy())
+    return found
+
+
+def drawn(chances: Any, episode: int, agent: int, decision: int) -> int:
+    """An action by a plain inverse CDF, with the random number of that decision."""
+    stream = np.array([key(SEED, EVALUATION_COPY, episode, agent)], np.uint64)
+    (uniform,) = RowRandom(stream, np.array([decision])).uniform()
+    return int(np.searchsorted(np.cumsum(chances), uniform, side="right"))
+
+
+def test_near_uniform_policies_win_or_lose_all_greedily_and_nothing_on_average_as_they_act(
+    tmp_path: Path, seen: Seen
+) -> None:
+    greedy = evaluated(run_of("greedy", UNTRAINED), tmp_path / "greedy", seen)
+    sampled = evaluated(run_of("sampled", UNTRAINED), tmp_path / "sampled", seen)
+    red, blue = probabilities(run_of("sampled", UNTRAINED))
+    assert max(abs(red - 1 / 3).max(), abs(blue - 1 / 3).max()) < 0.02
+    assert greedy == pytest.approx([ROUNDS * PAYOFF[red.argmax(), blue.argmax()]] * EPISODES)
+    assert abs(greedy[0]) == pytest.approx(1.0)
+    expected = ROUNDS * red @ PAYOFF @ blue
+    deviation = math.sqrt(ROUNDS * (red @ PAYOFF**2 @ blue) / EPISODES)
+    assert abs(expected) < 0.01
+    assert abs(fmean(sampled) - expected) < 3 * deviation < 0.5
+    by_hand = [
+        sum(PAYOFF[drawn(red, episode, 0, n), drawn(blue, episode, 1, n)] for n in range(ROUNDS))
+        for episode in range(EPISODES)
+    ]
+    assert sampled == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("kind", ["a2c", "recurrent_ppo"])
+def test_a_sampled_evaluation_is_the_same_whenever_it_is_made(kind: str, tmp_path: Path, seen: Seen) -> None:
+    recurrent = RecurrentPPO(batch_agent_steps=20, sequence_agent_steps=4, minibatch_agent_steps=8, learning_rate=0.0)
+    chosen = (recurrent, GRU(8, (8,))) if kind == "recurrent_ppo" else (UNTRAINED, SMALL)
+    once = evaluated(run_of("sampled", *chosen), tmp_path / "once", seen)
+    later = replace(run_of("sampled", *chosen), stop=Stop(env_steps=120))
+    assert evaluated(later, tmp_path / "later", seen) == once
+    assert len(set(once)) > 4, "episodes were to differ"
+
+
+def test_a_policy_without_a_distribution_acts_greedily_and_no_epsilon_is_applied(tmp_path: Path, seen: Seen) -> None:
+    """All actions in training are uniform: `epsilon` is 1."""
+    algorithm = replace(SMALL_DQN, epsilon=1.0, learning_rate=0.0)
+    greedy, sampled = (evaluated(run_of(m, algorithm), tmp_path / m, seen) for m in ("greedy", "sampled"))
+    assert sampled == greedy
+    assert len(set(greedy)) == 1
+
+
+def test_a_report_says_of_which_evaluation_its_figures_are(tmp_path: Path) -> None:
+    """An evaluation at each of 80 and 160 env steps, and one of more episodes at the end, of weights that are newer.
+
+    What was evaluated before the report before is not said again.
+    """
+    experiment = run_of("sampled", replace(UNTRAINED, batch_agent_steps=40))
+    experiment = replace(experiment, evaluation=Evaluation(160, 3, 7, "sampled"), stop=Stop(env_steps=320))
+    train(replace(experiment, log=replace(experiment.log, jsonl=True)), tmp_path)
+    found = [report["policies"]["red"] for report in reports(tmp_path)]
+    keys = ("eval_mode", "eval_episodes", "eval_env_steps")
+    assert [report["env_steps"] for report in reports(tmp_path)] == [80, 160, 240, 320, 320]
+    first, second, none, last = ("sampled", 3, 80), ("sampled", 3, 160), (None,) * 3, ("sampled", 7, 320)
+    assert [tuple(one[key] for key in keys) for one in found] == [first, second, none, ("sampled", 3, 320), last]
+    assert {key: value for key, value in found[2].items() if key in EVALUATION_KEYS and value} == {}
+    versions = [one["eval_version"] for one in found if one["eval_version"] is not None]
+    assert versions[0] <= versions[1] < versions[2] < versions[3] == found[-1]["version"]
+
+
+def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
+    """What a run goes on with is the same; only what is evaluated from there on differs."""
+    greedy, sampled = (run_of(mode, UNTRAINED) for mode in ("greedy", "sampled"))
+    last: list[Any] = []
+    for folder, second in (("one", greedy), ("other", sampled)):
+        train(greedy, tmp_path / folder)
+        result = resume(replace(second, stop=Stop(env_steps=160)), tmp_path / folder)
+        last.append(without_times(result.metrics))
+    one, other = last
+    assert one["policies"]["red"].pop("eval_mode") == "greedy"
+    assert other["policies"]["red"].pop("eval_mode") == "sampled"
+    for report in (one, other):
+        for policy in report["policies"].values():
+            for key_ in EVALUATION_KEYS:
+                policy.pop(key_, None)
+    assert one == other
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    experiment = small_run(evaluation=Evaluation(mode="stochastic"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigInvalid, match=r"evaluation\.mode must be one of greedy, sampled, not 'stochastic'"):
+        ready(experiment)
+
+
+def test_a_run_without_a_final_evaluation(tmp_path: Path, seen: Seen) -> None:
+    train(replace(run_of("greedy", UNTRAINED), evaluation=Evaluation(10_000, 2, 0)), tmp_path)
+    assert [len(episodes) for episodes in seen.evaluations] == [2]
+
+
+def test_who_asks_for_the_last_evaluation_gets_it_whichever_report_it_stands_in(tmp_path: Path) -> None:
+    """It is made after the first round alone, and the last report has none."""
+    experiment = run_of("sampled", UNTRAINED)
+    experiment = replace(
+        experiment,
+        evaluation=Evaluation(10_000, 3, 0, "sampled"),
+        stop=Stop(env_steps=160),
+        log=replace(experiment.log, jsonl=True),
+        objective="policies.red.eval_return_mean",
+        checkpoint=Checkpoints(best="policies.red.eval_return_mean"),
+    )
+    result = train(experiment, tmp_path)
+    found = [report["policies"]["red"]["eval_return_mean"] for report in reports(tmp_path)]
+    assert found[0] is not None
+    assert set(found[1:]) == {None}
+    assert result.metrics["policies"]["red"]["eval_return_mean"] == result.objective == found[0]
+    assert newest(tmp_path).figure == found[0]
+
+
+def test_an_evaluation_that_the_next_would_replace_is_reported_before(tmp_path: Path) -> None:
+    """Evaluations come four times as often as reports."""
+    experiment = run_of("sampled", UNTRAINED)
+    log = replace(experiment.log, jsonl=True, every_env_steps=320)
+    experiment = replace(experiment, evaluation=Evaluation(80, 2, 0), stop=Stop(env_steps=320), log=log)
+    train(experiment, tmp_path)
+    found = [report["policies"]["red"]["eval_env_steps"] for report in reports(tmp_path)]
+    assert [steps for steps in found if steps is not None] == [80, 160, 240, 320]

@@ -1,0 +1,83 @@
+"""A runtime that is lost ends the run at once, whatever is under way, with one error that says how to resume."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.base.errors import RuntimeFailed
+from marlflow.config.experiment import Checkpoints, Env, Experiment
+from marlflow.driver.train import resume, train
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.runtime.inline import InlineRuntime
+from tests.runtime.small_runs import small_run
+
+ROUND = 80  # env steps
+LOSS = "Ray's raylet, process 7, was killed"
+
+
+class LosesItsRuntime(CartPoleTeam):
+    """In one env step another thread says that the runtime is lost."""
+
+    steps_left = 0
+    on_loss: Callable[[RuntimeFailed], None] | None = None
+
+    def step(self, actions: dict[str, int]) -> Any:
+        LosesItsRuntime.steps_left -= 1
+        if self.steps_left == 0:
+            assert self.on_loss is not None
+            thread = threading.Thread(target=self.on_loss, args=(RuntimeFailed(LOSS),))
+            thread.start()
+            thread.join()
+        return super().step(actions)
+
+
+@pytest.fixture
+def lost_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Experiment]:
+    """`lost_at(100)`: a run whose runtime is lost during that env step."""
+    start = InlineRuntime.start
+
+    def starts(runtime: InlineRuntime, spec: Any, on_fault: Any, on_loss: Any, *others: Any) -> Any:
+        monkeypatch.setattr(LosesItsRuntime, "on_loss", staticmethod(on_loss))
+        return start(runtime, spec, on_fault, on_loss, *others)
+
+    def run(env_step: int) -> Experiment:
+        monkeypatch.setattr(LosesItsRuntime, "steps_left", env_step)
+        env = Env(LosesItsRuntime, {"max_cycles": 50}, copies=4)
+        return small_run(env=env, env_steps=10 * ROUND, checkpoint=Checkpoints(every_env_steps=4 * ROUND))
+
+    monkeypatch.setattr(InlineRuntime, "start", starts)
+    return run
+
+
+def test_the_error_says_what_happened_and_how_to_resume(
+    lost_at: Callable[[int], Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = lost_at(2 * ROUND)
+    with pytest.raises(RuntimeFailed) as caught:
+        train(experiment, tmp_path)
+    assert str(caught.value) == f"{LOSS}\nto go on from {ROUND} env steps: marlflow resume {shlex.quote(str(tmp_path))}"
+    assert "to go on" not in capsys.readouterr().out, "the error says it once"
+    assert resume(experiment, tmp_path).metrics["env_steps"] == 10 * ROUND
+
+
+def test_before_the_first_checkpoint_there_is_nothing_to_go_on_from(
+    lost_at: Callable[[int], Experiment], tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeFailed) as caught:
+        train(lost_at(ROUND // 2), tmp_path)
+    assert str(caught.value) == f"{LOSS}\nthere is no checkpoint to go on from"
+
+
+def test_a_runtime_that_does_not_start_is_one_error_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeFailed("Ray could not be started")
+
+    monkeypatch.setattr(InlineRuntime, "start", fails)
+    with pytest.raises(RuntimeFailed, match=r"^Ray could not be started\nthere is no checkpoint to go on from$"):
+        train(small_run(), tmp_path)

@@ -1,0 +1,89 @@
+"""What is said of a policy that was never updated: what it lacked, and which settings ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.algorithms.apex import ApeX
+from marlflow.algorithms.scripted import Random
+from marlflow.base.items import Fragment
+from marlflow.config.experiment import Log, Policy
+from marlflow.config.validation import ready
+from marlflow.driver.learner_totals import LearnerTotals
+from marlflow.driver.never_updated import why_never_updated
+from marlflow.driver.train import train
+from marlflow.flow import Flow, Plan
+from marlflow.learn.protocol import Learner
+from marlflow.replay.protocol import Replay
+from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
+
+
+@dataclass(frozen=True)
+class TwiceAsMany(type(SMALL_PPO)):  # type: ignore[misc]  # whatever the small one is of
+    """Gathers as many rows as its own settings say."""
+
+    halves_agent_steps: int = 300
+
+    def __post_init__(self) -> None:
+        if self.epochs > 2:
+            raise ValueError("two are enough")
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        return replace(self, batch_agent_steps=2 * self.halves_agent_steps)._plan(experience, learner, replays)
+
+    def _plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        return super().plan(experience, learner, replays)
+
+
+SETTINGS = "policies.prey.algorithm."
+NEEDS = {
+    "ppo": (SMALL_PPO, "200 (", ["batch_agent_steps"]),
+    "dqn": (SMALL_DQN, "110 (", ["train_every_agent_steps", "learning_starts_agent_steps"]),
+    "apex": (
+        ApeX(learning_starts_agent_steps=400, replay_shards=2),
+        "208 (",
+        ["train_every_agent_steps", "learning_starts_agent_steps", "replay_shards"],
+    ),
+    "a user's own": (TwiceAsMany(epochs=2, minibatch_agent_steps=64), "600 (", ["halves_agent_steps"]),
+}
+
+
+def said(algorithm: Any, agent_steps_sampled: int = 0, **counts: int) -> str:
+    made = ready(small_run(policies=policies(hunters=Random(), prey=algorithm)))
+    return why_never_updated(made, "prey", LearnerTotals(**counts), agent_steps_sampled)
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_too_few_agent_steps_are_compared_with_the_need_and_its_settings(name: str) -> None:
+    algorithm, needed, settings = NEEDS[name]
+    expected = needed + ", ".join(f"{SETTINGS}{setting}" for setting in settings) + ")"
+    assert said(algorithm, agent_steps_sampled=90) == (
+        f"policy prey was never updated: it sampled 90 agent steps, and its first update needs at least {expected}"
+    )
+
+
+def test_where_there_were_enough_it_says_what_else_is_known() -> None:
+    start = "policy prey was never updated: it sampled 5,000 agent steps"
+    assert said(SMALL_PPO, agent_steps_sampled=5_000) == start
+    assert said(SMALL_PPO, agent_steps_sampled=5_000, updates_skipped=80, stale_rows_dropped=1_200) == (
+        f"{start}, and its reports have updates_skipped 80, stale_rows_dropped 1,200"
+    )
+
+
+def test_a_run_ends_with_it_and_the_default_policy_has_its_own_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    default = Policy(replace(SMALL_PPO, batch_agent_steps=5_000))
+    experiment = small_run(policies={}, default_policy=default, mapping=None, env_steps=80, log=Log(console="plain"))
+    train(experiment, tmp_path)
+    sentence = (
+        "policy cart was never updated: it sampled 265 agent steps, and its first update needs at least 5,000 "
+        "(default_policy.algorithm.batch_agent_steps)"
+    )
+    assert sentence in capsys.readouterr().out.splitlines()
+    assert sentence in (tmp_path / "run.log").read_text()

@@ -1,0 +1,46 @@
+"""Two processes never run in one directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.experiment import Stop
+from marlflow.driver.checkpointing import only_process_in
+from marlflow.driver.train import resume, train
+from tests.runtime.small_runs import small_run
+
+HOLDS = """
+import sys
+from pathlib import Path
+from marlflow.driver.checkpointing import only_process_in
+with only_process_in(Path(sys.argv[1])):
+    print("holds", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_run_does_not_go_on_while_another_process_is_at_it(tmp_path: Path) -> None:
+    train(small_run(env_steps=160), tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    more = small_run(stop=Stop(env_steps=320))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "holds\n"
+        with pytest.raises(ConfigInvalid, match=f"another process is running in {tmp_path}; wait for its end"):
+            resume(more, tmp_path)
+        assert sorted(path.name for path in tmp_path.rglob("*")) == before
+        other.kill()  # which lets go of the directory, as whatever ends a process does
+    assert resume(more, tmp_path).metrics["env_steps"] == 320
+
+
+def test_the_directory_is_free_again_afterwards(tmp_path: Path) -> None:
+    for _ in range(2):
+        with only_process_in(tmp_path):
+            assert list(tmp_path.iterdir()) == []

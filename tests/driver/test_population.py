@@ -1,0 +1,226 @@
+"""Runs whose table of weights grows and shrinks: a policy against frozen versions of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.base.errors import CheckpointUnusable, MatchmakerFailed, StageFailed
+from marlflow.base.serialization import from_bytes
+from marlflow.config.experiment import Checkpoints, Evaluation, Experiment, Policy, Rollouts
+from marlflow.config.validation import problems_of, ready
+from marlflow.driver.checkpointing import newest
+from marlflow.driver.train import resume, train
+from marlflow.policy.recurrent import GRU
+from marlflow.rollout.matchups import RandomSeats
+from marlflow.rollout.population import PopulationChange
+from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.past_selves import PastSelves, against_past_selves
+from tests.driver.watching import reports
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
+from tests.sentences import sentences
+
+HALF, WHOLE = 440, 880
+MAIN = Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
+MAINS = {
+    "ppo": MAIN,
+    "dqn": Policy(SMALL_DQN, SMALL),
+    "recurrent_ppo": Policy(
+        RecurrentPPO(batch_agent_steps=60, epochs=2, minibatch_agent_steps=32, sequence_agent_steps=8), GRU(8, (8,))
+    ),
+}
+
+
+def entries_in(run_dir: Path) -> dict[str, Any]:
+    """The frozen entries in the newest checkpoint."""
+    checkpoint = newest(run_dir)
+    names = [name for name in checkpoint.names if name.startswith("frozen.")]
+    return {name.removeprefix("frozen."): from_bytes(checkpoint.read(name)) for name in names}
+
+
+@pytest.mark.parametrize("name", MAINS)
+def test_a_run_against_frozen_selves_goes_on_as_it_would_have(name: str, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    evaluation = Evaluation(every_env_steps=300, episodes=3)
+    made = [against_past_selves(MAINS[name], env_steps, evaluation=evaluation) for env_steps in (WHOLE, HALF)]
+    train(made[0], whole)
+    train(made[1], parts)
+    half = kept(parts)
+    running = [copy["running"]["matchup"] for copy in half["workers"]["copies"] if copy["running"]]
+    assert {entry for matchup in running for entry in matchup.values()} & set(entries_in(parts)), (
+        "some were to be seated"
+    )
+    result = resume(made[0], parts)
+    assert result.metrics["faults"]["episodes_abandoned"] == 0
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    sizes = kept(whole)["driver"]["dealer"]["matchmaker"]["sizes"]
+    assert max(sizes) == 3, "the table was to grow"
+    assert sum(after < before for before, after in pairwise(sizes)) > 3, "and to shrink"
+    assert set(kept(whole)["driver"]["dealer"]["population"]["frozen"]) <= set(entries_in(whole))
+    assert len(entries_in(whole)) < 7 < len(kept(whole)["driver"]["dealer"]["population"]["used"])
+
+
+def test_an_entry_is_written_once_and_its_weights_are_those_that_were_published(tmp_path: Path) -> None:
+    experiment = against_past_selves(MAIN, WHOLE, checkpoint=Checkpoints(every_env_steps=80, keep=20))
+    train(experiment, tmp_path)
+    inodes: dict[str, set[int]] = {}
+    for path in (tmp_path / "checkpoints").glob("*/frozen.*"):
+        inodes.setdefault(path.name, set()).add(path.stat().st_ino)
+    assert len(inodes) > 5
+    assert all(len(found) == 1 for found in inodes.values())
+    entries = entries_in(tmp_path)
+    versions = [entry["version"] for entry in entries.values()]
+    assert len(set(versions)) == len(versions)
+    flats = [entry["flat"] for entry in entries.values()]
+    assert not any(np.array_equal(one, other) for one, other in pairwise(flats))
+
+
+def test_returns_of_frozen_entries_are_not_the_policys(tmp_path: Path) -> None:
+    class Alone(PastSelves):
+        """In every second copy a frozen version plays both carts, in the others the policy itself."""
+
+        def __call__(self, episode: Any, agents: Any, generator: Any) -> dict[str, str]:
+            return dict.fromkeys(agents, self.frozen[0] if episode.copy % 2 else "main")
+
+    metrics = train(against_past_selves(MAIN, 800, mapping=Alone()), tmp_path).metrics
+    main = metrics["policies"]["main"]
+    assert set(metrics["policies"]) == {"main"}
+    assert 0 < main["episodes"] < metrics["episodes"]
+    assert 0 < main["agent_steps_sampled"] < metrics["agent_steps"]
+    assert {agent for agent, found in metrics["agents"].items() if found["return_mean"]} == {"cart_0", "cart_1"}
+
+
+def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forced parameters: what was frozen pushes every cart one way, the policy itself the other."""
+    from marlflow.rollout.policy_slots import PolicySlots
+
+    loaded: dict[str, set[int]] = {}
+    load = PolicySlots.load
+
+    def forced(player: PolicySlots, weights: Any, with_critic: bool) -> None:
+        load(player, weights, with_critic)
+        loaded.setdefault(player.policy, set()).add(weights.version)
+        flat = player.actor.flat()  # type: ignore[attr-defined]
+        flat[:] = 0
+        flat[-2:] = (50, -50) if "@" in player.policy else (-50, 50)
+        player.actor.load_flat(flat)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(PolicySlots, "load", forced)
+    pushed: dict[str, set[int]] = {}
+    choices = PolicySlots.choices
+
+    def watched(player: PolicySlots, action: Any) -> Any:
+        pushed.setdefault(player.policy, set()).update(action.tolist())
+        return choices(player, action)
+
+    monkeypatch.setattr(PolicySlots, "choices", watched)
+    train(against_past_selves(MAIN, HALF), tmp_path)
+    frozen = {entry: actions for entry, actions in pushed.items() if "@" in entry}
+    assert len(frozen) > 4
+    assert all(actions == {0} for actions in frozen.values())
+    assert pushed["main"] == {1}
+    assert all(len(loaded[entry]) == 1 for entry in frozen)  # by each of two workers, one version
+
+
+def test_entries_that_nobody_deals_any_more_leave_the_workers_and_the_checkpoints(tmp_path: Path) -> None:
+    train(against_past_selves(MAIN, WHOLE), tmp_path)
+    population = kept(tmp_path)["driver"]["dealer"]["population"]
+    assert set(entries_in(tmp_path)) == {*population["frozen"], *population["leaving"]}
+    assert len(population["frozen"]) <= 3
+
+
+def test_with_a_fixed_mapping_episodes_against_frozen_entries_are_given_up(tmp_path: Path) -> None:
+    train(against_past_selves(MAIN, HALF), tmp_path)
+    fixed = against_past_selves(MAIN, WHOLE, mapping=(), default_policy=MAIN)
+    result = resume(replace(fixed, policies={"main": MAIN}, mapping=rules()), tmp_path)
+    assert result.metrics["faults"]["episodes_abandoned"] > 0
+    assert not entries_in(tmp_path)
+
+
+def rules() -> Any:
+    from marlflow.rollout.mapping import Rule
+
+    return (Rule("*", "main"),)
+
+
+def test_a_checkpoint_without_the_weights_of_an_entry_is_refused(tmp_path: Path) -> None:
+    from marlflow.rollout.matchups import AllowedSeats, Dealer
+
+    train(against_past_selves(MAIN, HALF), tmp_path)
+    dealer = Dealer(PastSelves(), AllowedSeats(("cart_0", "cart_1"), {"main": ("cart_0", "cart_1")}), 4, 0)
+    with pytest.raises(CheckpointUnusable, match="it has no weights of the frozen entry 'main@"):
+        dealer.load_state(kept(tmp_path)["driver"]["dealer"], {})
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+class Changing(PastSelves):
+    """Asks for one change, in the second round."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__(every=100)
+        self.change = change
+
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
+        found = super().change_population(published, agent_steps)
+        return self.change if self.rounds == 2 else found
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            PopulationChange({"main@1": "main"}),
+            "it froze policy 'main' as 'main@1', and there was such an entry before",
+        ),
+        (
+            PopulationChange({"main": "main"}),
+            "it froze policy 'main' as 'main', which is no id of its own; name it main@1",
+        ),
+        (
+            PopulationChange({"x@1": "mian"}),
+            "it froze policy 'mian', and there is no such policy; did you mean 'main'?",
+        ),
+        (
+            PopulationChange(forget=["main@7"]),
+            "it forgot 'main@7', and there is no such frozen entry; did you mean 'main@1'?",
+        ),
+        ({"main@2": "main"}, "it gave {'main@2': 'main'}, not a PopulationChange"),
+    ],
+)
+def test_a_change_that_cannot_be_made_ends_the_run(change: Any, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(StageFailed) as caught:
+        train(against_past_selves(MAIN, HALF, mapping=Changing(change)), tmp_path)
+    cause = caught.value.__cause__
+    assert isinstance(cause, MatchmakerFailed)
+    assert cause.where == "matchmaker Changing, change_population"
+    assert problem in cause.reason
+
+
+def test_with_workers_that_do_not_wait_for_each_other_it_is_refused_as_any_matchmaker() -> None:
+    rollouts = Rollouts(num_workers=2, fragment_env_steps=20, pace="asynchronous")
+    [problem] = sentences(problems_of(against_past_selves(MAIN, WHOLE, rollouts=rollouts))[1])
+    assert problem == "rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep"
+
+
+def test_a_matchmaker_is_tried_with_what_it_freezes_first() -> None:
+    experiment = against_past_selves(MAIN, WHOLE)
+    assert ready(experiment).players == {"main": ["cart_0", "cart_1"]}
+    assert experiment.mapping.rounds == 0, "a copy was to be asked"  # type: ignore[union-attr]
+
+
+def test_going_on_with_a_matchmaker_that_freezes_nothing_keeps_what_is_seated(tmp_path: Path) -> None:
+    train(against_past_selves(MAIN, HALF), tmp_path)
+    plain: Experiment = against_past_selves(MAIN, WHOLE, mapping=RandomSeats(["main"]))
+    assert resume(plain, tmp_path).metrics["faults"]["episodes_abandoned"] == 0

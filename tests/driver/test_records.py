@@ -1,0 +1,251 @@
+"""Runs that record, and runs that learn from records: offline, and beside others that play."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from marlflow.algorithms.bc import BC
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.marwil import MARWIL
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.scripted import Random
+from marlflow.base.batch import Batch
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.experiment import (
+    Checkpoints,
+    Env,
+    Evaluation,
+    Experiment,
+    Log,
+    Policy,
+    Record,
+    Recorded,
+    Rollouts,
+    RuntimeChoice,
+    Stop,
+)
+from marlflow.config.validation import ready
+from marlflow.driver.train import Result, resume, train
+from marlflow.env import cartpole_team
+from marlflow.offline.dataset import find_dataset
+from marlflow.offline.environment import recorded_environment
+from marlflow.rollout.mapping import Rule
+from tests.config.composition import algorithms, experiment_of, ready_of
+from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.watching import reports, standing
+
+ENV_STEPS = 320
+EXPERT = PPO(batch_agent_steps=80, minibatch_agent_steps=40, epochs=1)
+SMALL_BC = BC(batch_agent_steps=100, minibatch_agent_steps=50)
+SMALL_MARWIL = MARWIL(batch_agent_steps=100, minibatch_agent_steps=50)
+SMALL_DQN = DQN(learning_starts_agent_steps=100, train_every_agent_steps=40, batch_agent_steps=16)
+
+
+def run_of(env: Env, env_steps: int | None = ENV_STEPS, **policies: Policy) -> Experiment:
+    """The first policy plays cart_0, the last all others."""
+    names = list(policies)
+    return Experiment(
+        env,
+        policies,
+        [Rule("cart_0", names[0]), Rule("*", names[-1])] if len(names) > 1 else [Rule("*", names[0])],
+        rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
+        runtime=RuntimeChoice("inline"),
+        stop=Stop(env_steps=env_steps, time_s=600.0),
+        evaluation=Evaluation(every_env_steps=10_000, episodes=1),
+        checkpoint=Checkpoints(every_env_steps=None),
+        log=Log(every_env_steps=160, console="none", tensorboard=False),
+    )
+
+
+CARTS = Env(cartpole_team.parallel_env, {"num_agents": 2, "max_cycles": 30}, copies=4)
+
+
+def offline(records: Path, passes: int = 1) -> Env:
+    return Env(recorded_environment, {"folder": str(records), "passes": passes}, copies=4)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What a policy `expert` did, and beside it `chance`, which does not learn."""
+    where = tmp_path_factory.mktemp("expert")
+    experiment = run_of(CARTS, expert=Policy(EXPERT), chance=Policy(Random()))
+    train(replace(experiment, record=Record(("expert", "chance"))), where)
+    return where / "record"
+
+
+def rows_in(records: Path, policy: str) -> Batch:
+    found = find_dataset(records, policy)
+    return Batch.concat([found.read(fragment) for fragment in found.fragments])
+
+
+def figures(result: Result, policy: str) -> tuple[int, int]:
+    """Agent steps sampled, and trained on."""
+    found = standing(result.metrics, policy)
+    return found["agent_steps_sampled"], found["agent_steps_trained"]
+
+
+def test_a_run_records_every_row_that_its_policies_made_and_is_otherwise_the_same(
+    records: Path, tmp_path: Path
+) -> None:
+    experiment = run_of(CARTS, expert=Policy(EXPERT), chance=Policy(Random()))
+    result = train(experiment, tmp_path)
+    assert without_times(reports(tmp_path)) == without_times(reports(records.parent))
+    assert_equal({**kept(tmp_path), "workers": None}, {**kept(records.parent), "workers": None})
+    expert, chance = rows_in(records, "expert"), rows_in(records, "chance")
+    assert expert.rows == result.metrics["policies"]["expert"]["agent_steps_sampled"]
+    assert sum(fragment.env_steps for fragment in find_dataset(records, "expert").fragments) == ENV_STEPS
+    assert set(expert["agent"]) == {0}
+    assert set(chance["agent"]) == {1}
+    assert set(expert["version"]) == set(range(int(expert["version"].max()) + 1))
+    assert set(pq.read_table(next((records / "expert").glob("*.rows.parquet"))).column_names) == set(expert.columns)
+
+
+@pytest.mark.parametrize("algorithm", [SMALL_BC, SMALL_MARWIL, SMALL_DQN], ids=["bc", "marwil", "dqn"])
+def test_an_offline_run_learns_from_each_recorded_row_once_a_pass_and_ends_with_its_files(
+    records: Path, tmp_path: Path, algorithm: BC
+) -> None:
+    experiment = run_of(offline(records, passes=2), None, expert=Policy(algorithm))
+    result = train(experiment, tmp_path)
+    recorded = rows_in(records, "expert").rows
+    sampled, trained = figures(result, "expert")
+    assert result.stopped_by == "the end of what was recorded"
+    assert (sampled, result.metrics["agent_steps"]) == (2 * recorded, 2 * recorded)
+    assert result.metrics["env_steps"] == 2 * ENV_STEPS
+    assert (trained > 0) if algorithm is SMALL_DQN else (2 * recorded - 100 < trained <= 2 * recorded)
+    assert result.metrics["policies"]["expert"]["eval_return_mean"] is not None
+
+
+def test_an_offline_run_that_goes_on_is_the_same_as_one_that_never_stopped(records: Path, tmp_path: Path) -> None:
+    experiment = run_of(offline(records, passes=2), None, expert=Policy(SMALL_MARWIL))
+    experiment = replace(experiment, evaluation=Evaluation(episodes=0))
+    train(experiment, tmp_path / "whole")
+    train(replace(experiment, stop=Stop(env_steps=ENV_STEPS)), tmp_path / "half")
+    resume(experiment, tmp_path / "half")
+    assert_equal(kept(tmp_path / "half"), kept(tmp_path / "whole"))
+
+
+def test_the_number_of_workers_changes_the_order_of_rows_alone(records: Path, tmp_path: Path) -> None:
+    for workers in (1, 3):
+        experiment = run_of(offline(records), None, expert=Policy(SMALL_BC))
+        experiment = replace(experiment, rollouts=Rollouts(num_workers=workers, fragment_env_steps=40))
+        result = train(experiment, tmp_path / str(workers))
+        assert figures(result, "expert")[0] == rows_in(records, "expert").rows
+
+
+def test_a_policy_learns_from_files_beside_one_that_plays_and_ends_with_them(records: Path, tmp_path: Path) -> None:
+    pupil = Policy(SMALL_BC, experience=Recorded(str(records), "expert"))
+    experiment = run_of(CARTS, 3 * ENV_STEPS, pupil=pupil, player=Policy(EXPERT))
+    result = train(experiment, tmp_path)
+    recorded = rows_in(records, "expert").rows
+    sampled, trained = figures(result, "pupil")
+    assert result.stopped_by == f"stop.env_steps={3 * ENV_STEPS}"
+    assert sampled == recorded
+    assert recorded - 100 < trained <= recorded
+    found = result.metrics["policies"]
+    assert found["player"]["agent_steps_sampled"] > 2 * ENV_STEPS  # it went on when the pupil's records had ended
+    assert found["pupil"]["return_mean"] is not None  # it acted all the time
+
+
+def test_beside_others_too_a_run_that_goes_on_is_the_same(records: Path, tmp_path: Path) -> None:
+    pupil = Policy(SMALL_DQN, experience=Recorded(str(records), "expert"))
+    experiment = run_of(CARTS, 2 * ENV_STEPS, pupil=pupil, player=Policy(EXPERT))
+    experiment = replace(experiment, evaluation=Evaluation(episodes=0))
+    train(experiment, tmp_path / "whole")
+    for half, stop in (("at the end of the records", ENV_STEPS), ("after it", ENV_STEPS + 160)):
+        train(replace(experiment, stop=Stop(env_steps=stop)), tmp_path / half)
+        resume(experiment, tmp_path / half)
+        assert_equal(kept(tmp_path / half), kept(tmp_path / "whole"))
+
+
+def test_a_run_that_goes_on_records_no_row_twice_and_none_in_vain(tmp_path: Path) -> None:
+    experiment = replace(run_of(CARTS, expert=Policy(EXPERT)), record=Record())
+    train(experiment, tmp_path / "whole")
+    train(replace(experiment, stop=Stop(env_steps=ENV_STEPS // 2)), tmp_path / "half")
+    for path in list((tmp_path / "half" / "record" / "expert").glob("*-0000-*")):  # as if it had been killed after that
+        shutil.copy(path, path.with_name(path.name.replace("-0000-", "-0000-9")))
+    ahead = replace(experiment, stop=Stop(env_steps=ENV_STEPS), record=Record(folder=str(tmp_path / "half" / "record")))
+    resume(ahead, tmp_path / "half")
+    one, other = (rows_in(tmp_path / name / "record", "expert") for name in ("whole", "half"))
+    for name in one.columns:
+        np.testing.assert_array_equal(np.sort(one[name], 0), np.sort(other[name], 0))
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "marwil"])
+def test_the_shipped_experiments_learn_from_a_folder_that_is_given(records: Path, algorithm: str) -> None:
+    made = ready_of(
+        f"experiment=cartpole_team_{algorithm}",
+        f"env.folder={records}",
+        "policies.team.experience={folder: " + str(records) + ", policy: expert, passes: 5}",
+    )
+    assert (made.spec.offline, algorithms(made)) == (True, {"team": algorithm})
+    assert (made.spec.records["team"].policy, made.spec.records["team"].passes) == ("expert", 5)
+
+
+def test_records_are_composed_as_all_else_is(records: Path) -> None:
+    recording = experiment_of("env=cartpole_team", "record={policies: [cart]}")
+    assert recording.record == Record(("cart",))
+    beside = ready_of(
+        "env=cartpole_team",
+        "policy@policies.cart=bc",
+        f"policies.cart.experience={{folder: {records}, policy: expert}}",
+    )
+    assert not beside.spec.offline
+    assert beside.spec.records["cart"].policy == "expert"
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        (Policy(EXPERT), r"policy 'expert' \(ppo\) learns from what it has just done itself, .*use bc, marwil, dqn"),
+        (
+            Policy(SMALL_BC, experience=Recorded("{records}", "nobody")),
+            "has no records of a policy 'nobody'; it has those of",
+        ),
+        (Policy(SMALL_BC, experience=Recorded("/nowhere")), "there is no folder of records /nowhere"),
+    ],
+)
+def test_what_cannot_learn_from_these_records_is_an_error_at_start(records: Path, policy: Policy, problem: str) -> None:
+    if policy.experience is not None:
+        folder = policy.experience.folder.replace("{records}", str(records))
+        policy = replace(policy, experience=replace(policy.experience, folder=folder))
+    with pytest.raises(ConfigInvalid, match=problem):
+        ready(run_of(offline(records), expert=policy))
+
+
+def test_an_offline_algorithm_without_records_is_an_error_at_start() -> None:
+    with pytest.raises(ConfigInvalid, match=r"policy 'pupil' \(bc\) learns from records; set policies.pupil.exper"):
+        ready(run_of(CARTS, pupil=Policy(SMALL_BC)))
+
+
+def test_records_of_other_spaces_are_an_error_that_says_both(records: Path) -> None:
+    blind = Env(cartpole_team.parallel_env, {"num_agents": 2, "velocities": False}, copies=4)
+    pupil = Policy(SMALL_BC, experience=Recorded(str(records), "expert"))
+    with pytest.raises(ConfigInvalid, match=r"policy 'pupil' sees and does .*\(2,\).*was recorded with .*\(4,\)"):
+        ready(run_of(blind, pupil=pupil))
+
+
+def test_an_environment_that_cannot_be_made_again_is_only_missed_by_evaluations(tmp_path: Path) -> None:
+    nameless = replace(CARTS, factory=lambda: cartpole_team.parallel_env(2), arguments={})
+    experiment = run_of(nameless, 160, expert=Policy(EXPERT))
+    train(replace(experiment, record=Record()), tmp_path / "expert")
+    again = run_of(offline(tmp_path / "expert" / "record"), None, expert=Policy(SMALL_BC))
+    with pytest.raises(ConfigInvalid, match=r"has no import path; set evaluation.episodes=0 to do without it"):
+        ready(again)
+    result = train(replace(again, evaluation=Evaluation(episodes=0)), tmp_path / "bc")
+    assert result.stopped_by == "the end of what was recorded"
+
+
+def test_what_cannot_be_recorded_is_an_error_at_start(records: Path, tmp_path: Path) -> None:
+    experiment = replace(run_of(CARTS, expert=Policy(EXPERT)), record=Record(("exprt",)))
+    with pytest.raises(ConfigInvalid, match=r"record.policies: there is no policy 'exprt'; did you mean 'expert'\?"):
+        train(experiment, tmp_path / "a")
+    experiment = replace(run_of(offline(records), expert=Policy(SMALL_BC)), record=Record())
+    with pytest.raises(ConfigInvalid, match="nobody plays in this run"):
+        train(experiment, tmp_path / "b")

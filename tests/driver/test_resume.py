@@ -1,0 +1,400 @@
+"""Train 2N equals train N, resume, train N: parameters, optimisers, replays, workers, counters, metrics; each bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from pettingzoo.classic import connect_four_v3
+
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.base.batch import Array
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
+from marlflow.base.random import RowRandom
+from marlflow.base.spaces import Spaces
+from marlflow.config.experiment import (
+    Checkpoints,
+    Env,
+    Evaluation,
+    Experiment,
+    Log,
+    Policy,
+    PolicyStop,
+    Rollouts,
+    Stop,
+)
+from marlflow.config.validation import ready
+from marlflow.driver.checkpointing import identity, newest
+from marlflow.driver.train import resume, train
+from marlflow.env import cartpole_team
+from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.recurrent import GRU
+from marlflow.policy.torso import MLP, TorsoConfig
+from marlflow.rollout.mapping import Rule
+from marlflow.rollout.matchups import EpisodeId, RandomSeats
+from tests.driver.kept_runs import assert_equal, by_copy, driver, kept, without_times
+from tests.driver.watching import reports
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, policies, small_run
+
+# Rounds make 160 agent steps a policy: at these many env steps a batch of 200 is half gathered, and carts still stand.
+HALF, WHOLE = 720, 1_360
+
+
+class RecurrentActor:
+    """An actor with memory: what it sees is blurred by what it saw, so a memory that is lost changes what it does."""
+
+    def __init__(self, inner: Any, shape: tuple[int, ...]) -> None:
+        self.inner, self.memory_shape = inner, shape
+
+    def act(self, obs: Array, mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        seen = (obs + 0.5 * memory).astype(obs.dtype)
+        made = self.inner.act(seen, mask, None, mode, generator)
+        return Acted(made.action, made.behaviour_logp, seen.astype(np.float32))
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        self.inner.set_schedule(values)
+
+    def flat(self) -> Array:
+        flat: Array = self.inner.flat()
+        return flat
+
+    def load_flat(self, flat: Array) -> None:
+        self.inner.load_flat(flat)
+
+
+@dataclass(frozen=True)
+class RememberingDQN(DQN):
+    """DQN whose actor has memory."""
+
+    name: ClassVar[str] = "remembering_dqn"
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
+        return RecurrentActor(super().actor(spaces, model, seed), spaces.obs_shape)
+
+
+def remembering(kind: type[Any], like: Any) -> Any:
+    return kind(**{name: getattr(like, name) for name in (field.name for field in fields(like))})
+
+
+def connect_four(mapping: Any) -> Experiment:
+    board = {"red": SMALL_PPO, "yellow": SMALL_DQN}
+    return small_run(env=Env(connect_four_v3.env, copies=6), policies=policies(**board), mapping=mapping)
+
+
+class Alternating:
+    """A matchmaker that counts what it dealt: it has a state of its own."""
+
+    def __init__(self) -> None:
+        self.dealt = 0
+
+    def __call__(self, episode: EpisodeId, agents: Any, generator: np.random.Generator) -> dict[str, str]:
+        self.dealt += 1
+        names = ["hunters", "prey"] if self.dealt % 3 else ["prey", "prey"]
+        return {agent: names[place % 2] for place, agent in enumerate(agents)}
+
+    def state(self) -> Any:
+        return {"dealt": self.dealt}
+
+    def load_state(self, tree: Any) -> None:
+        self.dealt = tree["dealt"]
+
+
+SMALL_RECURRENT_PPO = RecurrentPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, sequence_agent_steps=8)
+EVALUATED = Evaluation(every_env_steps=300, episodes=3)
+RUNS: dict[str, Experiment] = {
+    "cartpole_team": small_run(),
+    "evaluated": small_run(evaluation=EVALUATED),
+    "prioritised": small_run(
+        policies=policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, prioritized=True, replay_agent_steps=700))
+    ),
+    "connect_four": connect_four((Rule("player_0", "red"), Rule("player_1", "yellow"))),
+    "connect_four_dealt": connect_four(mapping=RandomSeats(["red", "yellow"])),
+    "dealt_by_one_with_a_state": small_run(mapping=Alternating()),
+    "remembering": small_run(
+        policies={
+            "hunters": Policy(SMALL_RECURRENT_PPO, GRU(16, (16,))),
+            **policies(prey=remembering(RememberingDQN, SMALL_DQN)),
+        }
+    ),
+    "sequences": small_run(policies={"hunters": Policy(SMALL_PPO, SMALL), "prey": SMALL_R2D2}),
+    "overlap": small_run(
+        policies=policies(hunters=replace(SMALL_PPO, max_staleness=1), prey=SMALL_DQN),
+        rollouts=Rollouts(num_workers=2, fragment_env_steps=40, pace="overlap"),
+    ),
+    "own_replay": small_run(
+        policies={
+            "hunters": Policy(SMALL_PPO, SMALL),
+            "prey": Policy(SMALL_DQN, SMALL, placement=replace(Policy().placement, replay="own")),
+        }
+    ),
+}
+
+
+def until(experiment: Experiment, env_steps: int, **changes: Any) -> Experiment:
+    checkpoint = Checkpoints(every_env_steps=None)
+    return replace(experiment, **{"stop": Stop(env_steps=env_steps), "checkpoint": checkpoint, **changes})
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_goes_on_does_what_it_would_have_done(name: str, tmp_path: Path) -> None:
+    experiment, whole, parts = RUNS[name], tmp_path / "whole", tmp_path / "parts"
+    train(until(experiment, WHOLE), whole)
+    train(until(experiment, HALF if name != "remembering" else HALF - 80), parts)
+    half = kept(parts)
+    result = resume(until(experiment, WHOLE), parts)
+    assert result.metrics["env_steps"] >= WHOLE
+    assert half["driver"]["flow"]["held"], "a batch was to be half gathered"
+    assert any(copy["running"] for copy in half["workers"]["copies"]), "episodes were to be running"
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+
+
+def test_reports_that_are_dropped_are_counted_and_the_last_stays_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def experiment(env_steps: int) -> Experiment:
+        log, evaluation = Log(80, "plain", tensorboard=False), Evaluation(10_000, episodes=2)
+        return small_run(env_steps=env_steps, log=log, evaluation=evaluation, checkpoint=Checkpoints(10_000))
+
+    train(experiment(160), tmp_path)
+    last = reports(tmp_path)[-1]
+    assert last["policies"]["hunters"]["eval_env_steps"] == 160, "the evaluation of the end comes after the checkpoint"
+    capsys.readouterr()
+    resume(experiment(320), tmp_path)
+    said = (
+        "1 report is dropped from metrics.jsonl, made after the checkpoint at 160 env steps: the run goes on from "
+        "there as if it had never stopped; run.log has it"
+    )
+    assert said in capsys.readouterr().out.splitlines()
+    (logged,) = [line for line in (tmp_path / "run.log").read_text().splitlines() if said in line]
+    assert json.loads(logged.partition(f"{said}: ")[2]) == last
+    assert [report["env_steps"] for report in reports(tmp_path)] == [80, 160, 240, 320, 320]
+
+
+def test_it_may_go_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    """What copies play does not depend on who plays them; only the order of rows within a round does."""
+    train(until(small_run(), HALF), tmp_path)
+    more = small_run(rollouts=Rollouts(num_workers=4, fragment_env_steps=20))
+    result = resume(until(more, WHOLE), tmp_path)
+    assert result.metrics["env_steps"] >= WHOLE
+    assert result.metrics["faults"]["episodes_abandoned"] == 0
+    untrained = {
+        name: replace(policy, algorithm=replace(policy.algorithm, learning_rate=0.0))
+        for name, policy in small_run().policies.items()
+    }
+    one, other = tmp_path / "one", tmp_path / "other"
+    frozen = small_run(policies=untrained)
+    train(until(frozen, HALF), one)
+    train(until(frozen, HALF), other)
+    resume(until(frozen, WHOLE), one)
+    resume(until(replace(frozen, rollouts=Rollouts(num_workers=4, fragment_env_steps=20)), WHOLE), other)
+    assert_equal(by_copy(kept(one)["workers"]), by_copy(kept(other)["workers"]))
+
+
+def test_a_checkpoint_is_taken_when_it_is_due_and_the_newest_stay(tmp_path: Path) -> None:
+    settings = Checkpoints(every_env_steps=200, keep=2)
+    train(until(small_run(), 1_000, checkpoint=settings), tmp_path)
+    names = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
+    assert names == [800, 1_040]
+
+
+def test_the_first_is_taken_after_the_first_round_and_those_after_it_when_they_are_due(tmp_path: Path) -> None:
+    settings = Checkpoints(every_env_steps=400, keep=9)
+    train(until(small_run(), 800, checkpoint=settings), tmp_path)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [80, 400, 800]
+
+
+def test_the_best_stays_too(tmp_path: Path) -> None:
+    settings = Checkpoints(every_env_steps=200, keep=1, best="policies.hunters.return_mean")
+    train(until(small_run(), 1_600, checkpoint=settings), tmp_path)
+    returns = {}
+    for path in (tmp_path / "checkpoints").iterdir():
+        from marlflow.runtime.checkpoints import Checkpoints as Store
+
+        state = driver(Store(tmp_path / "checkpoints", 1).at(int(path.name)))
+        returns[int(path.name)] = float(np.mean(state["tally"]["policies"]["hunters"]["played"]["returns"]))
+    assert len(returns) in (1, 2)
+    assert max(returns) == 1_600
+
+
+def test_only_new_rows_are_written(tmp_path: Path) -> None:
+    settings = Checkpoints(every_env_steps=160, keep=10)
+    train(until(small_run(), 800, checkpoint=settings), tmp_path)
+    files: dict[str, set[int]] = {}
+    for path in (tmp_path / "checkpoints").glob("*/*"):
+        if path.name.startswith("rows.prey."):
+            files.setdefault(path.name, set()).add(path.stat().st_ino)
+    assert len(files) == 6, "of the first round, and of every second"
+    assert all(len(inodes) == 1 for inodes in files.values())
+
+
+def test_a_replay_that_is_not_kept_begins_empty(tmp_path: Path) -> None:
+    settings = Checkpoints(every_env_steps=None, replay="none")
+    train(until(small_run(), HALF, checkpoint=settings), tmp_path)
+    before = kept(tmp_path)
+    assert not any("rows" in name for name in before)
+    result = resume(until(small_run(), WHOLE, checkpoint=settings), tmp_path)
+    rows = [
+        before["driver"]["flow"]["paces"]["prey"]["rows"],
+        kept(tmp_path)["driver"]["flow"]["paces"]["prey"]["rows"],
+    ]
+    starts, per = SMALL_DQN.learning_starts_agent_steps, SMALL_DQN.train_every_agent_steps
+    counted = rows[0] - starts + (rows[1] - rows[0] - starts)
+    assert result.metrics["learners"]["prey"]["updates"] == counted // per
+
+
+def test_another_run_is_refused_with_every_difference(tmp_path: Path) -> None:
+    train(until(small_run(), HALF), tmp_path)
+    other = small_run(
+        env=Env(cartpole_team.parallel_env, {"max_cycles": 50}, copies=8),
+        policies={"hunters": Policy(SMALL_PPO, MLP((32,))), "others": Policy(SMALL_DQN, SMALL)},
+        mapping=(Rule("cart_0", "hunters"), Rule("cart_1", "hunters"), Rule("*", "others")),
+        seed=3,
+    )
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    with pytest.raises(CheckpointUnusable) as refused:
+        resume(until(other, WHOLE), tmp_path)
+    assert len(refused.value.problems) == 7
+    for text in (
+        "seed was 0 when it was kept, and is 3 now",
+        "env.copies was 4 when it was kept, and is 8 now",
+        'policies.hunters.model was "MLP(hidden_sizes=(16,)',
+        "it has policies.prey, which this run has not",
+        "it has no policies.others, which this run has",
+        "it has learners.prey, which this run has not",
+        "it has no learners.others, which this run has",
+    ):
+        assert text in str(refused.value)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def _on_a_map(path: str) -> cartpole_team.CartPoleTeam:
+    return cartpole_team.CartPoleTeam(len(Path(path).read_text(encoding="utf-8")))
+
+
+def test_a_file_of_the_environment_that_was_moved_can_be_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (old := tmp_path / "old.map").write_text("####", encoding="utf-8")
+
+    def on(path: str) -> Experiment:
+        return small_run(env=Env(_on_a_map, {"path": path}, copies=4))
+
+    train(until(on("old.map"), HALF), tmp_path / "run")
+    old.rename(new := tmp_path / "new.map")
+    with pytest.raises(CheckpointUnusable) as refused:
+        resume(until(on("new.map"), WHOLE), tmp_path / "run")
+    assert str(refused.value).endswith(
+        f"env.path was 'old.map' when it was kept, and is 'new.map' now; if it was moved, move it back or link it "
+        f"(ln -s {new} old.map), and leave env.path as it was"
+    )
+    old.symlink_to(new)
+    with pytest.raises(CheckpointUnusable, match=r"env.path was 'old.map' when it was kept, and is 'new.map' now$"):
+        resume(until(on("new.map"), WHOLE), tmp_path / "run")
+    assert resume(until(on("old.map"), WHOLE), tmp_path / "run").stopped_by == f"stop.env_steps={WHOLE}"
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(until(small_run(), 800, checkpoint=Checkpoints(every_env_steps=400)), tmp_path)
+    newer, older = newest(tmp_path), min(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
+    damaged = next(path for path in newer.path.iterdir() if path.name.startswith("learner.prey"))
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    with caplog.at_level("INFO", "marlflow"):
+        resume(until(small_run(), 960, checkpoint=Checkpoints(every_env_steps=None)), tmp_path)
+    assert f"{newer.path.name} is not whole" in caplog.text
+    assert f"going on from {tmp_path / 'checkpoints' / str(older)}" in caplog.text
+    assert [report["env_steps"] for report in reports(tmp_path)] == [400, 800, 960]
+
+
+def test_replays_that_were_kept_may_be_kept_no_longer_and_again(tmp_path: Path) -> None:
+    """Whatever is switched, what is kept can be gone on from."""
+    for number, replay in enumerate(("rows", "none", "none", "rows", "rows")):
+        settings, env_steps = Checkpoints(every_env_steps=160, replay=replay), 480 + 320 * number
+        run = train if number == 0 else resume
+        result = run(until(small_run(), env_steps, checkpoint=settings), tmp_path)
+        assert result.metrics["env_steps"] == env_steps
+        assert any("rows" in name for name in kept(tmp_path)) == (replay == "rows")
+
+
+@pytest.mark.parametrize("per", [5, 20])
+def test_a_ratio_that_is_changed_counts_from_the_checkpoint_on(per: int, tmp_path: Path) -> None:
+    before = train(until(small_run(), HALF), tmp_path).metrics["learners"]["prey"]
+    rows = kept(tmp_path)["driver"]["flow"]["paces"]["prey"]["rows"]
+    changed = policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, train_every_agent_steps=per))
+    after = resume(until(small_run(policies=changed), WHOLE), tmp_path).metrics["learners"]["prey"]
+    rows_since = kept(tmp_path)["driver"]["flow"]["paces"]["prey"]["rows"] - rows
+    assert 0 <= after["updates"] - before["updates"] - rows_since // per <= 1
+
+
+def test_a_policy_whose_own_stop_is_raised_learns_on(tmp_path: Path) -> None:
+    def stopping(hunters: int | None, prey: int) -> Experiment:
+        return small_run(
+            policies={
+                "hunters": Policy(SMALL_PPO, SMALL, stop=PolicyStop(agent_steps=hunters)),
+                "prey": Policy(SMALL_DQN, SMALL, stop=PolicyStop(agent_steps=prey)),
+            }
+        )
+
+    first = train(until(stopping(400, 600), WHOLE), tmp_path)
+    assert first.stopped_by == "every policy's own stop"
+    again = resume(until(stopping(400, 600), WHOLE), tmp_path)
+    assert again.metrics["env_steps"] == first.metrics["env_steps"]
+    more = resume(until(stopping(400, 1_200), WHOLE), tmp_path)
+    updates = [result.metrics["learners"] for result in (first, more)]
+    assert updates[1]["hunters"]["updates"] == updates[0]["hunters"]["updates"]
+    assert updates[1]["prey"]["updates"] > updates[0]["prey"]["updates"] + 40
+    both = resume(until(stopping(None, 1_200), WHOLE + 400), tmp_path)
+    assert both.stopped_by == f"stop.env_steps={WHOLE + 400}"
+    assert both.metrics["learners"]["hunters"]["updates"] > updates[1]["hunters"]["updates"]
+
+
+def test_a_directory_has_one_run(tmp_path: Path) -> None:
+    train(until(small_run(), 160), tmp_path)
+    with pytest.raises(ConfigInvalid, match=r"there is a run in .* already"):
+        train(until(small_run(), 160), tmp_path)
+
+
+def test_a_resume_that_is_refused_while_parts_are_filled_leaves_the_reports(tmp_path: Path) -> None:
+    train(until(small_run(), HALF), tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    other = small_run(policies=policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, n_step=5)))
+    with pytest.raises(CheckpointUnusable, match=f"{tmp_path}/checkpoints/{HALF}: .*n_step"):
+        resume(until(other, WHOLE), tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+class Torso:
+    """A user's torso that is no dataclass."""
+
+    def build(self, *arguments: Any) -> Any:
+        return SMALL.build(*arguments)
+
+
+def test_what_a_run_is_does_not_depend_on_the_process() -> None:
+    spec = ready(small_run()).spec.policies["hunters"]
+    made = [ready(small_run(env=Env(partial(cartpole_team.parallel_env, max_cycles=50), copies=4))) for _ in range(2)]
+    assert identity(made[0]) == identity(made[1])
+    assert identity(made[0])["env"]["factory"] == "parallel_env"
+    assert replace(spec, model=Torso()).model is not None
+    assert " at 0x" not in str(identity(made[0]))
+
+
+def test_the_longest_episode_to_be_played_again_is_as_the_settings_say(tmp_path: Path) -> None:
+    """Both ways: what is remembered, and what is played again."""
+    long = small_run(env=Env(cartpole_team.parallel_env, {"max_cycles": 500}, copies=4), rollouts=Rollouts(1, 40))
+    for limit, name in ((5, "few"), (500, "all")):
+        settings = Checkpoints(every_env_steps=None, replay_max_env_steps=limit)
+        train(until(long, 200, checkpoint=settings), tmp_path / name)
+        state = kept(tmp_path / name)["workers"]
+        running = [copy["running"]["env_steps"] for copy in state["copies"] if copy["running"]]
+        result = resume(until(long, 400, checkpoint=settings), tmp_path / name)
+        assert result.metrics["faults"]["episodes_restarted"] == sum(steps > limit for steps in running)
+        assert any(steps > 5 for steps in running)

@@ -1,0 +1,174 @@
+"""What the tally makes of updates and episodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from marlflow.base.fault_kind import FaultKind
+from marlflow.base.items import Update
+from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.driver.episode_metrics import EvaluationContext
+from marlflow.driver.run_metrics import RunMetrics
+from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
+
+PREY = {"fox": "prey"}
+
+
+def update(steps: int, loss: float, staleness: float = 0.0, skipped: int = 0) -> Update:
+    return Update("prey", 64 * steps, steps, 0, {"td": loss}, staleness, updates_skipped=skipped)
+
+
+def receipt(worker: int, episodes: list[EpisodeResult]) -> Receipt:
+    return Receipt(worker, 10, 10, tuple(episodes), {}, 0, 0.0, 0.0, 0.0)
+
+
+def test_a_report_has_the_means_since_the_last_one() -> None:
+    tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    for one in (update(1, 1.0, 4.0), update(3, 5.0, 8.0)):
+        tally.learners["prey"].updated(one)
+    record = tally.record(1.0, 1.0, {}, {})["learners"]["prey"]
+    assert record["loss"] == {"td": pytest.approx((1.0 + 3 * 5.0) / 4)}
+    assert record["staleness_mean"] == pytest.approx((4.0 + 3 * 8.0) / 4)
+    assert tally.record(2.0, 2.0, {}, {})["learners"]["prey"] == record, "looking changes nothing"
+    tally.reported(2.0)
+    assert tally.record(2.0, 2.0, {}, {})["learners"]["prey"]["loss"] == record["loss"]
+    tally.learners["prey"].updated(update(1, 9.0))
+    assert tally.record(3.0, 3.0, {}, {})["learners"]["prey"]["loss"] == {"td": 9.0}
+
+
+def test_skipped_updates_are_a_fault() -> None:
+    tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    tally.learners["prey"].updated(update(1, 1.0))
+    for _ in range(3):
+        tally.learners["prey"].updated(update(0, 0.0, skipped=2))
+    record = tally.record(1.0, 1.0, {}, {})
+    assert record["faults"]["updates_skipped"] == 6
+    assert record["learners"]["prey"]["loss"] == {"td": 1.0}
+    assert record["learners"]["prey"]["updates"] == 1
+
+
+def test_the_last_episodes_are_the_last_in_time_whoever_played_them() -> None:
+    tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    early = [EpisodeResult(0, n, 1, {"fox": float(n)}, 2 * n, PREY) for n in range(120)]
+    late = [EpisodeResult(1, n, 1, {"fox": float(n)}, 2 * n + 1, PREY) for n in range(120)]
+    tally.collected([receipt(0, early), receipt(1, late)])
+    assert tally.policies["prey"].return_mean == pytest.approx(sum(range(70, 120)) / 50)
+
+
+def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
+    tally = RunMetrics(["red", "blue"], {"red": ["red"], "blue": ["blue"]}, ["fox", "hen"])
+    tally.collected(
+        [
+            receipt(
+                0,
+                [
+                    EpisodeResult(0, 0, 1, {"fox": 1.0, "hen": 10.0}, 0, {"fox": "red", "hen": "blue"}),
+                    EpisodeResult(0, 1, 1, {"fox": 2.0, "hen": 20.0}, 1, {"fox": "blue", "hen": "red"}),
+                    EpisodeResult(0, 2, 1, {"fox": 3.0, "hen": 30.0}, 2, {"fox": "blue", "hen": "blue"}),
+                ],
+            )
+        ]
+    )
+    assert list(tally.policies["red"].played.returns) == [1.0, 20.0]
+    assert list(tally.policies["blue"].played.returns) == [10.0, 2.0, 16.5]
+    assert {agent: list(returns) for agent, returns in tally.agents.items()} == {
+        "fox": [1.0, 2.0, 3.0],
+        "hen": [10.0, 20.0, 30.0],
+    }
+    one = EpisodeResult(0, 0, 1, {"fox": 5.0, "hen": 6.0}, 0, {"fox": "blue", "hen": "red"})
+    tally.evaluated(Evaluated((one,)), EvaluationContext("sampled", 70, {"red": 4}))
+    evaluated = tally.record(1.0, 1.0, {}, {})["policies"]
+    assert (evaluated["red"]["eval_return_mean"], evaluated["blue"]["eval_return_mean"]) == (6.0, 5.0)
+    other = EpisodeResult(0, 1, 1, {"fox": 7.0, "hen": 9.0}, 0, {"fox": "blue", "hen": "blue"})
+    tally.evaluated(Evaluated((one, other)), EvaluationContext("greedy", 90, {"red": 5}))
+    tally.evaluated(Evaluated((other,)), EvaluationContext("sampled", 110, {"red": 6}))
+    record = tally.record(1.0, 1.0, {}, {})["policies"]
+    keys = ("eval_return_mean", "eval_mode", "eval_episodes", "eval_env_steps", "eval_version")
+    assert [record["red"][key] for key in keys] == [6.0, "greedy", 1, 90, 5], "it did not play in the last"
+    assert [record["blue"][key] for key in keys] == [8.0, "sampled", 1, 110, 0]
+
+
+def test_faults_and_times_are_summed_over_all_workers() -> None:
+    tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    for worker, kind in enumerate(["env_errors", "env_hangs", "env_errors"]):
+        fault = Fault(FaultKind(kind), "there", "it broke", "", rows_lost=worker + 1)
+        tally.collected([Receipt(worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,))])
+    record = tally.record(1.0, 1.0, {}, {})
+    assert record["faults"] == {
+        "agents_vanished": 3,
+        "env_errors": 2,
+        "env_hangs": 1,
+        "workers_lost": 0,
+        "learners_lost": 0,
+        "replays_lost": 0,
+        "checkpoints_failed": 0,
+        "reports_failed": 0,
+        "records_failed": 0,
+        "closes_failed": 0,
+        "episodes_abandoned": 0,
+        "episodes_restarted": 0,
+        "rows_lost": 6,
+        "updates_skipped": 0,
+    }
+    assert record["rollouts"] == {"env_s": 3.0, "policy_s": 1.5, "bookkeeping_s": 0.75}
+
+
+def test_the_speed_leaves_out_what_evaluations_took() -> None:
+    tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    tally.collected([receipt(0, [])])
+    assert tally.record(100.0, 2.0, {}, {})["env_steps_per_s"] == pytest.approx(5.0)
+
+
+def test_a_state_brings_everything_back() -> None:
+    tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    tally.collected([receipt(0, [EpisodeResult(0, n, 1, {"fox": float(n)}, 2 * n, PREY) for n in range(3)])])
+    tally.learners["prey"].updated(update(2, 1.0, 4.0))
+    tally.evaluated(Evaluated((EpisodeResult(0, 0, 1, {"fox": 2.0}, 0, PREY),)), EvaluationContext("sampled", 5, {}))
+    tally.reported(7.0)
+    tally.learners["prey"].updated(update(1, 3.0, 2.0, skipped=1))
+    other = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    other.load_state(from_bytes(to_bytes(tally.state())))
+    for one in (tally, other):
+        one.collected([receipt(0, [EpisodeResult(0, 9, 1, {"fox": 9.0}, 0, PREY)])])
+    assert other.record(9.0, 9.0, {}, {}) == tally.record(9.0, 9.0, {}, {})
+    assert other.state() == tally.state()
+
+
+def test_spread_team_return_and_length_of_episodes() -> None:
+    """Two agents of one policy and one of another, in two episodes of 4 and 8 env steps; worked out by hand."""
+    tally = RunMetrics(["pack", "prey"], {"pack": ["pack"], "prey": ["prey"]}, ["fox_0", "fox_1", "hen"])
+    matchup = {"fox_0": "pack", "fox_1": "pack", "hen": "prey"}
+    played = [
+        EpisodeResult(0, 0, 4, {"fox_0": 1.0, "fox_1": 3.0, "hen": 10.0}, 0, matchup, fingerprint=1),
+        EpisodeResult(0, 1, 8, {"fox_0": 5.0, "fox_1": 7.0, "hen": 10.0}, 1, matchup, fingerprint=1),
+    ]
+    tally.collected([receipt(0, played)])
+    tally.evaluated(Evaluated(tuple(played)), EvaluationContext("greedy", 12, {}))
+    record = tally.record(1.0, 1.0, {}, {})
+    assert (record["episode_env_steps_mean"], record["team_return_mean"]) == (6.0, 18.0)
+    assert record["eval_team_return_mean"] == 18.0
+    tally.evaluated(Evaluated(()), EvaluationContext("greedy", 20, {}))  # a deadline cut it
+    assert tally.record(9.0, 8.0, {}, {})["eval_team_return_mean"] == 18.0
+    pack, prey = record["policies"]["pack"], record["policies"]["prey"]
+    assert (pack["return_mean"], pack["return_std"]) == (4.0, 2.0)
+    assert (pack["team_return_mean"], pack["episode_env_steps_mean"]) == (8.0, 6.0)
+    assert (pack["eval_return_mean"], pack["eval_return_std"], pack["eval_team_return_mean"]) == (4.0, 2.0, 8.0)
+    assert (pack["eval_episode_env_steps_mean"], pack["eval_episodes"], pack["eval_episodes_distinct"]) == (6.0, 2, 2)
+    assert (prey["return_mean"], prey["return_std"], prey["eval_return_std"]) == (10.0, 0.0, 0.0)
+
+
+def test_a_report_has_an_evaluation_once_also_over_a_resume() -> None:
+    tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    one = EpisodeResult(0, 0, 1, {"fox": 2.0}, 0, PREY)
+    tally.evaluated(Evaluated((one,)), EvaluationContext("greedy", 5, {}))
+    resumed = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
+    resumed.load_state(from_bytes(to_bytes(tally.state())))
+    for each in (tally, resumed):
+        record = each.record(1.0, 1.0, {}, {})
+        assert each.news(record) == record
+        each.reported(1.0)
+        later = each.news(each.record(2.0, 2.0, {}, {}))
+        assert later["policies"]["prey"]["eval_return_mean"] is None
+        assert later["policies"]["prey"]["eval_episodes"] is None
+        assert later["eval_team_return_mean"] is None
+        assert each.record(2.0, 2.0, {}, {})["policies"]["prey"]["eval_return_mean"] == 2.0
