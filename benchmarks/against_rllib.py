@@ -17,7 +17,7 @@ from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy,
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import parallel_env
 from marlflow.observe.sinks import read_metrics
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 
 SCRIPT = Path(__file__).parent / "peers" / "rllib_ppo.py"
 TARGET = 5.0

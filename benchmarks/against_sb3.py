@@ -23,7 +23,7 @@ from marlflow.algorithms.algorithm import Member
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.spaces import Spaces
 from marlflow.flow.operators import stage_call
-from marlflow.learn.compute import ON_CPU
+from marlflow.learner.compute import ON_CPU
 from marlflow.stages import Learn, NStep, SyncTarget
 
 TURNS = 12

@@ -18,20 +18,20 @@ from functools import partial
 from pathlib import Path
 
 from marlflow.config.experiment import (
-    Checkpoints,
+    CheckpointConfig,
     Env,
     Evaluation,
     Experiment,
     Faults,
     Log,
+    PlacementOverrides,
     Policy,
-    PolicyPlacement,
     Rollouts,
-    RuntimeChoice,
+    RuntimeConfig,
     Stop,
 )
 from marlflow.driver.train import Result, train
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 from tests.runtime.ray import chaos_parts
 from tests.runtime.ray.chaos_checks import OFF_POLICY, ON_POLICY, Evidence, violations
 from tests.runtime.ray.chaos_killer import Killer
@@ -51,14 +51,14 @@ def experiment(folder: Path, seed: int) -> Experiment:
     dqn = JournalledDQN(prioritized=True, folder=folder)
     return Experiment(
         env=Env(partial(Carts, folder, max_cycles=200, rewards=REWARDS), copies=16),
-        policies={ON_POLICY: Policy(ppo), OFF_POLICY: Policy(dqn, placement=PolicyPlacement(replay="own"))},
+        policies={ON_POLICY: Policy(ppo), OFF_POLICY: Policy(dqn, placement=PlacementOverrides(replay="own"))},
         mapping=(Rule("cart_[01]", ON_POLICY), Rule("*", OFF_POLICY)),
         rollouts=Rollouts(num_workers=2, fragment_env_steps=512),
-        runtime=RuntimeChoice("ray"),
+        runtime=RuntimeConfig("ray"),
         stop=Stop(env_steps=BUDGET_ENV_STEPS, policies=dict.fromkeys((ON_POLICY, OFF_POLICY), TARGET_RETURN)),
         evaluation=Evaluation(episodes=0),
         faults=Faults(workers_lost=1_000, learners_lost=1_000, replays_lost=1_000, checkpoints_failed=1_000),
-        checkpoint=Checkpoints(every_env_steps=5_000),
+        checkpoint=CheckpointConfig(every_env_steps=5_000),
         log=Log(every_env_steps=5_000, console="none", tensorboard=False),
         seed=seed,
     )

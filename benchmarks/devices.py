@@ -19,8 +19,8 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import Compute
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import CNN, MLP, TorsoConfig
 
 ACTIONS = 6

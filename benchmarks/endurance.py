@@ -25,14 +25,14 @@ from benchmarks.setting import MAPPING
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import (
-    Checkpoints,
+    CheckpointConfig,
     Env,
     Evaluation,
     Experiment,
     Log,
     Policy,
     Rollouts,
-    RuntimeChoice,
+    RuntimeConfig,
     Stop,
 )
 from marlflow.driver.train import train
@@ -50,9 +50,9 @@ EXPERIMENT = Experiment(
     policies={"ppo": Policy(PPO(batch_agent_steps=2_000)), "dqn": Policy(DQN(replay_agent_steps=20_000))},
     mapping=MAPPING,
     rollouts=Rollouts(num_workers=2, fragment_env_steps=512),
-    runtime=RuntimeChoice("ray"),
+    runtime=RuntimeConfig("ray"),
     evaluation=Evaluation(every_env_steps=50_000, episodes=4),
-    checkpoint=Checkpoints(every_env_steps=20_000),
+    checkpoint=CheckpointConfig(every_env_steps=20_000),
     log=Log(every_env_steps=5_000, console="none"),
 )
 

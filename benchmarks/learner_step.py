@@ -18,7 +18,7 @@ from marlflow.algorithms.dqn import DQNLoss
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import MLP

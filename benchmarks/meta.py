@@ -24,9 +24,9 @@ from marlflow.config.overrides import prepare
 from marlflow.config.schema import from_config
 from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import newest
-from marlflow.rollout import RolloutWorker, SamplerConfig
-from marlflow.runtime.keeping import learner_file
+from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.spec import RunSpec
+from marlflow.sampling import RolloutWorker, SamplerConfig
 
 EXPERIMENT, POLICY = "experiment=cartpole_family_maml", "team"
 SEEDS = range(3)

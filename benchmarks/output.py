@@ -16,12 +16,12 @@ from typing import Any
 
 import ray
 
-from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig
 from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout.news import News
-from marlflow.rollout.protocol import Request
 from marlflow.runtime.ray import RayRuntime
+from marlflow.sampling.messages import News
+from marlflow.sampling.protocol import Request
 
 TARGET = 1.05
 _ENV_STEPS = 4_000
@@ -53,7 +53,7 @@ def _experiment(factory: Callable[..., Any]) -> Experiment:
         env=Env(factory, copies=16),
         policies={"cart": Policy()},
         rollouts=Rollouts(num_workers=1, fragment_env_steps=_ENV_STEPS),
-        runtime=RuntimeChoice("ray"),
+        runtime=RuntimeConfig("ray"),
         evaluation=Evaluation(episodes=0),
         log=Log(console="none", jsonl=False, tensorboard=False),
     )

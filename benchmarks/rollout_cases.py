@@ -19,8 +19,8 @@ from marlflow.env.make import import_factory, make_environment
 from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.torso import CNN, MLP
-from marlflow.rollout import RolloutWorker, Rule, SamplerConfig
-from marlflow.rollout.mapping import assign, group
+from marlflow.sampling import RolloutWorker, Rule, SamplerConfig
+from marlflow.sampling.mapping import assign, group
 
 
 @dataclass(frozen=True, slots=True)

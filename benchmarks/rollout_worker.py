@@ -31,7 +31,7 @@ import torch
 from benchmarks.bare import Bare, Played
 from benchmarks.rollout_cases import CASES, Case
 from benchmarks.worker_memory import report_memory
-from marlflow.rollout import RolloutWorker
+from marlflow.sampling import RolloutWorker
 
 
 class Collected(NamedTuple):

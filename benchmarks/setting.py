@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
-from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig
 from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.env.cartpole_team import parallel_env
-from marlflow.rollout.mapping import Rule
-from marlflow.runtime.protocol import Parts
+from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.ray import RayRuntime
+from marlflow.sampling.mapping import Rule
 
 # With random policies an env step has 2.6 of 4 agents alive, half of them with DQN: 100 env steps are 130 agent steps.
 DQN_AGENT_STEPS_PER_UPDATE = 130
@@ -42,7 +42,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
         policies={"ppo": Policy(ppo), "dqn": Policy(dqn)},
         mapping=MAPPING,
         rollouts=Rollouts(num_workers=num_workers, fragment_env_steps=env_steps_per_round // num_workers),
-        runtime=RuntimeChoice("ray"),
+        runtime=RuntimeConfig("ray"),
         evaluation=Evaluation(episodes=0),
         log=Log(console="none", jsonl=False, tensorboard=False),
         seed=seed,
@@ -50,7 +50,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
 
 
 @contextmanager
-def set_up(setting: Experiment) -> Iterator[tuple[CheckedExperiment, Parts]]:
+def set_up(setting: Experiment) -> Iterator[tuple[CheckedExperiment, RunComponents]]:
     """The experiment's parts, running on Ray."""
     made, runtime = ready(setting), RayRuntime()
     try:

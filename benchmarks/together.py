@@ -19,8 +19,8 @@ from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
 from marlflow.flow import Executor
 from marlflow.flow.operators import stage_call
-from marlflow.rollout.protocol import Request, Round
-from marlflow.runtime.protocol import Parts
+from marlflow.runtime.protocol import RunComponents
+from marlflow.sampling.protocol import Request, Round
 from marlflow.stages import (
     Advantages,
     Draw,
@@ -62,7 +62,7 @@ class Figures:
         return self.best_s / self.together_s
 
 
-async def sample(parts: Parts, rounds: int) -> tuple[float, list[Round]]:
+async def sample(parts: RunComponents, rounds: int) -> tuple[float, list[Round]]:
     """Seconds per round of sampling alone, and the rounds."""
     weights = parts.published()
     made: list[Round] = []
@@ -81,7 +81,7 @@ def packed(round: Round, policy: str) -> Packed:
 class Alone:
     """Each learner by itself, on rows that are ready."""
 
-    def __init__(self, made: CheckedExperiment, parts: Parts) -> None:
+    def __init__(self, made: CheckedExperiment, parts: RunComponents) -> None:
         ppo: Any = made.spec.policies["ppo"].algorithm
         dqn: Any = made.spec.policies["dqn"].algorithm
         on, off, replay = parts.learners["ppo"], parts.learners["dqn"], parts.replays["dqn"]
@@ -116,7 +116,7 @@ class Alone:
         return (time.perf_counter() - began) / len(rounds), updates / len(rounds)
 
 
-async def together(setting: Experiment, made: CheckedExperiment, parts: Parts, rounds: int) -> float:
+async def together(setting: Experiment, made: CheckedExperiment, parts: RunComponents, rounds: int) -> float:
     """Seconds per round of the whole plan."""
     left = rounds
 
@@ -132,7 +132,9 @@ async def together(setting: Experiment, made: CheckedExperiment, parts: Parts, r
     return (time.perf_counter() - began) / rounds
 
 
-async def measure(setting: Experiment, made: CheckedExperiment, parts: Parts, rounds: int, repeats: int) -> Figures:
+async def measure(
+    setting: Experiment, made: CheckedExperiment, parts: RunComponents, rounds: int, repeats: int
+) -> Figures:
     """All figures, in turns."""
     alone = Alone(made, parts)
     rows: list[tuple[float, ...]] = []

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 
 from benchmarks.rollout_cases import Case
-from marlflow.rollout import RolloutWorker
+from marlflow.sampling import RolloutWorker
 
 AGENT_STEPS = 2_000_000
 _EVERY = 100_000

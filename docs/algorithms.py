@@ -54,7 +54,7 @@ SETTINGS = """
   is a number or a schedule of the policy's own agent steps sampled: `Linear(start, end, agent_steps)`,
   `CosineDecay(start, end, agent_steps)`, `PiecewiseConstant(values, at_agent_steps)`, or a class of your own with
   `at(agent_steps)`.
-- **Optimizer.** `optimiser` is `marlflow.learn.optimizer.Adam`, or a class of torch.optim with its settings. Gradients
+- **Optimizer.** `optimiser` is `marlflow.learner.optimizer.Adam`, or a class of torch.optim with its settings. Gradients
   are scaled down to `max_grad_norm`.
 - **Normalisation.** `model.normalise_observations` shifts and scales what the networks see by its running mean and
   variance; `algorithm.normalise_returns`, where there is a critic of states, lets it learn in units that follow the

@@ -269,7 +269,7 @@ def text() -> str:
         "`placement=inference_gpu` adds these:\n",
         table(own(placement["inference_gpu"]), "placement.", mf.RunPlacement),
         f"## One process or Ray: `runtime=`\n\n{choices('runtime')}",
-        table(own(files("runtime")["ray"]), "runtime.", mf.RuntimeChoice),
+        table(own(files("runtime")["ray"]), "runtime.", mf.RuntimeConfig),
         *environments(),
         *wrappers(),
         f"## Whole runs: `experiment=`\n\n{choices('experiment')}",

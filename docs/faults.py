@@ -101,7 +101,7 @@ def full_reports(*words: str) -> str:
 
 def never_closes() -> str:
     """A run whose environments cannot be closed in the time that they have, which is short here."""
-    with patch("marlflow.rollout.closing.CLOSE_TIMEOUT_S", 0.2):
+    with patch("marlflow.sampling.env_closing.CLOSE_TIMEOUT_S", 0.2):
         return run(*env("NeverCloses"), "env.copies=1", "rollouts.num_workers=1", "evaluation.episodes=0")
 
 

@@ -93,7 +93,7 @@ def main() -> None:
             "courier": mf.Policy(mf.PPO(batch_agent_steps=1_500, learning_rate=1e-3)),
             "customer": mf.Policy(mf.DQN(epsilon=mf.Linear(1.0, 0.05, 15_000), learning_rate=1e-3)),
         },
-        runtime=mf.RuntimeChoice("ray" if "--ray" in sys.argv else "inline"),
+        runtime=mf.RuntimeConfig("ray" if "--ray" in sys.argv else "inline"),
         stop=mf.Stop(env_steps=20_000),
         evaluation=mf.Evaluation(every_env_steps=5_000),
         log=mf.Log(every_env_steps=2_000),

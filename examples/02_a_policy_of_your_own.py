@@ -119,7 +119,7 @@ def main() -> None:
             "champion": mf.Policy(mf.Scripted(habit)),
             "student": mf.Policy(mf.PPO(batch_agent_steps=1_000, learning_rate=3e-3), model=Reader()),
         },
-        runtime=mf.RuntimeChoice("inline"),
+        runtime=mf.RuntimeConfig("inline"),
         stop=mf.Stop(env_steps=30_000),
         evaluation=mf.Evaluation(every_env_steps=5_000),
         log=mf.Log(every_env_steps=2_000),

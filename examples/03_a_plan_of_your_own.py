@@ -20,7 +20,7 @@ from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Update
 from marlflow.base.schedules import initial_value
 from marlflow.flow import Flow, Plan
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
 
@@ -140,7 +140,7 @@ def main() -> None:
             "curious": mf.Policy(CuriousPPO(batch_agent_steps=1_500, learning_rate=1e-3)),
             "plain": mf.Policy(mf.PPO(batch_agent_steps=1_500, learning_rate=1e-3)),
         },
-        runtime=mf.RuntimeChoice("inline"),
+        runtime=mf.RuntimeConfig("inline"),
         stop=mf.Stop(env_steps=40_000),
         evaluation=mf.Evaluation(episodes=0),
         log=mf.Log(every_env_steps=5_000),

@@ -11,7 +11,7 @@ import torch
 
 import marlflow as mf
 from marlflow.env import cartpole_team
-from marlflow.learn.optimizer import TorchOptimizer
+from marlflow.learner.optimizer import TorchOptimizer
 
 ENV_STEPS = 10_000
 RANDOM_RETURN = 22.0
@@ -39,7 +39,7 @@ def school() -> mf.Experiment:
         },
         mapping=[mf.Rule("cart_[01]", "ppo"), mf.Rule("cart_[23]", "dqn"), mf.Rule("cart_[45]", "sac")],
         rollouts=mf.Rollouts(num_workers=1),
-        runtime=mf.RuntimeChoice("inline"),
+        runtime=mf.RuntimeConfig("inline"),
         stop=mf.Stop(env_steps=ENV_STEPS),
         record=mf.Record(policies=["ppo"]),
         name="school",
@@ -53,7 +53,7 @@ def watching(folder: str) -> mf.Experiment:
         policies={"clone": mf.Policy(mf.MARWIL(batch_agent_steps=1_600, beta=1.0))},
         mapping=[mf.Rule("*", "clone")],
         rollouts=mf.Rollouts(num_workers=1),
-        runtime=mf.RuntimeChoice("inline"),
+        runtime=mf.RuntimeConfig("inline"),
         stop=mf.Stop(env_steps=10 * ENV_STEPS),
         name="clone",
     )

@@ -63,21 +63,21 @@ if TYPE_CHECKING:
     from marlflow.base.train_batch import TrainBatch
     from marlflow.check_env import Trial, check_environment
     from marlflow.config.experiment import (
-        Checkpoints,
+        CheckpointConfig,
         Env,
         Evaluation,
         Experiment,
         Faults,
         LearnerConfig,
         Log,
+        OfflineData,
+        PlacementOverrides,
         Policy,
-        PolicyPlacement,
         PolicyStop,
         Record,
-        Recorded,
         Rollouts,
         RunPlacement,
-        RuntimeChoice,
+        RuntimeConfig,
         Stop,
     )
     from marlflow.config.validation import CheckedExperiment
@@ -99,12 +99,12 @@ if TYPE_CHECKING:
         merge,
         source,
     )
-    from marlflow.learn.groups import LossGroup
-    from marlflow.learn.learner import TorchLearner
-    from marlflow.learn.loss import LossFunction, LossTerms
-    from marlflow.learn.optimizer import Adam, Optimizer, TorchOptimizer
-    from marlflow.learn.protocol import Learner
-    from marlflow.learn.shards import ShardedBatch
+    from marlflow.learner.distributed.shards import ShardedBatch
+    from marlflow.learner.learner import TorchLearner
+    from marlflow.learner.loss import LossFunction, LossTerms
+    from marlflow.learner.loss_groups import LossGroup
+    from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
+    from marlflow.learner.protocol import Learner
     from marlflow.observe.report import Report
     from marlflow.policy.actor import Actor
     from marlflow.policy.q import QNetwork
@@ -113,11 +113,11 @@ if TYPE_CHECKING:
     from marlflow.replay.buffer import ReplayBuffer, StoredReplay
     from marlflow.replay.protocol import Replay
     from marlflow.replay.sampling import Prioritized, Uniform
-    from marlflow.rollout.mapping import Rule
-    from marlflow.rollout.matchups import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
-    from marlflow.rollout.population import PopulationChange, PopulationMatchmaker
     from marlflow.runtime.resources import Machines
-    from marlflow.runtime.spec import Inference, Placement, Reservation
+    from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
+    from marlflow.sampling.mapping import Rule
+    from marlflow.sampling.matchmaking import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
+    from marlflow.sampling.population import PopulationChange, PopulationMatchmaker
     from marlflow.stages import (
         Adapt,
         Advantages,
@@ -155,24 +155,24 @@ __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MARWIL", "MLP",
     "PPO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm",
     "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask",
-    "Capabilities", "CheckpointFailed", "CheckpointUnusable", "Checkpoints", "Collect", "CollectNext",
+    "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Collect", "CollectNext",
     "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences", "Draw",
     "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch",
-    "Evaluation", "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "Inference",
-    "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches",
-    "JointFragment", "Learn", "Learner", "LearnerConfig", "LearningAlgorithm", "Linear", "Located", "Log",
-    "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker", "MatchmakerFailed", "Member",
-    "MetaLearn", "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
-    "OperatorRaised", "Optimizer", "PiecewiseConstant", "Place", "Placement", "Plan", "PlanInvalid", "Policy",
-    "PolicyPlacement", "PolicyStop", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem",
-    "Publish", "QNetwork", "Random", "RandomSeats", "Record", "Recorded", "RecordsDamaged", "RecurrentPPO",
-    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservation",
-    "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeChoice", "RuntimeFailed",
-    "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SplitSegments", "StageFailed", "Stalled",
-    "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig",
-    "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace",
-    "WeightsMismatch", "check_environment", "initial_value", "merge", "placement", "plan", "resume", "source",
-    "train",
+    "Evaluation", "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn",
+    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch",
+    "JointBatches", "JointFragment", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
+    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker",
+    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
+    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PiecewiseConstant", "Place",
+    "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Record",
+    "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report",
+    "Reprioritize", "Resources", "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
+    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SplitSegments",
+    "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
+    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
+    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge", "placement",
+    "plan", "resume", "source", "train",
 ]
 # fmt: on
 
@@ -210,20 +210,20 @@ _GIVEN = {
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
     "marlflow.base.train_batch": "TrainBatch",
     "marlflow.config.experiment": (
-        "Checkpoints Env Evaluation Experiment Faults LearnerConfig Log Policy PolicyPlacement PolicyStop Record "
-        "Recorded Rollouts RunPlacement RuntimeChoice Stop"
+        "CheckpointConfig Env Evaluation Experiment Faults LearnerConfig Log OfflineData PlacementOverrides Policy "
+        "PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"
     ),
     "marlflow.driver.train": "Result resume train",
     "marlflow.check_env": "Trial check_environment",
     "marlflow.flow": (
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
-    "marlflow.learn.learner": "TorchLearner",
-    "marlflow.learn.loss": "LossFunction LossTerms",
-    "marlflow.learn.optimizer": "Adam Optimizer TorchOptimizer",
-    "marlflow.learn.groups": "LossGroup",
-    "marlflow.learn.protocol": "Learner",
-    "marlflow.learn.shards": "ShardedBatch",
+    "marlflow.learner.learner": "TorchLearner",
+    "marlflow.learner.loss": "LossFunction LossTerms",
+    "marlflow.learner.optimizer": "Adam Optimizer TorchOptimizer",
+    "marlflow.learner.loss_groups": "LossGroup",
+    "marlflow.learner.protocol": "Learner",
+    "marlflow.learner.distributed.shards": "ShardedBatch",
     "marlflow.observe.report": "Report",
     "marlflow.policy.actor": "Actor",
     "marlflow.policy.q": "QNetwork",
@@ -232,10 +232,10 @@ _GIVEN = {
     "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
     "marlflow.replay.protocol": "Replay",
     "marlflow.replay.sampling": "Prioritized Uniform",
-    "marlflow.rollout.mapping": "Rule",
-    "marlflow.rollout.matchups": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
-    "marlflow.rollout.population": "PopulationChange PopulationMatchmaker",
-    "marlflow.runtime.spec": "Inference Placement Reservation",
+    "marlflow.sampling.mapping": "Rule",
+    "marlflow.sampling.matchmaking": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
+    "marlflow.sampling.population": "PopulationChange PopulationMatchmaker",
+    "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
         "Concat CutSequences Draw DropStale InitialPriorities Insert Join Learn MetaLearn NStep Normalize "
@@ -247,8 +247,15 @@ _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names
 
 # Public names of earlier versions, so that scripts and saved configurations get an error that names the new one.
 _RENAMED = {
+    "Checkpoints": "CheckpointConfig",
     "Cosine": "CosineDecay",
+    "Inference": "InferencePlacement",
     "MetricsRecord": "Report",
+    "Placement": "LearnerPlacement",
+    "PolicyPlacement": "PlacementOverrides",
+    "Recorded": "OfflineData",
+    "Reservation": "Resources",
+    "RuntimeChoice": "RuntimeConfig",
     "Setting": "ScheduledFloat",
     "Step": "PiecewiseConstant",
     "at_start": "initial_value",

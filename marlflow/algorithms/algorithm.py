@@ -16,12 +16,12 @@ from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value, sch
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
-from marlflow.learn.compute import Compute
-from marlflow.learn.groups import LossGroup
-from marlflow.learn.learner import LearnsOn, TorchLearner
-from marlflow.learn.loss import LossFunction
-from marlflow.learn.optimizer import Adam, Optimizer
-from marlflow.learn.protocol import Learner
+from marlflow.learner.compute import Compute
+from marlflow.learner.learner import LearnsOn, TorchLearner
+from marlflow.learner.loss import LossFunction
+from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig

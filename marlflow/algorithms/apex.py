@@ -17,7 +17,7 @@ from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, AtMost, Flow, Freely, Plan, Rotation, merge, source
 from marlflow.flow.relocate import Where
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.policy.q import QActor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay

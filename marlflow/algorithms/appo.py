@@ -21,8 +21,8 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.loss import LossFunction, LossTerms
-from marlflow.learn.protocol import Learner
+from marlflow.learner.loss import LossFunction, LossTerms
+from marlflow.learner.protocol import Learner
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, Learn, Normalize, Publish, VTrace

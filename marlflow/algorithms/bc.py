@@ -18,9 +18,9 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimizer import Adam, Optimizer
-from marlflow.learn.protocol import Learner
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
 from marlflow.losses.imitation import behavioural_cloning_loss
 from marlflow.policy.actor_critic import StochasticActor, stochastic_actor
 from marlflow.policy.torso import TorsoConfig

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.loss import LossTerms
 from marlflow.losses.distributional import atoms_of, categorical_divergence, categorical_q_learning_target
 from marlflow.policy.distributional import DistributionalQNetwork
 

@@ -15,7 +15,7 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import initial_value
 from marlflow.flow import Flow, Plan
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Advantages, DropStale, Learn, Normalize, Publish, Shards
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.loss import LossTerms
 from marlflow.losses.deterministic_policy_gradient import deterministic_policy_loss, smoothed_action
 from marlflow.losses.twin_critics import clipped_double_q_target, critics_loss
 from marlflow.policy.critics import BoxCritics

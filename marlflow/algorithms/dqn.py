@@ -21,9 +21,9 @@ from marlflow.base.problems import Problem
 from marlflow.base.schedules import Linear, Schedule, ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.loss import LossFunction
-from marlflow.learn.optimizer import Adam, Optimizer
-from marlflow.learn.protocol import Learner
+from marlflow.learner.loss import LossFunction
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
 from marlflow.policy.distributional import DistributionalQNetwork
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import TorsoConfig

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from marlflow.learn.closed_form.q_learning import TransitionRows, q_learning_gradient
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.closed_form.q_learning import TransitionRows, q_learning_gradient
+from marlflow.learner.loss import LossTerms
 from marlflow.losses.q_learning import double_q_learning_target, huber_loss, q_learning_target, td_error
 from marlflow.policy.q import QNetwork, QPass
 

@@ -16,7 +16,7 @@ from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.flow import Flow, Plan
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, Learn, Publish, VTrace
 

@@ -25,11 +25,11 @@ from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
-from marlflow.learn.adaptation import TaskBatch
-from marlflow.learn.inner_step import InnerStep, Order
-from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimizer import Adam, Optimizer
-from marlflow.learn.protocol import Learner
+from marlflow.learner.inner_step import InnerStep, Order
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
+from marlflow.learner.task_batches import TaskBatch
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss
 from marlflow.policy.adapted import AdaptedActor, FlatNetwork
 from marlflow.policy.categorical import CategoricalActor

@@ -19,9 +19,9 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimizer import Adam, Optimizer
-from marlflow.learn.protocol import Learner
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
 from marlflow.losses.imitation import exponential_imitation_loss, moving_average
 from marlflow.losses.ppo import value_loss
 from marlflow.policy.actor_critic import ActorCritic

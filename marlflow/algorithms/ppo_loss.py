@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marlflow.learn.closed_form.ppo import PPORows, ppo_gradient
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.closed_form.ppo import PPORows, ppo_gradient
+from marlflow.learner.loss import LossTerms
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
 from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor
 

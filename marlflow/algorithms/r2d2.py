@@ -18,8 +18,8 @@ from marlflow.base.schedules import Linear, ScheduledFloat, initial_value
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.optimizer import Adam, Optimizer
-from marlflow.learn.protocol import Learner
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
 from marlflow.policy.recurrent_q import RecurrentQNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay

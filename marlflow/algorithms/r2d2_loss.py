@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.loss import LossTerms
 from marlflow.losses.q_learning import td_error
 from marlflow.losses.recurrent_q_learning import (
     after_windows,

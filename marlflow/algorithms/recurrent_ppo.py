@@ -22,9 +22,9 @@ from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
-from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimizer import Adam, Optimizer
-from marlflow.learn.protocol import Learner
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
 from marlflow.policy.recurrent_actors import RecurrentActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay

@@ -23,9 +23,9 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learn.groups import LossGroup
-from marlflow.learn.optimizer import Adam, Optimizer
-from marlflow.learn.protocol import Learner
+from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTarget

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from marlflow.algorithms.sac_temperature import Temperature
 from marlflow.base.spaces import Spaces
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.loss import LossTerms
 from marlflow.losses.sac import soft_policy_loss, soft_q_target
 from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.critics import BoxCritics

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marlflow.algorithms.sac_temperature import Temperature
 from marlflow.base.spaces import Spaces
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.loss import LossTerms
 from marlflow.losses.sac import expected_soft_policy_loss, expected_soft_q_target, legal_probabilities
 from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.categorical import CategoricalActor

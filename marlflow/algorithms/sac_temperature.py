@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.loss import LossTerms
 from marlflow.losses.sac import temperature_loss
 
 

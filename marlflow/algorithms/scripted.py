@@ -12,9 +12,9 @@ from marlflow.base.problems import Problem
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.protocol import Learner
+from marlflow.learner.compute import Compute
+from marlflow.learner.learner import TorchLearner
+from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
 from marlflow.policy.scripted import CallableActor, RandomActor
 from marlflow.policy.torso import TorsoConfig

@@ -56,7 +56,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ObservationLayout:
     """Rows of `shape` and `dtype`, and the leaves' positions in them; the module docstring defines the forms."""
 
     form: Literal["plain", "flat", "packed"]
@@ -76,14 +76,14 @@ class Layout:
         return found
 
 
-def layout(space: spaces.Space[Any]) -> Layout:
+def layout(space: spaces.Space[Any]) -> ObservationLayout:
     """Return the layout of `space`; raises ConfigInvalid with its `observation_problems`."""
     if problems := observation_problems(space):
         raise ConfigInvalid(problems)
     if isinstance(space, spaces.Box):
         dtype = row_dtype(space)
         leaf = Leaf((), space, space.shape, dtype, 0, math.prod(space.shape))
-        return Layout("plain", (leaf,), space.shape, dtype)
+        return ObservationLayout("plain", (leaf,), space.shape, dtype)
     found = list(_leaf_spaces(space))
     packed = any(isinstance(inner, spaces.Box) and inner.dtype == np.uint8 for _, inner in found)
     leaves: list[Leaf] = []
@@ -93,7 +93,9 @@ def layout(space: spaces.Space[Any]) -> Layout:
         dtype = row_dtype(inner) if packed else np.dtype(np.float32)
         stop += math.prod(shape) * (dtype.itemsize if packed else 1)
         leaves.append(Leaf(path, inner, shape, dtype, start, stop))
-    return Layout("packed" if packed else "flat", tuple(leaves), (stop,), np.dtype(np.uint8 if packed else np.float32))
+    return ObservationLayout(
+        "packed" if packed else "flat", tuple(leaves), (stop,), np.dtype(np.uint8 if packed else np.float32)
+    )
 
 
 def observation_problems(space: spaces.Space[Any]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.encoder import Encoder
-from marlflow.base.observations import Layout, layout, observation_problems
+from marlflow.base.observations import ObservationLayout, layout, observation_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Spaces:
             found.append(f"an action_mask comes with {self.action} actions; masks are for Discrete ones, so drop it")
         return found
 
-    def layout(self) -> Layout:
+    def layout(self) -> ObservationLayout:
         """Return the layout of the `obs` column; raises ConfigInvalid for unsupported observations."""
         return layout(self.observation)
 

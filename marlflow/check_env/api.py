@@ -18,8 +18,8 @@ from marlflow.base.errors import DEBUGGER_QUIT
 from marlflow.check_env.outcome import Kind, Masks, TestOutcome
 from marlflow.check_env.output import FirstLines
 from marlflow.env.frames import their_frames
-from marlflow.rollout.closing import close_within
-from marlflow.rollout.watchdog import Overdue, Watchdog
+from marlflow.sampling.env_closing import close_within
+from marlflow.sampling.watchdog import Overdue, Watchdog
 
 # Env steps (of an AEC environment: times agents) that each test takes at most; PettingZoo's own default is 1,000.
 _CYCLES = 250

@@ -10,7 +10,7 @@ from marlflow.base.random import episode_seed
 from marlflow.check_env.ledger import Account, Ledger
 from marlflow.check_env.play import Played
 from marlflow.check_env.seats import Seats
-from marlflow.rollout import EpisodeResult
+from marlflow.sampling import EpisodeResult
 
 # Adding up in another order changes a sum by no more than this part of what was added.
 _ROUNDING = 1e-9

@@ -9,11 +9,11 @@ from gymnasium import spaces as gym
 
 from marlflow.base.errors import EnvironmentHung, UserCodeFailed
 from marlflow.check_env.ledger import without_own_frames
-from marlflow.check_env.outcome import Episodes, GroupOutcome, Kind, Problem, Speed, TestOutcome, Trial
+from marlflow.check_env.outcome import EnvProblem, Episodes, GroupOutcome, Kind, Speed, TestOutcome, Trial
 from marlflow.check_env.play import Played
-from marlflow.check_env.seats import Group, Seats
+from marlflow.check_env.seats import SeatGroup, Seats
 from marlflow.check_env.suitable import LEARNING
-from marlflow.rollout import group
+from marlflow.sampling import group
 
 _TESTS_URL = "https://pettingzoo.farama.org/content/environment_tests"
 _API_TESTS = ("api_test", "parallel_api_test")
@@ -33,7 +33,7 @@ class Findings:
     reproducible: bool | None = None
     differs: str = ""
     speed: Speed | None = None
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[EnvProblem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def trial(self, seed: int) -> Trial:
@@ -57,12 +57,12 @@ class Findings:
     def failed(self, error: BaseException) -> None:
         """The environment raised, or did what it must not."""
         if not isinstance(error, UserCodeFailed):
-            self.problems.append(Problem(str(error), "mend it in the environment"))
+            self.problems.append(EnvProblem(str(error), "mend it in the environment"))
             return
         remedy = "what it raised stands above: mend it there" if error.user_traceback else "mend it in the environment"
         if isinstance(error, EnvironmentHung):
             remedy = "raise env.step_timeout_s if it may take so long; where it was then stands above"
-        self.problems.append(Problem(f"{error.where}: {error.reason}", remedy, without_own_frames(error)))
+        self.problems.append(EnvProblem(f"{error.where}: {error.reason}", remedy, without_own_frames(error)))
 
     def about_tests(self) -> None:
         """A failed API test is a problem, for the rules that it tests are what marlflow builds on.
@@ -78,7 +78,7 @@ class Findings:
                 self.notes.append(what + (apart if self.reproducible else ""))
             elif not any(test.why in problem.what for problem in self.problems):
                 remedy = f"mend it: marlflow relies on PettingZoo's rules; what is tested: {_TESTS_URL}"
-                self.problems.append(Problem(what, remedy))
+                self.problems.append(EnvProblem(what, remedy))
 
     def playable(self, seats: Seats) -> bool:
         """Whether the spaces of all agents allow at least random episodes; those that do not are problems."""
@@ -96,7 +96,7 @@ class Findings:
             self.failed(played.not_closed)
         if unbalanced is not None:
             remedy = "this should not be possible: please report it, with the environment"
-            self.problems.append(Problem(f"rewards: {unbalanced}", remedy))
+            self.problems.append(EnvProblem(f"rewards: {unbalanced}", remedy))
         self._about_groups(seats)
         if played.vanished:
             self.notes.append(
@@ -106,13 +106,13 @@ class Findings:
 
     def _endless(self, played: Played) -> None:
         what = f"no episode ended within {played.env_steps:,} env steps"
-        self.problems.append(Problem(what, "truncate its agents after some number of env steps"))
+        self.problems.append(EnvProblem(what, "truncate its agents after some number of env steps"))
 
     def _about_groups(self, seats: Seats) -> None:
         for of in self.groups:
             if all(of.algorithms[name] for name in LEARNING):
                 what = f"no algorithm that learns can play {of.name}: {of.algorithms[LEARNING[0]]}"
-                self.problems.append(Problem(what, "change its spaces by a wrapper, or leave it to policy random"))
+                self.problems.append(EnvProblem(what, "change its spaces by a wrapper, or leave it to policy random"))
             if of.never_acted and self.episodes is not None and self.episodes.played:
                 self.notes.append(f"never asked for an action in any episode: {', '.join(of.never_acted)}")
             if of.reward_unattributed:
@@ -137,11 +137,11 @@ class Findings:
             )
 
 
-def _unplayable(of: Group) -> Iterator[Problem]:
+def _unplayable(of: SeatGroup) -> Iterator[EnvProblem]:
     space = of.spaces.action
     if of.masks != "none" and not isinstance(space, gym.Discrete):
         what = f"{of.name} has an action mask {of.masks}, but its actions are {space}"
-        yield Problem(what, "action masks are for Discrete actions: make them so, or leave the mask out")
+        yield EnvProblem(what, "action masks are for Discrete actions: make them so, or leave the mask out")
     if not isinstance(space, gym.Discrete | gym.MultiDiscrete | gym.MultiBinary | gym.Box):
         remedy = "actions must be Discrete, MultiDiscrete, MultiBinary or Box: flatten them by a wrapper"
-        yield Problem(f"the actions of {of.name} are {space}", remedy)
+        yield EnvProblem(f"the actions of {of.name} are {space}", remedy)

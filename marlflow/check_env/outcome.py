@@ -13,7 +13,7 @@ Masks = Literal["none", "in the observation", "in the info"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class EnvProblem:
     """Why an environment is not ready: what is wrong, what to do, and the environment's own traceback if it raised."""
 
     what: str
@@ -130,7 +130,7 @@ class Trial:
     differs: str = ""
     state: str | None = None
     speed: Speed | None = None
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[EnvProblem, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

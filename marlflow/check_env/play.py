@@ -24,8 +24,8 @@ from marlflow.check_env.ledger import Ledger
 from marlflow.check_env.seats import Seats
 from marlflow.policy.actor import Actor
 from marlflow.policy.scripted import CallableActor, RandomActor
-from marlflow.rollout import EpisodeResult, RolloutWorker, SamplerConfig
-from marlflow.rollout.watchdog import Watchdog
+from marlflow.sampling import EpisodeResult, RolloutWorker, SamplerConfig
+from marlflow.sampling.watchdog import Watchdog
 
 # Fragments of all sizes, since what is open at their end is carried over it.
 _TICKS = (1, 2, 3, 50, 7, 1, 20, 100)

@@ -15,7 +15,7 @@ import numpy as np
 from marlflow.base.random import episode_seed
 from marlflow.check_env.dice import Dice
 from marlflow.env import EnvAdapter, StepResult, open_adapter
-from marlflow.rollout.closing import close_adapter
+from marlflow.sampling.env_closing import close_adapter
 
 _EPISODES = 3
 _ENV_STEPS = 400  # of each
@@ -25,7 +25,7 @@ Moment = list[tuple[str, Any]]
 """What a turn shows, thing by thing: its name in words, and its value or a digest of it."""
 
 
-class Recorded(NamedTuple):
+class RecordedEpisode(NamedTuple):
     """An episode: its seed, the actions of each turn, and what was seen at reset and after each."""
 
     seed: int
@@ -54,7 +54,7 @@ def difference(make_env: Callable[[], Any], seed: int) -> str | None:
         close_adapter(second)
 
 
-def _record(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> Recorded:
+def _record(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> RecordedEpisode:
     turn = adapter.reset(seed)
     moments, actions = [_moment(adapter, turn)], list[list[Any]]()
     while not turn.over and len(actions) < _ENV_STEPS and perf_counter() < deadline:
@@ -66,10 +66,10 @@ def _record(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> Reco
         actions.append(chosen)
         turn = adapter.act(chosen)
         moments.append(_moment(adapter, turn))
-    return Recorded(seed, actions, moments)
+    return RecordedEpisode(seed, actions, moments)
 
 
-def _replayed(adapter: EnvAdapter, recorded: Sequence[Recorded], how: str) -> str | None:
+def _replayed(adapter: EnvAdapter, recorded: Sequence[RecordedEpisode], how: str) -> str | None:
     for episode in recorded:
         turn = adapter.reset(episode.seed)
         for env_step, moment in enumerate(episode.moments):

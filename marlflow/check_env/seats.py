@@ -11,11 +11,11 @@ from gymnasium import spaces as gym
 from marlflow.base.spaces import Spaces
 from marlflow.check_env.outcome import Masks
 from marlflow.env import EnvAdapter
-from marlflow.rollout.mapping import ByGroup, group
+from marlflow.sampling.mapping import ByGroup, group
 
 
 @dataclass(frozen=True)
-class Group:
+class SeatGroup:
     """Agents of one name that see and do the same."""
 
     name: str
@@ -28,7 +28,7 @@ class Group:
 class Seats:
     """Every declared agent is a policy of its own, so that each has an account; the undeclared share their group's."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[SeatGroup, ...]
     declared: bool
     has_tasks: bool
 
@@ -58,7 +58,7 @@ class Seats:
         """The policy that plays `agent`."""
         return agent if self.declared else group(agent)
 
-    def policies(self, of: Group) -> tuple[str, ...]:
+    def policies(self, of: SeatGroup) -> tuple[str, ...]:
         """The policies that play a group."""
         return of.agents if self.declared else (of.name,)
 
@@ -75,7 +75,9 @@ def seats_of(adapter: EnvAdapter, env: Any) -> Seats:
         else:
             same.append(agent)
     groups = [
-        Group(name if len(variants) == 1 else ", ".join(agents), tuple(agents), spaces, _masks(adapter, env, agents[0]))
+        SeatGroup(
+            name if len(variants) == 1 else ", ".join(agents), tuple(agents), spaces, _masks(adapter, env, agents[0])
+        )
         for name, variants in found.items()
         for agents, spaces in variants
     ]

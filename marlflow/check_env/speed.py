@@ -19,8 +19,8 @@ from marlflow.check_env.outcome import Speed
 from marlflow.check_env.play import random_actor
 from marlflow.check_env.seats import Seats
 from marlflow.check_env.suitable import Suitable
-from marlflow.rollout import Receipt, RolloutWorker, SamplerConfig
-from marlflow.rollout.closing import close_within
+from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
+from marlflow.sampling.env_closing import close_within
 
 _ROUNDS = 3  # of each in turn, of which the fastest counts: what disturbs only ever slows down
 _ROUND_S = 0.5

@@ -12,9 +12,9 @@ from marlflow.base.random import episode_seed
 from marlflow.base.spaces import Spaces
 from marlflow.check_env.outcome import Episodes, GroupOutcome, Spread
 from marlflow.check_env.play import Played
-from marlflow.check_env.seats import Group, Seats
+from marlflow.check_env.seats import SeatGroup, Seats
 from marlflow.check_env.suitable import Suitable
-from marlflow.rollout import group
+from marlflow.sampling import group
 
 
 def episodes_of(played: Played, conserved: bool | None, seed: int, asked: int, budget_s: float) -> Episodes:
@@ -47,7 +47,7 @@ def groups_of(seats: Seats, fits: Mapping[str, Suitable], played: Played) -> tup
     return tuple(_group(of, seats, fits[of.name], played) for of in seats.groups)
 
 
-def _group(of: Group, seats: Seats, fit: Suitable, played: Played) -> GroupOutcome:
+def _group(of: SeatGroup, seats: Seats, fit: Suitable, played: Played) -> GroupOutcome:
     policies = seats.policies(of)
     by_agent: defaultdict[str, list[float]] = defaultdict(list)
     for result in played.results:

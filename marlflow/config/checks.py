@@ -48,7 +48,7 @@ def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
     """As `machines_of`; the cluster at `runtime.address` is joined for a moment, to see what it has free."""
     if experiment is None or experiment.runtime.name == "inline" or experiment.runtime.address is None:
         return machines_of(experiment)
-    from marlflow.runtime.ray.joining import free_machines
+    from marlflow.runtime.ray.cluster import free_machines
 
     return free_machines(experiment.runtime.address)
 

@@ -21,7 +21,7 @@ import torch
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent, meant, nearest
-from marlflow.learn.optimizer import TorchOptimizer
+from marlflow.learner.optimizer import TorchOptimizer
 
 TARGET: Final = "_target_"
 _UNSET = "???"

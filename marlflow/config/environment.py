@@ -19,7 +19,7 @@ from marlflow.config.experiment import Env
 from marlflow.env import EnvAdapter, make_environment, open_adapter
 from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import import_factory, wrapped
-from marlflow.rollout.closing import close_adapter
+from marlflow.sampling.env_closing import close_adapter
 
 log = logging.getLogger("marlflow")
 

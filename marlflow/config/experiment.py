@@ -12,9 +12,9 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.flow.relocate import Where
 from marlflow.policy.actor import EvaluationMode
 from marlflow.policy.torso import MLP, TorsoConfig
-from marlflow.rollout.mapping import Rule
-from marlflow.rollout.matchups import Matchmaker
-from marlflow.runtime.spec import Inference, Placement, Reservation
+from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
+from marlflow.sampling.mapping import Rule
+from marlflow.sampling.matchmaking import Matchmaker
 
 ENV_KEYS: Final = ("copies", "wrappers", "step_timeout_s")
 """What a configuration says of an environment beside its `_target_` and the arguments of that."""
@@ -71,7 +71,7 @@ class PolicyStop:
 
 
 @dataclass(frozen=True)
-class PolicyPlacement:
+class PlacementOverrides:
     """What one learner takes, where that differs: None is as in the run's `placement.learners`."""
 
     num_learners: int | None = None
@@ -94,14 +94,14 @@ class RunPlacement:
     all workers, in batches. `spread` sends the processes to as many machines as possible, instead of as few.
     """
 
-    learners: Placement = field(default_factory=Placement)
+    learners: LearnerPlacement = field(default_factory=LearnerPlacement)
     shared_gpus: float | None = None
-    inference: Inference | None = None
+    inference: InferencePlacement | None = None
     spread: bool = False
 
 
 @dataclass(frozen=True)
-class Recorded:
+class OfflineData:
     """Recorded rows that a policy learns from: those of `policy` in a folder of records, each `passes` times.
 
     `policy` None is that of its own name, or if there is only one, that one.
@@ -135,10 +135,10 @@ class Policy:
 
     algorithm: Algorithm | None = None
     model: TorsoConfig = field(default_factory=MLP)
-    placement: PolicyPlacement = field(default_factory=PolicyPlacement)
+    placement: PlacementOverrides = field(default_factory=PlacementOverrides)
     stop: PolicyStop = field(default_factory=PolicyStop)
     queue_fragments: int | None = None
-    experience: Recorded | None = None
+    experience: OfflineData | None = None
 
     @property
     def acts_by(self) -> Algorithm:
@@ -155,7 +155,7 @@ class LearnerConfig:
 
     policies: Sequence[str]
     algorithm: Algorithm
-    placement: PolicyPlacement = field(default_factory=PolicyPlacement)
+    placement: PlacementOverrides = field(default_factory=PlacementOverrides)
     stop: PolicyStop = field(default_factory=PolicyStop)
     queue_fragments: int | None = None
 
@@ -171,7 +171,7 @@ class Rollouts:
     num_workers: int = 2
     fragment_env_steps: int = 400
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
-    placement: Reservation = field(default_factory=Reservation)
+    placement: Resources = field(default_factory=Resources)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class CheckpointConfig:
     """What is kept of a run, for `resume`: everything, every how many env steps (None: only at the end).
 
     The first checkpoint is taken after the first round, so that there soon is something to go on from.
@@ -275,7 +275,7 @@ class Log:
 
 
 @dataclass(frozen=True)
-class RuntimeChoice:
+class RuntimeConfig:
     """Where it all runs: `inline` (one process, one thread) or `ray`, which may join a cluster at `address`.
 
     A Ray that is started for the run holds rows and weights in `object_store_bytes` of memory; None leaves that to Ray.
@@ -302,11 +302,11 @@ class Experiment:
     default_policy: Policy = field(default_factory=Policy)
     rollouts: Rollouts = field(default_factory=Rollouts)
     placement: RunPlacement = field(default_factory=RunPlacement)
-    runtime: RuntimeChoice = field(default_factory=RuntimeChoice)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     stop: Stop = field(default_factory=lambda: Stop(env_steps=100_000))
     evaluation: Evaluation = field(default_factory=Evaluation)
     faults: Faults = field(default_factory=Faults)
-    checkpoint: Checkpoints = field(default_factory=Checkpoints)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: Log = field(default_factory=Log)
     record: Record | None = None
     seed: int = 0
@@ -332,7 +332,7 @@ class Experiment:
         """What is said of a learner: as one of `learners`, or as the policy that learns alone."""
         return self.learners.get(name) or self.policies.get(name, self.default_policy)
 
-    def all_learners(self) -> Iterator[tuple[str, Algorithm, PolicyPlacement]]:
+    def all_learners(self) -> Iterator[tuple[str, Algorithm, PlacementOverrides]]:
         """Path, algorithm and placement of all that may learn: policies that learn alone, and `learners`."""
         members = {name for learner in self.learners.values() for name in learner.policies}
         for name, policy in self.policies.items():

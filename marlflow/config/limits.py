@@ -8,7 +8,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.problems import Problems
 from marlflow.config.environment import argument_problems
-from marlflow.config.experiment import Experiment, RuntimeChoice
+from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.placement import placement_problems
 from marlflow.config.settings import any_wrong_type, setting_problems
 
@@ -43,7 +43,7 @@ def _shares(experiment: Experiment) -> Iterator[str]:
         )
 
 
-def _store_problems(runtime: RuntimeChoice) -> Iterator[str]:
+def _store_problems(runtime: RuntimeConfig) -> Iterator[str]:
     if runtime.object_store_bytes is not None and runtime.address is not None:
         yield (
             "runtime.object_store_bytes is for a Ray that is started here, but "

@@ -20,9 +20,9 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment
-from marlflow.learn.optimizer import Adam
-from marlflow.runtime.resources import asked_by
-from marlflow.runtime.spec import Placement, PolicySpec, RunSpec
+from marlflow.learner.optimizer import Adam
+from marlflow.runtime.resources import requests_of
+from marlflow.runtime.spec import LearnerPlacement, PolicySpec, RunSpec
 
 _FLOAT32 = 4
 _PROCESS_BYTES = 100 * 2**20
@@ -107,12 +107,12 @@ def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence
             yield from _network_needs(policy, learner.placement, keys, spec, experiment.runtime.name == "ray")
             yield from _row_needs(policy, path, spec, most)
     if experiment.runtime.name == "ray":
-        processes = len(asked_by(spec))
+        processes = len(requests_of(spec))
         yield Need(processes * _PROCESS_BYTES, f"{processes:,} processes (num_workers, num_learners, replay_shards)")
 
 
 def _network_needs(
-    policy: PolicySpec, placement: Placement, keys: str, spec: RunSpec, separate: bool
+    policy: PolicySpec, placement: LearnerPlacement, keys: str, spec: RunSpec, separate: bool
 ) -> Iterator[Need]:
     algorithm = policy.algorithm
     found = parameters_of(policy.actor)

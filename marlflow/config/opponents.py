@@ -16,9 +16,9 @@ from marlflow.base.near import meant
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
-from marlflow.rollout.mapping import group
-from marlflow.rollout.protocol import Matchup
 from marlflow.runtime.spec import PolicySpec
+from marlflow.sampling.mapping import group
+from marlflow.sampling.protocol import Matchup
 
 RANDOM = "random"
 """An opponent that is always there, unless a policy of the run has this name."""

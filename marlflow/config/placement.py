@@ -10,9 +10,9 @@ import torch
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Experiment, LearnerConfig, PolicyPlacement, RunPlacement
+from marlflow.config.experiment import Experiment, LearnerConfig, PlacementOverrides, RunPlacement
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.spec import Inference, Placement, Reservation
+from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 
 _SMALLEST_GPU = 10_000
 """Ray counts GPUs in parts of so many."""
@@ -21,7 +21,7 @@ _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 _OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
 
 
-def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict[str, Placement]:
+def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict[str, LearnerPlacement]:
     """What each learner takes: what it says itself, else what the run says."""
     placed = {name: _placed(run.learners, learner) for name, learner in learners.items()}
     if run.shared_gpus is None:
@@ -31,12 +31,12 @@ def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict
     return placed | {name: replace(placed[name], num_gpus=share) for name in sharing}
 
 
-def _placed(usual: Placement, learner: LearnerConfig) -> Placement:
+def _placed(usual: LearnerPlacement, learner: LearnerConfig) -> LearnerPlacement:
     said = {field.name: getattr(learner.placement, field.name) for field in fields(learner.placement)}
     if (
         learner.algorithm.capabilities.learns_on == "workers"
     ):  # in their processes, which have reservations of their own
-        return Placement(precision=said["precision"] or usual.precision)
+        return LearnerPlacement(precision=said["precision"] or usual.precision)
     return replace(usual, **{name: value for name, value in said.items() if value is not None})
 
 
@@ -85,7 +85,7 @@ def device_problems(experiment: Experiment, learners: Mapping[str, LearnerConfig
         yield from _device_problems(f"{section}.{name}.placement", placement.device, placement.num_gpus)
 
 
-def _replica_problems(path: str, algorithm: Algorithm, placement: PolicyPlacement) -> Iterator[str]:
+def _replica_problems(path: str, algorithm: Algorithm, placement: PlacementOverrides) -> Iterator[str]:
     """Whatever is said of processes that a learner does not have: it learns in those of the rollout workers."""
     usual = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": placement.precision}
     for field in fields(placement):
@@ -97,7 +97,9 @@ def _replica_problems(path: str, algorithm: Algorithm, placement: PolicyPlacemen
             )
 
 
-def _reservation_problems(path: str, takes: Reservation | Placement | PolicyPlacement | Inference) -> Iterator[str]:
+def _reservation_problems(
+    path: str, takes: Resources | LearnerPlacement | PlacementOverrides | InferencePlacement
+) -> Iterator[str]:
     if takes.num_gpus is not None and takes.num_gpus > 1 and takes.num_gpus % 1:
         yield f"{path}.num_gpus must be a fraction below 1 or a whole number, not {takes.num_gpus:g}"
 

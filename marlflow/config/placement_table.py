@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from marlflow.config.validation import CheckedExperiment
-from marlflow.runtime.arrangement import Seat, arranged
-from marlflow.runtime.resources import Machines, asked_by
+from marlflow.runtime.process_layout import Seat, arranged
+from marlflow.runtime.resources import Machines, requests_of
 from marlflow.runtime.spec import RunSpec
 
 _WORKER = "rollout worker "
@@ -19,7 +19,7 @@ def drawn_placement(made: CheckedExperiment, machines: Machines | None) -> str:
     if machines is None:
         named = [f"{what} on {device}" for what, device in devices.items() if what != "inference"]
         return "; ".join(["placement: one process, without Ray", *named])
-    seats = arranged(asked_by(made.spec), machines.amounts, made.spec.spread)
+    seats = arranged(requests_of(made.spec), machines.amounts, made.spec.spread)
     if seats is None:
         return (
             f"placement: no way was found to place all processes on {_described(machines)}; Ray would try for 30 s, "

@@ -14,11 +14,11 @@ from marlflow.config.experiment import Experiment
 from marlflow.config.learners import subject_of
 from marlflow.env.frames import raised
 from marlflow.flow import Feed, Flow, Place, Plan, Rounds, Together, source, together
-from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlinePlace
-from marlflow.runtime.protocol import Parts
+from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.sharding import ON_WORKERS
 from marlflow.runtime.spec import LearnerSpec, RunSpec
+from marlflow.sampling.protocol import Request, Round
 from marlflow.stages import ByPolicy, Collect, CollectNext
 
 ROUNDS_IN_QUEUE = 2
@@ -43,7 +43,7 @@ class Count:
         return self.desk.round_made(round)
 
 
-def build_plan(experiment: Experiment, spec: RunSpec, parts: Parts, desk: RoundHooks) -> Together:
+def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, desk: RoundHooks) -> Together:
     """The plan of the whole run."""
     builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
     for name, learner in spec.learners.items():
@@ -65,7 +65,7 @@ def divided_among(learners: Collection[LearnerSpec]) -> ByPolicy:
     return ByPolicy(joint, {one.members[0]: one.name for one in learners if not one.is_joint})
 
 
-def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: Parts) -> Plan:
+def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunComponents) -> Plan:
     """The plan of one learner, its stages where they are to run; raises ConfigInvalid if it cannot be made."""
     learner = parts.learners[spec.name]
     try:
@@ -100,7 +100,7 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
         learners[name] = nobody(name, place, one.algorithm.capabilities.trains_on)
         for own in one.replays:
             replays[own] = nobody(own, InlinePlace(f"replay {own}") if one.replays_apart else place)
-    parts = Parts(nobody("workers", None), learners, replays)
+    parts = RunComponents(nobody("workers", None), learners, replays)
     return build_plan(experiment, spec, parts, RoundHooks(lambda: None, _keep))
 
 

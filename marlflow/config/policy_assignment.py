@@ -16,8 +16,8 @@ from marlflow.base.problems import Problems
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.opponents import only_opponents
 from marlflow.env import EnvAdapter
-from marlflow.rollout.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
-from marlflow.rollout.matchups import (
+from marlflow.sampling.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
+from marlflow.sampling.matchmaking import (
     TRIAL,
     AllowedSeats,
     Dealer,
@@ -27,7 +27,7 @@ from marlflow.rollout.matchups import (
     deal_one,
     matchmaker_name,
 )
-from marlflow.rollout.population import Population, PopulationMatchmaker
+from marlflow.sampling.population import Population, PopulationMatchmaker
 
 TRIAL_EPISODES = 200
 

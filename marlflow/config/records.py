@@ -13,7 +13,7 @@ from marlflow.base.near import meant
 from marlflow.base.problems import Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.environment import environment_maker, opened
-from marlflow.config.experiment import Env, Experiment, Policy, Recorded
+from marlflow.config.experiment import Env, Experiment, OfflineData, Policy
 from marlflow.config.folders import folder_problems
 from marlflow.env import EnvAdapter, open_adapter
 from marlflow.env.spaces_only import SpacesOnlyEnv
@@ -25,11 +25,11 @@ _OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname_
 _ABLE = "bc, marwil, dqn or another off-policy algorithm"
 
 
-def offline_records(env: Env) -> Recorded | None:
+def offline_records(env: Env) -> OfflineData | None:
     """What is handed out in a run in which nobody plays; None if there is somebody who does."""
     if env.factory not in (_OFFLINE, recorded_environment):
         return None
-    return Recorded(str(env.arguments["folder"]), passes=int(env.arguments.get("passes", 1)))
+    return OfflineData(str(env.arguments["folder"]), passes=int(env.arguments.get("passes", 1)))
 
 
 def maker(env: Env) -> Callable[[], Any]:
@@ -79,7 +79,7 @@ def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
             yield f"agent {agent!r} was recorded with {spaces}, and now has {played[agent]}; {instead}"
 
 
-def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, Recorded]:
+def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, OfflineData]:
     """By policy that learns from records: which."""
     everybody = offline_records(experiment.env)
     found = {name: policy.experience or everybody for name, policy in policies.items()}
@@ -109,7 +109,7 @@ def records_of(
     return found
 
 
-def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, Recorded]) -> Iterator[str]:
+def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, OfflineData]) -> Iterator[str]:
     for name, policy in policies.items():
         algorithm = policy.acts_by
         kind = algorithm.capabilities.experience
@@ -125,7 +125,7 @@ def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, Recorded]) -> 
             )
 
 
-def _recorded_policy(name: str, source: Recorded, manifest: Manifest) -> str:
+def _recorded_policy(name: str, source: OfflineData, manifest: Manifest) -> str:
     """Whose records they are: as said, else those of the policy's own name, else those of the only one."""
     wanted, known = source.policy or name, tuple(manifest.policies)
     if wanted in known:

@@ -34,7 +34,7 @@ from marlflow.policy.torso import build_torso
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.inline.place import InlineReplicasPlace
-from marlflow.runtime.protocol import Parts
+from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
@@ -157,7 +157,7 @@ def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, row
     )
 
 
-def _parts(spec: LearnerSpec) -> Parts:
+def _parts(spec: LearnerSpec) -> RunComponents:
     spec = replace(spec, placement=replace(spec.placement, device="cpu"))
     learner, place = spec.learner(), InlinePlace("learner")
     learner.place = InlineReplicasPlace(1) if spec.on_workers else place
@@ -167,10 +167,10 @@ def _parts(spec: LearnerSpec) -> Parts:
         replay.place = InlinePlace("replay") if spec.replays_apart else place
         replays = dict.fromkeys(spec.replays, replay)
     nobody: Any = None
-    return Parts(nobody, {spec.name: learner}, replays)
+    return RunComponents(nobody, {spec.name: learner}, replays)
 
 
-def _fragments(alone: RunSpec, parts: Parts) -> list[Fragment]:
+def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
     """What a worker makes of the actors of the learner's policies."""
     worker = alone.worker(0)
     actors = [policy.actor() for policy in alone.policies.values()]

@@ -26,7 +26,7 @@ from marlflow.config.experiment import ENV_KEYS, Env, Experiment
 from marlflow.config.policy_assignment import UnknownMatchmaker
 from marlflow.config.validation import problems_of
 from marlflow.env.make import Wrapper, import_factory
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 
 
 class _Unknown(Random):

@@ -14,7 +14,7 @@ from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Sche
 from marlflow.config.construct import LEFT, fit, hints_of
 from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
-from marlflow.learn.optimizer import TorchOptimizer
+from marlflow.learner.optimizer import TorchOptimizer
 
 _OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
 """Fields whose contents are checked where they are used."""

@@ -31,10 +31,10 @@ from marlflow.env import EnvAdapter
 from marlflow.env.frames import raised
 from marlflow.offline.dataset import Dataset
 from marlflow.policy.torso import build_torso
-from marlflow.rollout.matchups import AllowedSeats
-from marlflow.runtime.resources import Asked, Machines, asked_by, asked_by_learner, total
+from marlflow.runtime.resources import Machines, ResourceRequest, requests_of, requests_of_learner, total
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
+from marlflow.sampling.matchmaking import AllowedSeats
 
 _MOST_NAMED = 3
 
@@ -86,7 +86,7 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
     experiment = experiment.resolved()
     found, problems = _checked(experiment, list(limits), machines is None or machines.here)
     if machines is not None and not any(_process_problems(experiment)):
-        asked, there = asked_by(found.spec) if found else _asked(experiment), machines.amounts
+        asked, there = requests_of(found.spec) if found else _asked(experiment), machines.amounts
         problems += resource_problems(asked, total(there), there, machines.whole)
     return found, problems
 
@@ -146,15 +146,15 @@ def _checked(
     return CheckedExperiment(experiment, spec, agents, fitting, state_space, pairings), []
 
 
-def _asked(experiment: Experiment) -> list[Asked]:
+def _asked(experiment: Experiment) -> list[ResourceRequest]:
     """The processes that the experiment names, as far as is known before the environment is."""
     rollouts, inference = experiment.rollouts, experiment.placement.inference
-    asked = [Asked(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)]
+    asked = [ResourceRequest(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)]
     learners = learners_of(experiment, experiment.policies)
     for name, placement in placements(experiment.placement, learners).items():
         if learners[name].algorithm.capabilities.learns_on == "learner":
-            asked += asked_by_learner(name, placement, replays=())
-    return asked + ([Asked("inference", inference.process)] if inference else [])
+            asked += requests_of_learner(name, placement, replays=())
+    return asked + ([ResourceRequest("inference", inference.process)] if inference else [])
 
 
 def _spec(

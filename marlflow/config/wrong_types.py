@@ -7,7 +7,7 @@ from typing import Any
 
 from marlflow.config.comments import files
 from marlflow.config.experiment import Env, Policy
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 
 
 def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any) -> Iterator[str]:

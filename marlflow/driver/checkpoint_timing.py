@@ -10,7 +10,7 @@ from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
 from marlflow.base.fault_kind import FaultKind
 from marlflow.driver.checkpointing import Checkpointer
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.rollout.fragment import Fault
+from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
 

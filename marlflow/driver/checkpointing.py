@@ -21,11 +21,11 @@ from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_notes import Notes, notes_of
 from marlflow.driver.frozen_policies import frozen_file
 from marlflow.driver.queued_items import QueuedItems
-from marlflow.rollout.protocol import FrozenPolicy
-from marlflow.rollout.saved_state import ResumeReport
-from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
-from marlflow.runtime.keeping import RowsFile, rows_file
+from marlflow.runtime.checkpoint_files import RowsFile, rows_file
+from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
 from marlflow.runtime.protocol import Runtime
+from marlflow.sampling.protocol import FrozenPolicy
+from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
 
@@ -93,7 +93,7 @@ class Checkpointer:
     def __init__(self, made: CheckedExperiment, run_dir: Path, runtime: Runtime, run: str) -> None:
         self._made, self._runtime, self._settings = made, runtime, made.experiment.checkpoint
         self._run, self._recorded = run, dict[str, Mapping[str, Mapping[str, int]]]()
-        self._store = Checkpoints(folder(run_dir), self._settings.keep)
+        self._store = CheckpointStore(folder(run_dir), self._settings.keep)
         self._begin_files()
         self.kept_at: int | None = None
         self._last: Path | None = None
@@ -240,7 +240,7 @@ def kept_at(run_dir: Path) -> int | None:
 
 def newest(run_dir: Path) -> Checkpoint:
     """The newest whole checkpoint of a run; raises CheckpointUnusable if there is none."""
-    return Checkpoints(folder(run_dir), keep=1).load()
+    return CheckpointStore(folder(run_dir), keep=1).load()
 
 
 def passed_over(checkpoint: Checkpoint) -> list[str]:

@@ -13,12 +13,12 @@ from marlflow.base.serialization import Tree
 from marlflow.config.opponents import Pairing
 from marlflow.observe.report import EvaluationMetrics
 from marlflow.policy.actor import EvaluationMode
-from marlflow.rollout.fragment import EpisodeResult
+from marlflow.sampling.receipts import EpisodeResult
 
 WINDOW_EPISODES = 100
 
 
-class Part(NamedTuple):
+class EpisodeTotals(NamedTuple):
     """The part of some agents in one episode: their mean return, the sum of their returns, and its env steps."""
 
     return_mean: float
@@ -26,12 +26,12 @@ class Part(NamedTuple):
     env_steps: int
 
 
-def part_of_all(episode: EpisodeResult) -> Part | None:
+def part_of_all(episode: EpisodeResult) -> EpisodeTotals | None:
     """The part of all agents together; None if nobody took part."""
     return _part([*episode.returns.values()], episode) if episode.returns else None
 
 
-def parts_by_policy(episode: EpisodeResult) -> dict[str, Part]:
+def parts_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:
     """The part of each policy, and of each frozen version of one, that played in it."""
     returns: dict[str, list[float]] = {}
     for agent, total in episode.returns.items():
@@ -39,8 +39,8 @@ def parts_by_policy(episode: EpisodeResult) -> dict[str, Part]:
     return {policy: _part(totals, episode) for policy, totals in returns.items()}
 
 
-def _part(returns: Sequence[float], episode: EpisodeResult) -> Part:
-    return Part(fmean(returns), sum(returns), episode.env_steps)
+def _part(returns: Sequence[float], episode: EpisodeResult) -> EpisodeTotals:
+    return EpisodeTotals(fmean(returns), sum(returns), episode.env_steps)
 
 
 def _window() -> deque[float]:
@@ -48,14 +48,14 @@ def _window() -> deque[float]:
 
 
 @dataclass(slots=True)
-class Window:
+class EpisodeWindow:
     """The parts of the last 100 training episodes."""
 
     returns: deque[float] = field(default_factory=_window)
     team_returns: deque[float] = field(default_factory=_window)
     env_steps: deque[float] = field(default_factory=_window)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: EpisodeTotals) -> None:
         """One more episode has ended."""
         self.returns.append(part.return_mean)
         self.team_returns.append(part.team_return)
@@ -136,7 +136,7 @@ def evaluation_metrics(evaluation: PolicyEvaluation | None) -> EvaluationMetrics
 
 def policies_evaluated(episodes: Sequence[EpisodeResult], context: EvaluationContext) -> dict[str, PolicyEvaluation]:
     """What `episodes` say of each policy that was evaluated in them."""
-    played: dict[str, list[tuple[EpisodeResult, Part]]] = {}
+    played: dict[str, list[tuple[EpisodeResult, EpisodeTotals]]] = {}
     for episode in episodes:
         for name, part in parts_by_policy(episode).items():
             if not context.pairings or context.pairings[episode.episode].policy == name:
@@ -145,7 +145,7 @@ def policies_evaluated(episodes: Sequence[EpisodeResult], context: EvaluationCon
 
 
 def _evaluated(
-    policy: str, played: Sequence[tuple[EpisodeResult, Part]], context: EvaluationContext
+    policy: str, played: Sequence[tuple[EpisodeResult, EpisodeTotals]], context: EvaluationContext
 ) -> PolicyEvaluation:
     returns = [part.return_mean for _, part in played]
     against: dict[str, list[float]] = {}

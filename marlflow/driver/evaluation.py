@@ -14,8 +14,8 @@ from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.same_games import SelfPlay, same_games
 from marlflow.flow import Executor, Plan, source
-from marlflow.rollout.fragment import Evaluated, Receipt
-from marlflow.rollout.protocol import Workers
+from marlflow.sampling.protocol import Workers
+from marlflow.sampling.receipts import Evaluated, Receipt
 
 
 class Evaluator:

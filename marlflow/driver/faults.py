@@ -15,9 +15,9 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.config.experiment import Faults
 from marlflow.policy.actor import EvaluationMode
-from marlflow.rollout.faults import fault_of
-from marlflow.rollout.fragment import Evaluated, Fault
-from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Workers
+from marlflow.sampling.faults import fault_of
+from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
+from marlflow.sampling.receipts import Evaluated, Fault
 
 log = logging.getLogger("marlflow")
 

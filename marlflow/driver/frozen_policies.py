@@ -9,9 +9,9 @@ import numpy as np
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.rollout.protocol import FrozenPolicy
 from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.moved import DriverPlace
+from marlflow.runtime.relocation import DriverPlace
+from marlflow.sampling.protocol import FrozenPolicy
 
 _PREFIX = "frozen."
 

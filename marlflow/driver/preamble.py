@@ -19,9 +19,9 @@ import yaml
 from marlflow.config import experiment as sections
 from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.env.make import Wrapper
-from marlflow.learn.optimizer import TorchOptimizer
-from marlflow.rollout.mapping import Rule
+from marlflow.learner.optimizer import TorchOptimizer
 from marlflow.runtime import spec
+from marlflow.sampling.mapping import Rule
 
 _PACKAGES = (
     "ray",

@@ -10,9 +10,9 @@ from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_writer import DatasetTarget, discard_after
 from marlflow.offline.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
-from marlflow.rollout.fragment import Receipt
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.spec import RunSpec
+from marlflow.sampling.receipts import Receipt
 
 _FOLDER = "record"
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from marlflow.config.experiment import Experiment, Stop
-from marlflow.rollout.news import LeftOut, Logged, News, Printed, Silent, StepRunning
-from marlflow.rollout.output import LineLimit
+from marlflow.sampling.messages import LeftOut, Logged, News, Printed, Silent, StepRunning
+from marlflow.sampling.output import LineLimit
 
 log = logging.getLogger("marlflow")
 

@@ -18,8 +18,8 @@ from marlflow.observe.report import Report
 from marlflow.observe.run_log import NAME
 from marlflow.observe.sinks import METRICS, JsonlSink, Sink, TensorBoardSink
 from marlflow.observe.trace import Trace
-from marlflow.rollout.fragment import Fault
 from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
 

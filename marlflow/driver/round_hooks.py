@@ -11,8 +11,8 @@ from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import TimeLimit
-from marlflow.rollout.matchups import Dealer
-from marlflow.rollout.protocol import Request
+from marlflow.sampling.matchmaking import Dealer
+from marlflow.sampling.protocol import Request
 
 
 class Requests:

@@ -37,13 +37,13 @@ from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report
-from marlflow.rollout.fragment import Fault
-from marlflow.rollout.matchups import DealtWorkers
-from marlflow.rollout.protocol import FrozenPolicy, Round
-from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.spec import learner_of_replay
+from marlflow.sampling.matchmaking import DealtWorkers
+from marlflow.sampling.protocol import FrozenPolicy, Round
+from marlflow.sampling.receipts import Fault
+from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
 

@@ -12,9 +12,9 @@ from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.driver.episode_metrics import (
     WINDOW_EPISODES,
+    EpisodeWindow,
     EvaluationContext,
     PolicyEvaluation,
-    Window,
     evaluation_metrics,
     mean,
     part_of_all,
@@ -24,7 +24,7 @@ from marlflow.driver.episode_metrics import (
 )
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.observe.report import PolicyMetrics, Report, RolloutMetrics, StageMetrics
-from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, Receipt
 
 FAULTS = (
     "agents_vanished",
@@ -40,7 +40,7 @@ _POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_una
 class PolicyTotals:
     """One policy's totals since the run began: how it plays."""
 
-    played: Window = field(default_factory=Window)
+    played: EpisodeWindow = field(default_factory=EpisodeWindow)
     evaluation: PolicyEvaluation | None = None
     evaluation_is_new: bool = False
     episodes: int = 0
@@ -84,7 +84,7 @@ class RunMetrics:
         self.learners = {name: LearnerTotals() for name in learners}
         self._members = learners
         self.agents = {agent: deque[float](maxlen=WINDOW_EPISODES) for agent in agents}
-        self.played = Window()
+        self.played = EpisodeWindow()
         self.eval_team_return_mean: float | None = None
         self.env_steps = self.agent_steps = self.episodes = 0
         self.faults = dict.fromkeys(FAULTS, 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from marlflow.config.experiment import Evaluation
 from marlflow.driver.episode_metrics import game
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.sampling.receipts import EpisodeResult, Receipt
 
 _WATCHED_EPISODES = 20
 _TOLERANCE = 1e-6

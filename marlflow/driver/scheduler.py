@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from marlflow.runtime.protocol import Parts
+from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
 
 
@@ -15,7 +15,7 @@ class Scheduler:
     environment.
     """
 
-    def __init__(self, spec: RunSpec, parts: Parts) -> None:
+    def __init__(self, spec: RunSpec, parts: RunComponents) -> None:
         self._spec, self._parts = spec, parts
         self._told: dict[str, Mapping[str, float]] = {}
 

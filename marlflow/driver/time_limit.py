@@ -6,8 +6,8 @@ import time
 
 from marlflow.config.experiment import Stop
 from marlflow.driver.evaluation import Evaluator
-from marlflow.rollout.deadline import Deadline
 from marlflow.runtime.protocol import Runtime
+from marlflow.sampling.deadline import Deadline
 
 
 class RunClock:

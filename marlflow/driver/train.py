@@ -14,7 +14,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
 from marlflow.config.checks import check, machines_of, runtime_of
-from marlflow.config.experiment import Experiment, RuntimeChoice
+from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_notes import notes_of
@@ -182,7 +182,7 @@ def _result(run: Run, made: CheckedExperiment, where: Path) -> Result:
     return Result(where, run.last, run.stopped_by, None if objective is None else metric(run.last, objective))
 
 
-def _exposed(runtime: RuntimeChoice) -> Iterator[str]:
+def _exposed(runtime: RuntimeConfig) -> Iterator[str]:
     """Say that other machines reach the run's processes, if they do."""
     key = "node_ip_address" if runtime.address is None else "address"
     if runtime.name == "ray" and (where := getattr(runtime, key)) is not None:

@@ -18,10 +18,10 @@ from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.offline.dataset import Dataset
 from marlflow.policy.actor import EvaluationMode
-from marlflow.rollout.fragment import Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.rollout.protocol import FrozenPolicy, Matchup, Worker
-from marlflow.rollout.saved_state import ResumeReport
-from marlflow.rollout.worker_stages import WorkerStages
+from marlflow.sampling.protocol import FrozenPolicy, Matchup, Worker
+from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
+from marlflow.sampling.saved_state import ResumeReport
+from marlflow.sampling.worker_stages import WorkerStages
 
 _POSITIONS = "fragments"
 

@@ -75,7 +75,7 @@ class FlatNetwork:
         return log_prob_and_entropy(logits, rows["action"], rows.get("action_mask"))[0]
 
 
-class Step(Protocol):
+class InnerUpdate(Protocol):
     """An inner update of parameters [T, P] on one batch of rows [T, N, ...] per task."""
 
     def __call__(self, network: FlatNetwork, parameters: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
@@ -86,7 +86,7 @@ class Step(Protocol):
 class AdaptedActor:
     """Acts with `network`; after `adapt` each environment has its own parameters, updated by `step`."""
 
-    def __init__(self, network: CategoricalActor, inner_steps: int, step: Step) -> None:
+    def __init__(self, network: CategoricalActor, inner_steps: int, step: InnerUpdate) -> None:
         self.network, self.inner_steps, self._step = network, inner_steps, step
         self._function = FlatNetwork(network)
         self.restart()

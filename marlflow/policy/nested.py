@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.observations import Layout, Leaf
+from marlflow.base.observations import Leaf, ObservationLayout
 from marlflow.policy.dense import as_rows
 
 BRIGHTEST = 255.0
@@ -21,7 +21,7 @@ BRIGHTEST = 255.0
 class Reader:
     """Reads one leaf out of rows as float32, with pixels scaled to [0, 1]."""
 
-    def __init__(self, layout: Layout, leaf: Leaf) -> None:
+    def __init__(self, layout: ObservationLayout, leaf: Leaf) -> None:
         self.leaf_shape = leaf.shape
         self._where = slice(leaf.start, leaf.stop)
         self._dtype = torch.from_numpy(np.zeros(1, leaf.dtype)).dtype if layout.form == "packed" else None
@@ -42,7 +42,7 @@ class Reader:
 class Flattened(nn.Module):
     """A torso over the concatenated numbers of all leaves, float32 [N, D], in the order of `layout`."""
 
-    def __init__(self, layout: Layout, torso: nn.Module) -> None:
+    def __init__(self, layout: ObservationLayout, torso: nn.Module) -> None:
         super().__init__()
         self._readers = [Reader(layout, leaf) for leaf in layout.leaves]
         self.torso = torso
@@ -52,7 +52,7 @@ class Flattened(nn.Module):
         return features
 
 
-class Part(NamedTuple):
+class ObservationLeaf(NamedTuple):
     """One leaf and the network that reads it."""
 
     leaf: Leaf
@@ -62,7 +62,7 @@ class Part(NamedTuple):
 class Joined(nn.Module):
     """Separate networks for some leaves; a torso over their features, followed by the other leaves' numbers."""
 
-    def __init__(self, layout: Layout, parts: Sequence[Part], torso: nn.Module) -> None:
+    def __init__(self, layout: ObservationLayout, parts: Sequence[ObservationLeaf], torso: nn.Module) -> None:
         super().__init__()
         seen = {part.leaf.path for part in parts}
         self._seen = [Reader(layout, part.leaf) for part in parts]

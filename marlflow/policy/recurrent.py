@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from marlflow.base.observations import Layout
+from marlflow.base.observations import ObservationLayout
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import Activation
 from marlflow.policy.torso import MLP, TorsoConfig, build_for, build_torso
@@ -132,7 +132,7 @@ class GRU:
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
 
-    def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
         return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
     def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
@@ -154,7 +154,7 @@ class LSTM:
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
 
-    def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
         return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
     def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:

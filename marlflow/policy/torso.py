@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.observations import Layout, named
+from marlflow.base.observations import ObservationLayout, named
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import Activation, Dense
-from marlflow.policy.nested import BRIGHTEST, Flattened, Joined, Part
+from marlflow.policy.nested import BRIGHTEST, Flattened, Joined, ObservationLeaf
 from marlflow.policy.normalised import NormalisedTorso
 
 # In place, because either backward pass needs only the result.
@@ -40,7 +40,7 @@ class TorsoConfig(Protocol):
 class NestedTorsoConfig(TorsoConfig, Protocol):
     """Builds a torso that sees the leaves of a nested observation; `policy.nested` reads them."""
 
-    def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
         """Build a module from flat or packed rows of `layout`, [N, D], to features [N, F]; return it and F."""
         ...
 
@@ -53,7 +53,7 @@ def build_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) 
     return build_for(spaces.layout(), model, generator)
 
 
-def build_for(layout: Layout, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
+def build_for(layout: ObservationLayout, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
     """Build a module from rows of `layout` to features [N, F]; return it and F.
 
     Raises ConfigInvalid if `model` does not support the layout.
@@ -110,7 +110,7 @@ class CNN:
         sizes = [numbers, *self.hidden_sizes]
         return nn.Sequential(convolutions, Dense(sizes, self.activation, generator)), sizes[-1]
 
-    def build_nested(self, layout: Layout, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
         """Build convolutions for each three-dimensional leaf, then dense layers over their features and the rest."""
         images = [leaf for leaf in layout.leaves if len(leaf.shape) == 3]
         if not images:
@@ -121,7 +121,7 @@ class CNN:
         parts, numbers = [], sum(leaf.size for leaf in layout.leaves if len(leaf.shape) != 3)
         for leaf in images:
             convolutions, found = self._convolutions(named(leaf.path), leaf.shape, generator)
-            parts.append(Part(leaf, convolutions))
+            parts.append(ObservationLeaf(leaf, convolutions))
             numbers += found
         sizes = [numbers, *self.hidden_sizes]
         return Joined(layout, parts, Dense(sizes, self.activation, generator)), sizes[-1]

@@ -20,15 +20,23 @@ from pathlib import Path
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable
 from marlflow.base.serialization import Tree
-from marlflow.runtime.manifest import MANIFEST, Checkpoint, KeptFile, NotWholeError, manifest_text, opened, tensors_file
+from marlflow.runtime.manifest import (
+    MANIFEST,
+    Checkpoint,
+    CheckpointFile,
+    NotWholeError,
+    manifest_text,
+    opened,
+    tensors_file,
+)
 
-__all__ = ["Checkpoint", "Checkpoints"]
+__all__ = ["Checkpoint", "CheckpointStore"]
 
 _NAME = re.compile(r"(?P<replaced>\.replaced-)?(?P<env_steps>0|[1-9][0-9]{0,17})")
 _LEFT_OVER = re.compile(r"\.(partial|removed|replaced)-([0-9]+)")
 
 
-class Checkpoints:
+class CheckpointStore:
     """The checkpoints in `folder`: the newest `keep` of them, and the one of the highest figure.
 
     Looking changes nothing on disk, so that another process may look while a run writes. Only one may write.
@@ -108,7 +116,7 @@ class Checkpoints:
         kept = {name: self._link(name, partial) for name in shared}
         for name, data in files.items():
             _write_synced(partial / tensors_file(name), data)
-            kept[name] = KeptFile(len(data), hashlib.sha256(data).hexdigest())
+            kept[name] = CheckpointFile(len(data), hashlib.sha256(data).hexdigest())
         written = Checkpoint(self._path(env_steps), env_steps, order, figure, notes, kept)
         _write_synced(partial / MANIFEST, manifest_text(written))
         _sync_folder(partial)
@@ -128,7 +136,7 @@ class Checkpoints:
             self._last = before
             raise
 
-    def _link(self, name: str, partial: Path) -> KeptFile:
+    def _link(self, name: str, partial: Path) -> CheckpointFile:
         assert self._last is not None
         known = self._last.files[name]
         source, target = self._path(self._last.env_steps) / tensors_file(name), partial / tensors_file(name)

@@ -38,7 +38,7 @@ class NotWholeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFile:
+class CheckpointFile:
     """What a manifest says of one file."""
 
     size_bytes: int
@@ -58,7 +58,7 @@ class Checkpoint:
     order: int
     figure: float | None
     notes: Tree
-    files: Mapping[str, KeptFile]
+    files: Mapping[str, CheckpointFile]
     passed_over: tuple[tuple[Path, str], ...] = ()
 
     @property
@@ -147,10 +147,10 @@ def _checkpoint(path: Path, env_steps: int, content: dict[str, Any]) -> Checkpoi
     raise NotWholeError(f"{MANIFEST} does not describe a checkpoint of {env_steps} env steps")
 
 
-def _file(entry: Any) -> KeptFile:
+def _file(entry: Any) -> CheckpointFile:
     match entry:
         case {"bytes": int(size), "sha256": str(digest)}:
-            return KeptFile(size, digest)
+            return CheckpointFile(size, digest)
     raise NotWholeError(f"{MANIFEST} does not give every file's size and hash")
 
 
@@ -163,7 +163,7 @@ def _version() -> str:
     return importlib.metadata.version("marlflow")
 
 
-def _check_hash(name: str, came: str, expected: KeptFile) -> None:
+def _check_hash(name: str, came: str, expected: CheckpointFile) -> None:
     if came != expected.sha256:
         raise NotWholeError(f"the file {name!r} is damaged: it does not have the hash that {MANIFEST} states")
 

@@ -8,20 +8,20 @@ from typing import Any, Protocol
 
 from marlflow.base.errors import RuntimeFailed
 from marlflow.base.items import Weights
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.deadline import Deadline
-from marlflow.rollout.fragment import Fault
-from marlflow.rollout.news import News
-from marlflow.rollout.protocol import FrozenPolicy, Workers
-from marlflow.rollout.saved_state import ResumeReport
-from marlflow.runtime.moved import DriverPlace
+from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import RunSpec, learner_of_replay
+from marlflow.sampling.deadline import Deadline
+from marlflow.sampling.messages import News
+from marlflow.sampling.protocol import FrozenPolicy, Workers
+from marlflow.sampling.receipts import Fault
+from marlflow.sampling.saved_state import ResumeReport
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RunComponents:
     """A run's parts, set up: what plans are built over."""
 
     workers: Workers
@@ -40,7 +40,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RuntimeState:
     """All that a runtime's parts need to go on as if they had never stopped: files by name, each a serialized tree.
 
     `learner.<learner>`, `replay.<name>` (all but its rows; its learner's name, or `<learner>@<shard>`),
@@ -73,7 +73,7 @@ class Runtime(Protocol):
         on_fault: Callable[[Fault], None] | None = None,
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
-    ) -> Parts:
+    ) -> RunComponents:
         """Everything the spec asks for, ready. Raises ConfigInvalid if the machines cannot give it.
 
         Raises RuntimeFailed if the runtime itself cannot start. `on_loss` is called, in a thread of the runtime's, when
@@ -91,7 +91,7 @@ class Runtime(Protocol):
         """What workers are asked from here on ends with the env step in which the deadline passes."""
         ...
 
-    def keep(self, rows_kept: Mapping[str, int]) -> Kept:
+    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
         """Everything; of each replay's rows those from number `rows_kept[name]` on, which the last call ended at.
 
         A learner that dies later comes back as it was here. Raises ActorLost if a process dies meanwhile; it is

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from marlflow.base.problems import Problem, ProblemKind
-from marlflow.runtime.spec import Placement, Reservation, RunSpec
+from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 
 _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
@@ -30,16 +30,16 @@ class Machines:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ResourceRequest:
     """One process: what it is for, what it takes, and which other it must be on one machine with."""
 
     what: str
-    takes: Reservation
+    takes: Resources
     beside: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BundleLayout:
     """Where the processes of a run go: process i takes `taken[i]` of bundle number `bundle_of[i]`.
 
     A bundle is what one machine gives, by Ray's names of resources. A process that takes nothing needs none: None.
@@ -50,28 +50,28 @@ class Layout:
     bundle_of: Sequence[int | None]
 
 
-def asked_by(spec: RunSpec) -> list[Asked]:
+def requests_of(spec: RunSpec) -> list[ResourceRequest]:
     """Every process of a run."""
-    asked = [Asked(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)]
+    asked = [ResourceRequest(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)]
     for name, one in spec.learners.items():
         if not one.on_workers:
-            asked += asked_by_learner(name, one.placement, one.replays if one.replays_apart else ())
+            asked += requests_of_learner(name, one.placement, one.replays if one.replays_apart else ())
     if spec.inference is not None:
-        asked.append(Asked("inference", spec.inference.process))
+        asked.append(ResourceRequest("inference", spec.inference.process))
     return asked
 
 
-def asked_by_learner(name: str, placement: Placement, replays: Sequence[str]) -> list[Asked]:
+def requests_of_learner(name: str, placement: LearnerPlacement, replays: Sequence[str]) -> list[ResourceRequest]:
     """A learner, those that follow it, and those of its `replays` that live apart, beside the learner."""
     learner = f"learner {name}"
-    asked = [Asked(learner, placement.process)]
-    asked += [Asked(f"{learner} rank {rank}", placement.process) for rank in range(1, placement.num_learners)]
-    asked += [Asked(f"replay {name}", Reservation(node=placement.node), beside=learner) for name in replays]
+    asked = [ResourceRequest(learner, placement.process)]
+    asked += [ResourceRequest(f"{learner} rank {rank}", placement.process) for rank in range(1, placement.num_learners)]
+    asked += [ResourceRequest(f"replay {name}", Resources(node=placement.node), beside=learner) for name in replays]
     return asked
 
 
 def problems(
-    asked: Sequence[Asked],
+    asked: Sequence[ResourceRequest],
     available: Mapping[str, float],
     machines: Sequence[Mapping[str, float]] = (),
     whole: Mapping[str, float] | None = None,
@@ -123,7 +123,7 @@ def _instead(resource: str, available: Mapping[str, float]) -> str:
     return ""
 
 
-def _too_big(asked: Sequence[Asked], machines: Sequence[Mapping[str, float]]) -> Iterator[str]:
+def _too_big(asked: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]]) -> Iterator[str]:
     """Processes that must be on one machine, and ask for more than any has."""
     for together in _together(asked):
         takes: Counter[str] = Counter()
@@ -171,7 +171,7 @@ def holds(machine: Mapping[str, float], takes: Mapping[str, float]) -> bool:
     return all(amount <= machine.get(resource, 0.0) + _SLACK for resource, amount in takes.items())
 
 
-def explicit(takes: Reservation) -> dict[str, float]:
+def explicit(takes: Resources) -> dict[str, float]:
     """What a reservation names by itself, by Ray's names of resources."""
     named = {"CPU": takes.num_cpus or 0.0, "GPU": takes.num_gpus, **takes.resources}
     if takes.node is not None:
@@ -180,8 +180,8 @@ def explicit(takes: Reservation) -> dict[str, float]:
 
 
 def bundles(
-    asked: Sequence[Asked], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
-) -> Layout:
+    asked: Sequence[ResourceRequest], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
+) -> BundleLayout:
     """What each process takes: what it names, and of the CPUs that are left, an equal share if it names none.
 
     The share is at most 1, and so small that all bundles fit the `machines`, where these are known.
@@ -197,7 +197,7 @@ def bundles(
     return layout
 
 
-def _layout(asked: Sequence[Asked], share: float) -> Layout:
+def _layout(asked: Sequence[ResourceRequest], share: float) -> BundleLayout:
     groups = _together(asked)
     taken = {}
     for one in asked:
@@ -212,10 +212,10 @@ def _layout(asked: Sequence[Asked], share: float) -> Layout:
             number_of[one.what] = len(made) if taken[one.what] else None
         if total:
             made.append({resource: round(amount, 4) for resource, amount in total.items()})
-    return Layout(made, [taken[one.what] for one in asked], [number_of[one.what] for one in asked])
+    return BundleLayout(made, [taken[one.what] for one in asked], [number_of[one.what] for one in asked])
 
 
-def _together(asked: Sequence[Asked]) -> list[list[Asked]]:
+def _together(asked: Sequence[ResourceRequest]) -> list[list[ResourceRequest]]:
     """The processes, each with those that must be beside it."""
     groups = {one.what: [one] for one in asked if one.beside is None}
     for one in asked:

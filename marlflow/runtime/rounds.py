@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marlflow.base.items import Fragment
-from marlflow.rollout.fragment import Receipt
-from marlflow.rollout.protocol import Round
+from marlflow.sampling.protocol import Round
+from marlflow.sampling.receipts import Receipt
 
 
 def make_round(number: int, receipts: Sequence[Receipt], payloads: Sequence[Mapping[str, Any]]) -> Round:

@@ -8,8 +8,8 @@ from typing import Any
 
 from marlflow.base.batch import Batch
 from marlflow.flow import StageCall
-from marlflow.learn.shards import no_rows, sharded
-from marlflow.runtime.chain import opened
+from marlflow.learner.distributed.shards import no_rows, sharded
+from marlflow.runtime.stage_chain import opened
 
 ON_WORKERS = "rollout workers"
 """What a plan calls the place of a learner that has a replica on each of them."""

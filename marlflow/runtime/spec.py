@@ -13,8 +13,8 @@ from marlflow.base.items import as_it_is
 from marlflow.base.random import key
 from marlflow.base.spaces import Spaces
 from marlflow.flow.relocate import Where
-from marlflow.learn.compute import Compute
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import Compute
+from marlflow.learner.learner import TorchLearner
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
 from marlflow.offline.dataset_writer import DatasetTarget, DatasetWriter
@@ -22,16 +22,16 @@ from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.shards import first_row_of
-from marlflow.rollout.config import SamplerConfig
-from marlflow.rollout.protocol import Worker
-from marlflow.rollout.watchdog import Watchdog
-from marlflow.rollout.worker import RolloutWorker
-from marlflow.rollout.worker_stages import WorkerStages
-from marlflow.runtime.moved import Moves
+from marlflow.runtime.relocation import Moves
+from marlflow.sampling.protocol import Worker
+from marlflow.sampling.sampler_config import SamplerConfig
+from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.worker import RolloutWorker
+from marlflow.sampling.worker_stages import WorkerStages
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class Resources:
     """What one process takes of the cluster.
 
     `num_cpus` may be a fraction; None means an equal share of what is free. `num_gpus` may be a fraction below 1.
@@ -45,7 +45,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class LearnerPlacement:
     """What a learner takes, and how it computes.
 
     `num_learners` processes learn together, and each takes `num_cpus`, `num_gpus`, `resources` and `node` (see
@@ -66,9 +66,9 @@ class Placement:
     stages: Mapping[str, Where] = field(default_factory=dict)
 
     @property
-    def process(self) -> Reservation:
+    def process(self) -> Resources:
         """What each of its processes takes."""
-        return Reservation(self.num_cpus, self.num_gpus, self.resources, self.node)
+        return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
 
     @property
     def torch_device(self) -> str:
@@ -77,7 +77,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Inference:
+class InferencePlacement:
     """What the inference actor takes (see Reservation), and the torch device on which it acts for all workers.
 
     `device` None means cuda if it has a share of a GPU, else cpu.
@@ -90,9 +90,9 @@ class Inference:
     device: str | None = None
 
     @property
-    def process(self) -> Reservation:
+    def process(self) -> Resources:
         """What its process takes."""
-        return Reservation(self.num_cpus, self.num_gpus, self.resources, self.node)
+        return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
 
     @property
     def torch_device(self) -> str:
@@ -128,7 +128,7 @@ class LearnerSpec:
     policies: tuple[PolicySpec, ...]
     algorithm: Algorithm
     seed: int
-    placement: Placement = Placement()
+    placement: LearnerPlacement = LearnerPlacement()
 
     @property
     def is_joint(self) -> bool:
@@ -225,12 +225,12 @@ class RunSpec:
     num_workers: int
     fragment_env_steps: int
     seed: int
-    rollout_placement: Reservation = Reservation()
+    rollout_placement: Resources = Resources()
     tolerated_faults: int = 0
     step_timeout_s: float | None = None
     history_env_steps: int = 10_000
     spread: bool = False
-    inference: Inference | None = None
+    inference: InferencePlacement | None = None
     records: Mapping[str, Dataset] = field(default_factory=dict)
     offline: bool = False
     recording: DatasetTarget | None = None

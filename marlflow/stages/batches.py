@@ -11,7 +11,7 @@ from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.joint import JointBatch, JointBatches, join
 from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.flow import Traits
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment
 from marlflow.flow import Traits
-from marlflow.learn.estimators import advantages, normalised
-from marlflow.learn.protocol import Learner
-from marlflow.learn.vtrace import Acting, corrected, log_probs
+from marlflow.learner.advantages import advantages, normalised
+from marlflow.learner.protocol import Learner
+from marlflow.learner.vtrace import PolicyEvaluator, corrected, log_probs
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,5 +71,5 @@ class VTrace:
         """Return `batch` with `value`, `advantage`, `value_target`, and the current `logp` of its actions."""
         names = ("discount", "trace_lambda", "rho_max", "c_max")
         settings = [learner.scheduled.get(name, getattr(self, name)) for name in names]
-        logp = log_probs(cast("Acting", learner), batch)
+        logp = log_probs(cast("PolicyEvaluator", learner), batch)
         return corrected(batch, logp, learner, *settings)

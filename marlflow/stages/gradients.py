@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 from marlflow.base.batch import Batch
 from marlflow.base.items import Gradients, Packed, Update
 from marlflow.flow import Traits
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.stages.updates import loss_input
 
 

@@ -12,8 +12,8 @@ from marlflow.base.batch import Batch, Transitions
 from marlflow.base.errors import InvalidInput
 from marlflow.base.items import Fragment, Inserted, Update
 from marlflow.flow import Traits
-from marlflow.learn.priorities import transitions_of
-from marlflow.learn.protocol import Learner
+from marlflow.learner.initial_priorities import transitions_of
+from marlflow.learner.protocol import Learner
 from marlflow.replay.n_step import terms_problems, windows
 from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import shard_of

@@ -12,7 +12,7 @@ from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment, JointFragment, Packed
 from marlflow.base.joint import JointBatches
 from marlflow.flow import Traits
-from marlflow.rollout.protocol import Request, Round, Workers
+from marlflow.sampling.protocol import Request, Round, Workers
 
 
 @dataclass(frozen=True, slots=True)

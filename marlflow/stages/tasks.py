@@ -14,9 +14,9 @@ import numpy as np
 from marlflow.base.batch import Batch
 from marlflow.base.items import Update
 from marlflow.flow import Traits
-from marlflow.learn.adaptation import AdaptedBatch, TaskBatch, by_task, laid_out, linear_advantages
-from marlflow.learn.protocol import Learner
-from marlflow.learn.published import PublishedLearner
+from marlflow.learner.protocol import Learner
+from marlflow.learner.published_learner import PublishedLearner
+from marlflow.learner.task_batches import AdaptedBatch, TaskBatch, by_task, laid_out, linear_advantages
 
 
 @dataclass(frozen=True, slots=True)

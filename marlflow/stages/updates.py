@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from marlflow.base.items import Update
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Traits
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 
 
 def loss_input(learner: Any) -> Any:

@@ -14,8 +14,8 @@ from marlflow.base.batch import Array
 from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Plan, source
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import MLP
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.inline import InlinePlace

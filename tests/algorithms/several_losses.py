@@ -12,8 +12,8 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import Member
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.spaces import Spaces
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import MLP
 from tests.algorithms.parts import DISCRETE, NUM_ACTIONS, forward
 

@@ -16,9 +16,9 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.batch import Array, EstimatedBatch
 from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
-from marlflow.learn.gradients import mean_gradients
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.optimizer import TorchOptimizer
+from marlflow.learner.gradients import mean_gradients
+from marlflow.learner.learner import TorchLearner
+from marlflow.learner.optimizer import TorchOptimizer
 from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import (
     CONTINUOUS,

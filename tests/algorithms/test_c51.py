@@ -12,8 +12,8 @@ import torch
 from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.batch import Array, Transitions
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.distributional import DistributionalQNetwork
 from marlflow.policy.torso import MLP
 from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, forward, loss_and_gradient, make_learner

@@ -14,10 +14,10 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Fragment
 from marlflow.config.experiment import (
-    Checkpoints,
+    CheckpointConfig,
     Experiment,
+    PlacementOverrides,
     Policy,
-    PolicyPlacement,
     Rollouts,
     RunPlacement,
     Stop,
@@ -25,11 +25,11 @@ from marlflow.config.experiment import (
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
 from marlflow.driver.train import resume, train
-from marlflow.learn.replicas import AllShards
-from marlflow.rollout.mapping import Rule
-from marlflow.runtime.resources import asked_by
+from marlflow.learner.distributed.replicas import AllShardsExchange
+from marlflow.runtime.resources import requests_of
 from marlflow.runtime.sharding import payloads_by_worker
-from marlflow.runtime.spec import Placement
+from marlflow.runtime.spec import LearnerPlacement
+from marlflow.sampling.mapping import Rule
 from marlflow.stages import Shards
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports, standing
@@ -42,7 +42,9 @@ HALF, WHOLE = 720, 1_360
 
 
 def until(env_steps: int, **changes: Any) -> Experiment:
-    return small_run(policies=BESIDE_DQN, stop=Stop(env_steps), checkpoint=Checkpoints(every_env_steps=None), **changes)
+    return small_run(
+        policies=BESIDE_DQN, stop=Stop(env_steps), checkpoint=CheckpointConfig(every_env_steps=None), **changes
+    )
 
 
 def test_a_run_that_goes_on_does_what_it_would_have_done(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_a_learner_with_replicas_refuses_rows_that_are_nobodys() -> None:
 def test_no_process_is_reserved_and_the_plan_says_where_it_runs() -> None:
     experiment = small_run(policies=BESIDE_DQN)
     spec = ready(experiment).spec
-    assert [one.what for one in asked_by(spec)] == ["rollout worker 0", "rollout worker 1", "learner prey"]
+    assert [one.what for one in requests_of(spec)] == ["rollout worker 0", "rollout worker 1", "learner prey"]
     shown = str(drawn_plan(experiment, spec))
     assert "Normalize → Learn(epochs=2, minibatch=64) → Publish(every=1)] at rollout workers" in shown
     assert "at learner hunters" not in shown
@@ -105,14 +107,14 @@ def test_no_process_is_reserved_and_the_plan_says_where_it_runs() -> None:
 @pytest.mark.parametrize(
     ("placement", "said"),
     [
-        (PolicyPlacement(num_learners=2), "num_learners must be null, not 2"),
-        (PolicyPlacement(num_gpus=0.5), "num_gpus must be null, not 0.5"),
-        (PolicyPlacement(num_cpus=1.0), "num_cpus must be null, not 1.0"),
-        (PolicyPlacement(device="cuda"), "device must be null, not 'cuda'"),
-        (PolicyPlacement(stages={"Advantages": "worker"}), "stages must be null"),
+        (PlacementOverrides(num_learners=2), "num_learners must be null, not 2"),
+        (PlacementOverrides(num_gpus=0.5), "num_gpus must be null, not 0.5"),
+        (PlacementOverrides(num_cpus=1.0), "num_cpus must be null, not 1.0"),
+        (PlacementOverrides(device="cuda"), "device must be null, not 'cuda'"),
+        (PlacementOverrides(stages={"Advantages": "worker"}), "stages must be null"),
     ],
 )
-def test_what_is_said_of_processes_that_it_does_not_have_is_refused(placement: PolicyPlacement, said: str) -> None:
+def test_what_is_said_of_processes_that_it_does_not_have_is_refused(placement: PlacementOverrides, said: str) -> None:
     experiment = small_run(
         policies={"team": Policy(SMALL_DDPPO, SMALL, placement), "rest": Policy(Random())},
         mapping=(Rule("cart_0", "team"), Rule("*", "rest")),
@@ -128,16 +130,16 @@ def test_what_is_said_of_processes_that_it_does_not_have_is_refused(placement: P
 
 
 def test_what_the_run_says_of_learners_is_not_for_it() -> None:
-    run = RunPlacement(learners=Placement(num_learners=2, num_cpus=0.5))
+    run = RunPlacement(learners=LearnerPlacement(num_learners=2, num_cpus=0.5))
     spec = ready(small_run(policies=BESIDE_DQN, placement=run)).spec
-    assert spec.learners["hunters"].placement == Placement()
+    assert spec.learners["hunters"].placement == LearnerPlacement()
     assert spec.learners["prey"].placement.num_learners == 2
 
 
 def test_it_is_ppo_but_for_where_it_learns() -> None:
     spec = ready(small_run(policies=BESIDE_DQN)).spec.learners["hunters"]
     learner, other = spec.learner(), replace(spec, seed=spec.seed + 1).learner()
-    assert isinstance(learner.exchange, AllShards)
+    assert isinstance(learner.exchange, AllShardsExchange)
     assert not np.array_equal(learner.published[learner.name].flat, other.published[other.name].flat)
     assert sentences(spec.algorithm.validate(spec.policies[0].spaces, SMALL)) == []
     assert sentences(

@@ -15,8 +15,8 @@ from marlflow.base.batch import Array, Transitions
 from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
 from marlflow.flow import source
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.torso import MLP
 from tests.algorithms.parts import (

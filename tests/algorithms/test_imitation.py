@@ -13,7 +13,7 @@ from marlflow.algorithms.bc import BC
 from marlflow.algorithms.marwil import MARWIL
 from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.base.spaces import Spaces
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.learner import TorchLearner
 from tests.algorithms.parts import (
     CONTINUOUS,
     DISCRETE,

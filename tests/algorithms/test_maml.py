@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.maml import MAML, MetaActor, MetaLoss
 from marlflow.base.spaces import Spaces
-from marlflow.learn.adaptation import TaskBatch
-from marlflow.learn.inner_step import InnerStep
+from marlflow.learner.inner_step import InnerStep
+from marlflow.learner.task_batches import TaskBatch
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.categorical import CategoricalActor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, SMALL, make_learner, make_plan, spread_out

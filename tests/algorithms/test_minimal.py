@@ -17,14 +17,14 @@ from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.batch import Batch, Transitions
 from marlflow.base.spaces import Spaces
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.groups import LossGroup
-from marlflow.learn.loss import LossTerms
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss_groups import LossGroup
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.warmup import WarmupActor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, make_learner
-from tests.learn.experience import ACTIONS, FEATURES, transitions
+from tests.learner.experience import ACTIONS, FEATURES, transitions
 
 SEEN = Spaces(spaces.Box(-1.0, 1.0, (FEATURES,)), spaces.Discrete(ACTIONS))
 

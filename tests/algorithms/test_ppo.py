@@ -15,7 +15,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, EstimatedBatch
 from marlflow.base.spaces import Spaces
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import (
     CONTINUOUS,

@@ -19,8 +19,8 @@ from marlflow.algorithms.algorithm import Member
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow.operators import stage_call
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.stages import Learn, SyncTarget
 
 ROWS, DISCOUNT, LEARNING_RATE = 64, 0.97, 1e-3

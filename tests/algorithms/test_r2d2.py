@@ -14,8 +14,8 @@ from marlflow.base.batch import Array, Batch
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow import source
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import RecurrentActor, WeightedActor
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.runtime.inline import InlinePlace

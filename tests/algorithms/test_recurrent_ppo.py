@@ -22,15 +22,15 @@ from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.env import cartpole_team
 from marlflow.flow import source
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.estimators import advantages
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.advantages import advantages
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import MLP
-from marlflow.rollout import Rule
 from marlflow.runtime.inline import InlinePlace
+from marlflow.sampling import Rule
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, experience, loss_and_gradient
-from tests.rollout.workers import rollout_worker
+from tests.sampling.workers import rollout_worker
 from tests.sentences import sentences
 
 DEFAULT = RecurrentPPO()

@@ -20,8 +20,8 @@ from marlflow.algorithms.sac import SAC
 from marlflow.base.batch import Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow.operators import stage_call
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import MLP
 from marlflow.stages import Learn, SyncTarget
 

@@ -14,7 +14,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.flow import source
-from marlflow.learn.compute import ON_CPU
+from marlflow.learner.compute import ON_CPU
 from marlflow.policy.actor import Actor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, experience, make_learner
 from tests.sentences import sentences

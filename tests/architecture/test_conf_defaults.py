@@ -21,11 +21,11 @@ from marlflow.config.experiment import (
     Policy,
     Rollouts,
     RunPlacement,
-    RuntimeChoice,
+    RuntimeConfig,
     Stop,
 )
 from marlflow.env.make import import_factory
-from marlflow.runtime.spec import Inference
+from marlflow.runtime.spec import InferencePlacement
 from tests.architecture.sources import REPOSITORY, within
 
 CONF = REPOSITORY / "conf"
@@ -82,7 +82,7 @@ def test_a_placement_says_only_what_differs_so_that_several_go_together(path: Pa
     values, usual = _read(path), _defaults(RunPlacement)
     learners = values.pop("learners", {})
     if "inference" in values:
-        assert values.pop("inference") == {**_defaults(Inference), "num_gpus": 1.0}
+        assert values.pop("inference") == {**_defaults(InferencePlacement), "num_gpus": 1.0}
     assert values.keys() <= usual.keys()
     assert learners.keys() <= usual["learners"].keys()
     assert not [key for key in values if values[key] == usual[key]]
@@ -101,7 +101,7 @@ def test_a_policy_has_the_defaults_of_the_dataclass(name: str) -> None:
 
 
 def test_the_runtimes_are_those_of_the_dataclass() -> None:
-    assert _read(CONF / "runtime" / "ray.yaml") == _defaults(RuntimeChoice)
+    assert _read(CONF / "runtime" / "ray.yaml") == _defaults(RuntimeConfig)
     assert _read(CONF / "runtime" / "inline.yaml") == {"name": "inline"}
 
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Array
-from marlflow.base.observations import Layout, Path
+from marlflow.base.observations import ObservationLayout, Path
 
 FLOATS = (np.float16, np.float32, np.float64)
 WHOLE = (np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
@@ -97,7 +97,7 @@ def slow_numbers(space: spaces.Space[Any], seen: Any) -> list[Any]:
     return [seen[index] for index in np.ndindex(space.shape)]
 
 
-def slow_row(layout: Layout, space: spaces.Space[Any], seen: Any) -> Array:
+def slow_row(layout: ObservationLayout, space: spaces.Space[Any], seen: Any) -> Array:
     """What the row of one observation should be, made of one number at a time."""
     by_leaf = [(leaf, slow_numbers(leaf, part)) for leaf, part in slow_leaves(space, seen).values()]
     if layout.form == "packed":

@@ -17,14 +17,14 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.sequences import cut_sequences
 from marlflow.base.serialization import to_bytes
 from marlflow.base.train_batch import TrainBatch
-from marlflow.learn.adaptation import TaskBatch
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.loss import LossTerms
-from marlflow.learn.optimizer import TorchOptimizer
-from marlflow.runtime.chain import Rows
+from marlflow.learner.learner import TorchLearner
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.optimizer import TorchOptimizer
+from marlflow.learner.task_batches import TaskBatch
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from tests.learn.experience import ragged, transitions
-from tests.learn.group import sequence_transitions
+from marlflow.runtime.stage_chain import Rows
+from tests.learner.experience import ragged, transitions
+from tests.learner.group import sequence_transitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import Env, Experiment, Policy, Rollouts, RunPlacement
 from marlflow.config.validation import problems_of
 from marlflow.env import cartpole_family, cartpole_team
-from marlflow.runtime.spec import Inference
+from marlflow.runtime.spec import InferencePlacement
 from tests.sentences import sentences
 
 
-def problems(algorithm: MAML | PPO, fragment_env_steps: int, inference: Inference | None = None) -> list[str]:
+def problems(algorithm: MAML | PPO, fragment_env_steps: int, inference: InferencePlacement | None = None) -> list[str]:
     experiment = Experiment(
         Env(cartpole_family.parallel_env, copies=4),
         policies={"cart": Policy(algorithm)},
@@ -37,7 +37,7 @@ def test_an_environment_without_tasks_has_nothing_to_adapt_to() -> None:
 
 
 def test_nobody_acts_beside_the_workers_for_a_policy_that_adapts_there() -> None:
-    (found,) = problems(MAML(), 400, Inference())
+    (found,) = problems(MAML(), 400, InferencePlacement())
     assert "policy 'cart' (maml)" in found
     assert "placement.inference=null" in found
-    assert problems(PPO(), 400, Inference()) == []
+    assert problems(PPO(), 400, InferencePlacement()) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from marlflow.config.experiment import RuntimeChoice
+from marlflow.config.experiment import RuntimeConfig
 from marlflow.config.validation import problems_of
 from tests.runtime.small_runs import small_run
 from tests.sentences import sentences
@@ -18,21 +18,21 @@ MIB = 2**20
     ("runtime", "problem"),
     [
         (
-            RuntimeChoice("ray", object_store_bytes=75 * MIB - 1),
+            RuntimeConfig("ray", object_store_bytes=75 * MIB - 1),
             "runtime.object_store_bytes must be at least 78643200 (75 MiB), not 78643199",
         ),
         (
-            RuntimeChoice("ray", address="auto", object_store_bytes=75 * MIB),
+            RuntimeConfig("ray", address="auto", object_store_bytes=75 * MIB),
             "runtime.object_store_bytes is for a Ray that is started here, but runtime.address=auto joins one that is "
             "running; leave one of them out",
         ),
     ],
 )
-def test_memory_that_no_object_store_can_have_is_refused(runtime: RuntimeChoice, problem: str) -> None:
+def test_memory_that_no_object_store_can_have_is_refused(runtime: RuntimeConfig, problem: str) -> None:
     assert sentences(problems_of(replace(small_run(), runtime=runtime))[1]) == [problem]
 
 
 def test_an_object_store_may_be_as_small_as_ray_lets_it_be() -> None:
     assert (
-        sentences(problems_of(replace(small_run(), runtime=RuntimeChoice("ray", object_store_bytes=75 * MIB)))[1]) == []
+        sentences(problems_of(replace(small_run(), runtime=RuntimeConfig("ray", object_store_bytes=75 * MIB)))[1]) == []
     )

@@ -11,7 +11,7 @@ from torch import nn
 
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
-from marlflow.config.experiment import Policy, Rollouts, RuntimeChoice, Stop
+from marlflow.config.experiment import Policy, Rollouts, RuntimeConfig, Stop
 from marlflow.config.memory import available_memory, memory_problems, parameters_of
 from marlflow.config.validation import problems_of, ready
 from marlflow.policy.torso import MLP
@@ -50,14 +50,14 @@ def test_what_is_asked_is_held_against_what_there_is() -> None:
     # A million parameters: weights, gradients, two moments, what is published, and one actor on each of two workers.
     assert list(memory_problems(made.experiment, made.spec, made.players, 27_000_000))
     assert not list(memory_problems(made.experiment, made.spec, made.players, 40_000_000))
-    on_a_cluster = dataclasses.replace(made.experiment, runtime=RuntimeChoice(address="auto"))
+    on_a_cluster = dataclasses.replace(made.experiment, runtime=RuntimeConfig(address="auto"))
     assert not list(memory_problems(on_a_cluster, made.spec, made.players, 0))
 
 
 def test_processes_take_memory_only_where_there_are_any() -> None:
     made = ready(small_run())
     assert not list(memory_problems(made.experiment, made.spec, made.players, GIB // 10))
-    separate = dataclasses.replace(made.experiment, runtime=RuntimeChoice("ray"))
+    separate = dataclasses.replace(made.experiment, runtime=RuntimeConfig("ray"))
     (problem,) = memory_problems(separate, made.spec, made.players, GIB // 10)
     assert "4 processes" in problem
 
@@ -78,7 +78,7 @@ def test_parameters_are_counted_without_memory_where_that_is_possible() -> None:
 
 def test_an_object_store_larger_than_the_memory_is_refused_before_ray_refuses_to_start() -> None:
     made = ready(small_run())
-    experiment = dataclasses.replace(made.experiment, runtime=RuntimeChoice("ray", object_store_bytes=2**40))
+    experiment = dataclasses.replace(made.experiment, runtime=RuntimeConfig("ray", object_store_bytes=2**40))
     (problem,) = memory_problems(experiment, made.spec, made.players, available_bytes=2**39)
     assert problem == (
         "runtime.object_store_bytes is 1,099,511,627,776 (1.0 TiB), and this machine has 512.00 GiB of memory left; "

@@ -23,9 +23,9 @@ from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.flow import Flow, Plan
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
-from marlflow.runtime.spec import LearnerSpec, Placement, PolicySpec, RunSpec
+from marlflow.runtime.spec import LearnerPlacement, LearnerSpec, PolicySpec, RunSpec
 from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
 
 PIXELS = Box(0, 255, (36, 36, 3), np.uint8)
@@ -226,7 +226,7 @@ def test_what_plan_raises_keeps_its_own_lines_too() -> None:
 def test_a_run_is_refused_before_it_has_a_folder(tmp_path: Any) -> None:
     policies = {"cart": mf.Policy(With(stage=Signs()))}
     experiment = mf.Experiment(
-        mf.Env(CartPoleTeam), policies, runtime=mf.RuntimeChoice("inline"), stop=mf.Stop(env_steps=1_000)
+        mf.Env(CartPoleTeam), policies, runtime=mf.RuntimeConfig("inline"), stop=mf.Stop(env_steps=1_000)
     )
     with pytest.raises(mf.ConfigInvalid, match="stage 'Signs' of its plan has no place"):
         mf.train(experiment, tmp_path / "run")
@@ -257,7 +257,7 @@ def test_plans_of_all_shipped_algorithms_hold(algorithm: Any, observation: Space
 def _spec(policy: PolicySpec, replay: Literal["with_learner", "own"] = "with_learner") -> RunSpec:
     return RunSpec(
         {"own": policy},
-        {"own": LearnerSpec("own", (policy,), policy.algorithm, policy.seed, Placement(replay=replay))},
+        {"own": LearnerSpec("own", (policy,), policy.algorithm, policy.seed, LearnerPlacement(replay=replay))},
         {"agent_0": "own"},
         SpacesOnlyEnv,
         copies=2,

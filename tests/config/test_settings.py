@@ -18,28 +18,28 @@ from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
 from marlflow.config.experiment import (
-    Checkpoints,
+    CheckpointConfig,
     Env,
     Evaluation,
     Experiment,
     Faults,
     Log,
+    OfflineData,
+    PlacementOverrides,
     Policy,
-    PolicyPlacement,
     PolicyStop,
-    Recorded,
     Rollouts,
     RunPlacement,
-    RuntimeChoice,
+    RuntimeConfig,
     Stop,
 )
 from marlflow.config.limits import limit_problems
 from marlflow.config.ranges import RANGES, REMARKS
 from marlflow.config.settings import remarks, setting_problems
-from marlflow.learn.optimizer import Adam, TorchOptimizer
+from marlflow.learner.optimizer import Adam, TorchOptimizer
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import CNN, MLP
-from marlflow.runtime.spec import Inference, Placement, Reservation
+from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 from tests.config.every_setting import tried
 from tests.runtime.small_runs import small_run
 from tests.sentences import sentences
@@ -106,8 +106,8 @@ def test_every_key_with_every_value_is_accepted_by_the_table_or_refused_by_its_n
 
 KINDS = (
     *(type(algorithm) for algorithm in SHIPPED),
-    *(Experiment, Env, Policy, PolicyStop, PolicyPlacement, RunPlacement, Recorded, Rollouts, Stop, Faults),
-    *(Checkpoints, Evaluation, Log, RuntimeChoice, Placement, Inference, Reservation),
+    *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
+    *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
 )
 
@@ -218,7 +218,7 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
 
 
 def test_more_learners_than_rows_for_them_are_refused() -> None:
-    thousand = dataclasses.replace(small_run(), placement=RunPlacement(Placement(num_learners=1_000)))
+    thousand = dataclasses.replace(small_run(), placement=RunPlacement(LearnerPlacement(num_learners=1_000)))
     problems = sentences(limit_problems(thousand))
     assert problems[0].startswith(
         "1,000 learners (num_learners) would share policies.hunters.algorithm.minibatch_agent_steps=64, and each needs"

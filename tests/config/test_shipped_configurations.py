@@ -13,7 +13,7 @@ from marlflow.config.plans import drawn_plan
 from marlflow.config.schema import read
 from marlflow.config.validation import ready
 from marlflow.env import EnvAdapter, open_adapter
-from marlflow.runtime.spec import Inference
+from marlflow.runtime.spec import InferencePlacement
 from tests.config.composition import algorithms, experiment_of, prepared, ready_of
 
 CONF = Path(conf.__path__[0])
@@ -196,7 +196,7 @@ def test_a_policy_can_be_placed_by_itself_and_so_can_a_stage() -> None:
     adversary, agent = (made.spec.learners[name].placement for name in ("adversary", "agent"))
     assert (adversary.num_gpus, adversary.stages) == (1.0, {"Advantages": "worker"})
     assert (agent.num_gpus, agent.replay, agent.stages) == (0.0, "own", {})
-    assert made.spec.inference == Inference(num_cpus=2)
+    assert made.spec.inference == InferencePlacement(num_cpus=2)
 
 
 def test_a_policy_can_be_a_function_of_the_users_own() -> None:

@@ -15,22 +15,22 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import (
     Env,
     Experiment,
+    PlacementOverrides,
     Policy,
-    PolicyPlacement,
     PolicyStop,
     Rollouts,
     RunPlacement,
-    RuntimeChoice,
+    RuntimeConfig,
     Stop,
 )
 from marlflow.config.placement import shared_equally
 from marlflow.config.validation import problems_of, ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.torso import CNN
-from marlflow.rollout.mapping import Rule
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.spec import Inference, Placement, Reservation
+from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
+from marlflow.sampling.mapping import Rule
 from tests.config.composition import algorithms
 from tests.sentences import sentences
 
@@ -125,17 +125,17 @@ def test_ready_raises_what_problems_of_says() -> None:
 # -- placement --------------------------------------------------------------------------------------------------------
 
 
-def _placements(run: RunPlacement, **policies: Policy) -> dict[str, Placement]:
+def _placements(run: RunPlacement, **policies: Policy) -> dict[str, LearnerPlacement]:
     made = ready(dataclasses.replace(FARM, placement=run, policies=policies))
     return {name: learner.placement for name, learner in made.spec.learners.items()}
 
 
 def test_a_policy_takes_what_the_run_says_where_it_says_nothing_itself() -> None:
-    run = RunPlacement(Placement(num_cpus=2, num_gpus=1, resources={"fpga": 1}, stages={"Advantages": "worker"}))
-    own = PolicyPlacement(num_cpus=3, num_gpus=0, replay="own", precision="bfloat16", stages={})
+    run = RunPlacement(LearnerPlacement(num_cpus=2, num_gpus=1, resources={"fpga": 1}, stages={"Advantages": "worker"}))
+    own = PlacementOverrides(num_cpus=3, num_gpus=0, replay="own", precision="bfloat16", stages={})
     found = _placements(run, fox=Policy(DQN(), placement=own))
     assert found["hen"] == run.learners
-    assert found["fox"] == Placement(
+    assert found["fox"] == LearnerPlacement(
         num_cpus=3, num_gpus=0, resources={"fpga": 1}, replay="own", precision="bfloat16", stages={}
     )
 
@@ -143,9 +143,9 @@ def test_a_policy_takes_what_the_run_says_where_it_says_nothing_itself() -> None
 def test_learners_share_gpus_by_processes_but_not_with_those_that_have_their_own() -> None:
     run = RunPlacement(shared_gpus=1.0)
     assert [one.num_gpus for one in _placements(run).values()] == [0.3333] * 3
-    found = _placements(run, fox=Policy(DQN(), placement=PolicyPlacement(num_learners=3)), hen=Policy(Random()))
+    found = _placements(run, fox=Policy(DQN(), placement=PlacementOverrides(num_learners=3)), hen=Policy(Random()))
     assert {name: one.num_gpus for name, one in found.items()} == {"fox": 0.25, "farmer": 0.25}
-    found = _placements(run, fox=Policy(DQN(), placement=PolicyPlacement(num_gpus=2)))
+    found = _placements(run, fox=Policy(DQN(), placement=PlacementOverrides(num_gpus=2)))
     assert {name: one.num_gpus for name, one in found.items()} == {"fox": 2, "hen": 0.5, "farmer": 0.5}
 
 
@@ -164,7 +164,7 @@ def test_equal_shares_fit_the_gpus_one_by_one(gpus: float, processes: int) -> No
 
 
 def test_where_everything_runs_is_in_the_spec() -> None:
-    acting, of_workers = Inference(num_gpus=0.5), Reservation(num_cpus=0.5)
+    acting, of_workers = InferencePlacement(num_gpus=0.5), Resources(num_cpus=0.5)
     placement, rollouts = RunPlacement(inference=acting, spread=True), Rollouts(placement=of_workers)
     spec = ready(dataclasses.replace(FARM, placement=placement, rollouts=rollouts)).spec
     assert (spec.inference, spec.spread, spec.rollout_placement) == (acting, True, of_workers)
@@ -173,12 +173,14 @@ def test_where_everything_runs_is_in_the_spec() -> None:
 def test_problems_of_placement_are_found_at_once() -> None:
     problems = _problems(
         placement=RunPlacement(
-            Placement(num_learners=0, num_gpus=2.5, device="cuda"), shared_gpus=-1, inference=Inference(device="cuda")
+            LearnerPlacement(num_learners=0, num_gpus=2.5, device="cuda"),
+            shared_gpus=-1,
+            inference=InferencePlacement(device="cuda"),
         ),
         policies={
-            "fox": Policy(DQN(), placement=PolicyPlacement(num_gpus=0, resources={"fpga": -1})),
-            "hen": Policy(placement=PolicyPlacement(device="gpu")),
-            "farmer": Policy(placement=PolicyPlacement(num_gpus=1)),
+            "fox": Policy(DQN(), placement=PlacementOverrides(num_gpus=0, resources={"fpga": -1})),
+            "hen": Policy(placement=PlacementOverrides(device="gpu")),
+            "farmer": Policy(placement=PlacementOverrides(num_gpus=1)),
         },
     )
     assert problems == [
@@ -197,7 +199,9 @@ def test_problems_of_placement_are_found_at_once() -> None:
 
 
 def test_what_the_run_takes_is_held_against_what_there_is() -> None:
-    shared = dataclasses.replace(FARM, placement=RunPlacement(shared_gpus=1.0, inference=Inference(num_gpus=1)))
+    shared = dataclasses.replace(
+        FARM, placement=RunPlacement(shared_gpus=1.0, inference=InferencePlacement(num_gpus=1))
+    )
     assert sentences(problems_of(shared, Machines([{"CPU": 4.0, "GPU": 2.0}], here=True))[1]) == []
     (problem,) = sentences(problems_of(shared, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1])
     shares = ", ".join(f"0.3333 for learner {name}" for name in ("fox", "hen", "farmer"))
@@ -212,8 +216,10 @@ def test_what_the_run_takes_is_held_against_what_there_is() -> None:
 
 def test_a_gpu_that_is_not_there_is_said_before_anything_starts_inline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    placement = RunPlacement(Placement(num_gpus=1), inference=Inference(num_gpus=1))  # the latter is nobody's inline
-    spec = ready(dataclasses.replace(FARM, placement=placement, runtime=RuntimeChoice("inline"))).spec
+    placement = RunPlacement(
+        LearnerPlacement(num_gpus=1), inference=InferencePlacement(num_gpus=1)
+    )  # the latter is nobody's inline
+    spec = ready(dataclasses.replace(FARM, placement=placement, runtime=RuntimeConfig("inline"))).spec
     with pytest.raises(ConfigInvalid) as caught:
         InlineRuntime().start(spec)
     assert [problem.partition(" is to ")[0] for problem in caught.value.problems] == [

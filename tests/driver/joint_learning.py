@@ -18,10 +18,10 @@ from marlflow.base.batch import Array
 from marlflow.base.items import Fragment
 from marlflow.base.joint import JointBatch
 from marlflow.base.schedules import ScheduledFloat
-from marlflow.config.experiment import Checkpoints, Evaluation, Log, Rollouts, RuntimeChoice, Stop
+from marlflow.config.experiment import CheckpointConfig, Evaluation, Log, Rollouts, RuntimeConfig, Stop
 from marlflow.flow import Flow, Plan
-from marlflow.learn.loss import LossTerms
-from marlflow.learn.protocol import Learner
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Concat, Join, Learn, Publish
 
@@ -142,12 +142,12 @@ def team_run(env_steps: int = 480, runtime: Literal["inline", "ray"] = "inline",
         },
         "learners": {"pair": mf.LearnerConfig(["speaker", "listener"], Team())},
         "rollouts": Rollouts(num_workers=2, fragment_env_steps=20),
-        "checkpoint": Checkpoints(every_env_steps=None),
+        "checkpoint": CheckpointConfig(every_env_steps=None),
         "evaluation": Evaluation(episodes=0),
         "log": Log(every_env_steps=120, console="none", tensorboard=False),
     }
     return mf.Experiment(
-        env=mf.Env(ThreeGroups, copies=4), **(settings | changes), runtime=RuntimeChoice(runtime), stop=Stop(env_steps)
+        env=mf.Env(ThreeGroups, copies=4), **(settings | changes), runtime=RuntimeConfig(runtime), stop=Stop(env_steps)
     )
 
 

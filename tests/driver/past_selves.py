@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marlflow.config.experiment import Checkpoints, Env, Experiment, Policy, Rollouts, Stop
+from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Policy, Rollouts, Stop
 from marlflow.env import cartpole_team
-from marlflow.rollout.matchups import EpisodeId
-from marlflow.rollout.population import PopulationChange
+from marlflow.sampling.matchmaking import EpisodeId
+from marlflow.sampling.population import PopulationChange
 from tests.runtime.small_runs import small_run
 
 
@@ -62,6 +62,6 @@ def against_past_selves(
         policies={"main": main},
         mapping=PastSelves(),
         rollouts=Rollouts(num_workers=2, fragment_env_steps=20),
-        checkpoint=Checkpoints(every_env_steps=None),
+        checkpoint=CheckpointConfig(every_env_steps=None),
     )
     return replace(experiment, **{"stop": Stop(env_steps=env_steps), **changes})

@@ -13,10 +13,10 @@ from marlflow.algorithms.apex import ApeX
 from marlflow.config.experiment import Experiment, Rollouts
 from marlflow.driver.train import resume, train
 from marlflow.replay.shards import first_row_of
-from marlflow.rollout.mapping import Rule
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.ray.hosted import FAR_ABOVE
+from marlflow.runtime.ray.handles import FAR_ABOVE
+from marlflow.sampling.mapping import Rule
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.test_resume import HALF, WHOLE, until
 from tests.driver.watching import Seen, reports

@@ -15,13 +15,13 @@ import pytest
 
 from marlflow.base.errors import BudgetExceeded, CheckpointFailed
 from marlflow.base.fault_kind import FaultKind
-from marlflow.config.experiment import Checkpoints, Env, Experiment, Faults, Log
+from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Faults, Log
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.train import resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout.fragment import Fault
 from marlflow.runtime import checkpoints
+from marlflow.sampling.receipts import Fault
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run
 
@@ -90,7 +90,7 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dis
 
 
 def kept_often(env_steps: int, **changes: Any) -> Experiment:
-    return small_run(env_steps=env_steps, checkpoint=Checkpoints(every_env_steps=160), **changes)
+    return small_run(env_steps=env_steps, checkpoint=CheckpointConfig(every_env_steps=160), **changes)
 
 
 def test_a_disk_that_is_full_for_a_while_costs_only_checkpoints(

@@ -6,7 +6,7 @@ from typing import Any
 from marlflow.base.errors import ActorLost, CheckpointFailed, MarlflowError
 from marlflow.driver.checkpoint_timing import CheckpointTiming
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.rollout.fragment import Fault
+from marlflow.sampling.receipts import Fault
 
 
 class Saves:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import ActorLost, CheckpointFailed
-from marlflow.config.experiment import Checkpoints, Stop
+from marlflow.config.experiment import CheckpointConfig, Stop
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import Result, resume, train
-from marlflow.rollout.mapping import Rule
-from marlflow.rollout.matchups import RandomSeats
+from marlflow.runtime.checkpoint_files import rows_file, rows_files
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.keeping import rows_file, rows_files
+from marlflow.sampling.mapping import Rule
+from marlflow.sampling.matchmaking import RandomSeats
 from tests.driver.kept_runs import kept
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run
 
@@ -36,7 +36,9 @@ def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]
             return real(self, *arguments)
 
         monkeypatch.setattr(InlineRuntime, "keep", keep)
-        return train(small_run(env_steps=3 * ROUND, checkpoint=Checkpoints(every_env_steps=ROUND, keep=9)), tmp_path)
+        return train(
+            small_run(env_steps=3 * ROUND, checkpoint=CheckpointConfig(every_env_steps=ROUND, keep=9)), tmp_path
+        )
 
     return trained
 
@@ -100,7 +102,7 @@ def test_policies_of_any_name_have_files_of_their_own(tmp_path: Path) -> None:
         env_steps=2 * ROUND,
         policies=policies(**dict.fromkeys(names, SMALL_DQN)),
         mapping=[Rule(f"cart_{number}", name) for number, name in enumerate(names)],
-        checkpoint=Checkpoints(every_env_steps=ROUND),
+        checkpoint=CheckpointConfig(every_env_steps=ROUND),
     )
     train(experiment, tmp_path)
     files = [path.name for path in newest(tmp_path).path.iterdir()]

@@ -16,7 +16,7 @@ from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout import closing
+from marlflow.sampling import env_closing as closing
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run
 

@@ -16,12 +16,12 @@ from marlflow.algorithms.a2c import A2C
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.random import RowRandom, key
-from marlflow.config.experiment import Checkpoints, Env, Evaluation, Experiment, Log, Policy, Stop
+from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Log, Policy, Stop
 from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
 from marlflow.policy.recurrent import GRU
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 from tests.driver.rock_paper_scissors import PAYOFF, ROUNDS, RockPaperScissors
 from tests.driver.watching import EVALUATION_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, small_run, without_times
@@ -165,7 +165,7 @@ def test_who_asks_for_the_last_evaluation_gets_it_whichever_report_it_stands_in(
         stop=Stop(env_steps=160),
         log=replace(experiment.log, jsonl=True),
         objective="policies.red.eval_return_mean",
-        checkpoint=Checkpoints(best="policies.red.eval_return_mean"),
+        checkpoint=CheckpointConfig(best="policies.red.eval_return_mean"),
     )
     result = train(experiment, tmp_path)
     found = [report["policies"]["red"]["eval_return_mean"] for report in reports(tmp_path)]

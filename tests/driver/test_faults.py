@@ -18,12 +18,12 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import EnvironmentFailed, EnvironmentHung, StageFailed
 from marlflow.base.random import episode_seed
 from marlflow.cli.failures import failure
-from marlflow.config.experiment import Checkpoints, Env, Evaluation, Experiment, Faults, Log, Rollouts
+from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Faults, Log, Rollouts
 from marlflow.config.validation import problems_of
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import Result, resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout.fragment import Fault
+from marlflow.sampling.receipts import Fault
 from tests.driver import breaking_environments, kept_runs
 from tests.driver.breaking_environments import (
     AT_STEP,
@@ -132,7 +132,7 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     assert isinstance(cause, EnvironmentHung) == (kind is Hangs)
     if kind in (Raises, RaisesInReset, Hangs):
         assert breaking_environments.__file__ in cause.user_traceback
-        assert "marlflow/rollout" not in cause.user_traceback
+        assert "marlflow/sampling" not in cause.user_traceback
 
 
 def test_what_was_learned_until_then_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_without_a_larger_budget_it_ends_again_with_the_next(tmp_path: Path) -> 
 
 
 def test_many_in_one_round_end_it_within_the_round_and_what_was_kept_before_stands(tmp_path: Path) -> None:
-    experiment = run_of(Raises, rollouts=Rollouts(2, 80), checkpoint=Checkpoints(every_env_steps=1))
+    experiment = run_of(Raises, rollouts=Rollouts(2, 80), checkpoint=CheckpointConfig(every_env_steps=1))
     cause = raised_within_a_round(experiment, tmp_path)
     assert cause.reason == "step() raised ValueError: the pole snapped"
     assert not (tmp_path / "checkpoints").exists(), "it was the first round"

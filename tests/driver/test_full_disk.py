@@ -13,13 +13,13 @@ import pytest
 
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import BudgetExceeded, CheckpointFailed
-from marlflow.config.experiment import Checkpoints, Experiment, Faults, Log, Record
+from marlflow.config.experiment import CheckpointConfig, Experiment, Faults, Log, Record
 from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.run import Run
 from marlflow.driver.train import resume, train
 from marlflow.offline.dataset import find_dataset
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 from tests.driver.watching import reports
 from tests.runtime.small_runs import policies, small_run
 
@@ -32,7 +32,7 @@ def run(**changes: object) -> Experiment:
         env_steps=ROUND * ROUNDS,
         policies=policies(team=PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=100)),
         mapping=[Rule("*", "team")],
-        checkpoint=Checkpoints(every_env_steps=10 * ROUND),
+        checkpoint=CheckpointConfig(every_env_steps=10 * ROUND),
         log=Log(every_env_steps=ROUND, console="plain", tensorboard=False),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_space_that_is_freed_in_time_costs_nothing(
             real(run)
 
         monkeypatch.setattr(Run, "report", report)
-        train(run(checkpoint=Checkpoints(every_env_steps=None)), tmp_path)
+        train(run(checkpoint=CheckpointConfig(every_env_steps=None)), tmp_path)
     assert [report["env_steps"] for report in reports(tmp_path)] == whole
 
 
@@ -110,7 +110,7 @@ def test_tensorboard_and_drawings_end_nothing(tmp_path: Path) -> None:
     made = run(
         log=Log(every_env_steps=5 * ROUND, console="none", tensorboard=True, trace=True),
         stop=replace(run().stop, env_steps=10 * ROUND),
-        checkpoint=Checkpoints(every_env_steps=None),
+        checkpoint=CheckpointConfig(every_env_steps=None),
         faults=Faults(reports_failed=100, checkpoints_failed=100),
     )
     with no_file_beyond(100), pytest.raises(CheckpointFailed):
@@ -124,7 +124,7 @@ def test_recorded_rows_wait_for_room_and_no_checkpoint_counts_on_them_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = run(record=Record(), log=Log(every_env_steps=ROUND, console="none", tensorboard=False, jsonl=False))
-    made = replace(made, checkpoint=Checkpoints(every_env_steps=4 * ROUND), faults=Faults(records_failed=100))
+    made = replace(made, checkpoint=CheckpointConfig(every_env_steps=4 * ROUND), faults=Faults(records_failed=100))
     train(made, tmp_path / "whole")
     real, freed = Run.report, list[bool]()
     with no_file_beyond(4_000) as lift:

@@ -16,7 +16,7 @@ from marlflow.config.experiment import Env
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout.worker import RolloutWorker
+from marlflow.sampling.worker import RolloutWorker
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run
 from tests.sentences import sentences
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ray._private import utils
 
-from marlflow.config.experiment import Checkpoints, Env, Evaluation, Experiment
+from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment
 from marlflow.driver import graceful_shutdown as interrupt_module
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.graceful_shutdown import GracefulShutdown, Terminated
@@ -19,7 +19,7 @@ from marlflow.driver.train import resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.observe.sinks import JsonlSink
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.ray.local import without_signal_handlers
+from marlflow.runtime.ray.local_ray import without_signal_handlers
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run
@@ -50,7 +50,7 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def run_of(env_steps: int = 10_000, **changes: Any) -> Experiment:
-    changes.setdefault("checkpoint", Checkpoints(every_env_steps=None))
+    changes.setdefault("checkpoint", CheckpointConfig(every_env_steps=None))
     return small_run(env=Env(Signals, {"max_cycles": 50}, copies=4), env_steps=env_steps, **changes)
 
 
@@ -81,7 +81,7 @@ def test_a_run_that_was_asked_to_end_goes_on_as_if_it_never_had(
 def test_a_second_ctrl_c_ends_it_at_once(signals: Callable[..., None], tmp_path: Path) -> None:
     signals(signal.SIGTERM, signal.SIGINT)
     with pytest.raises(Terminated):
-        train(run_of(checkpoint=Checkpoints(every_env_steps=160)), tmp_path)
+        train(run_of(checkpoint=CheckpointConfig(every_env_steps=160)), tmp_path)
     assert newest(tmp_path).env_steps == 480
 
 

@@ -146,7 +146,7 @@ def _problems(**changes: Any) -> list[str]:
 
 def test_learners_that_cannot_be_are_said_all_at_once() -> None:
     policies = {
-        "speaker": mf.Policy(mf.PPO(), SMALL, placement=mf.PolicyPlacement(num_learners=2)),
+        "speaker": mf.Policy(mf.PPO(), SMALL, placement=mf.PlacementOverrides(num_learners=2)),
         "listener": mf.Policy(model=SMALL),
         "walker": mf.Policy(model=SMALL),
     }
@@ -182,7 +182,7 @@ def test_a_figure_of_a_learner_is_named_by_the_learner() -> None:
 
 
 def test_what_only_single_policies_can_do_is_said() -> None:
-    pair = mf.LearnerConfig(MEMBERS, Team(), placement=mf.PolicyPlacement(stages={"Join": "driver"}))
+    pair = mf.LearnerConfig(MEMBERS, Team(), placement=mf.PlacementOverrides(stages={"Join": "driver"}))
     assert _problems(learners={"pair": pair}) == [
         "learners.pair.placement.stages must be null: the stages of team see joint rows, at its learner"
     ]

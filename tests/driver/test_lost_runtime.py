@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import RuntimeFailed
-from marlflow.config.experiment import Checkpoints, Env, Experiment
+from marlflow.config.experiment import CheckpointConfig, Env, Experiment
 from marlflow.driver.train import resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.inline import InlineRuntime
@@ -49,7 +49,7 @@ def lost_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Experiment]:
     def run(env_step: int) -> Experiment:
         monkeypatch.setattr(LosesItsRuntime, "steps_left", env_step)
         env = Env(LosesItsRuntime, {"max_cycles": 50}, copies=4)
-        return small_run(env=env, env_steps=10 * ROUND, checkpoint=Checkpoints(every_env_steps=4 * ROUND))
+        return small_run(env=env, env_steps=10 * ROUND, checkpoint=CheckpointConfig(every_env_steps=4 * ROUND))
 
     monkeypatch.setattr(InlineRuntime, "start", starts)
     return run

@@ -13,7 +13,7 @@ import pytest
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.config.experiment import Checkpoints, Record
+from marlflow.config.experiment import CheckpointConfig, Record
 from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.driver.checkpointing import check_identity, newest
@@ -23,7 +23,7 @@ from tests.runtime.small_runs import small_run
 
 SHAPES: list[Any] = [None, True, -1, 0.5, "", "none", [], [1], {}, {"a": 1}, float("inf")]
 EXPERIMENT = small_run(
-    env_steps=320, checkpoint=Checkpoints(every_env_steps=160), record=Record(), evaluation=small_run().evaluation
+    env_steps=320, checkpoint=CheckpointConfig(every_env_steps=160), record=Record(), evaluation=small_run().evaluation
 )
 
 

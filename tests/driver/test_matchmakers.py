@@ -23,9 +23,9 @@ from marlflow.config.schema import read_values
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout.fragment import EpisodeResult
-from marlflow.rollout.mapping import Rule, policy_of
-from marlflow.rollout.matchups import TRIAL, EpisodeId, RandomSeats, deal_one
+from marlflow.sampling.mapping import Rule, policy_of
+from marlflow.sampling.matchmaking import TRIAL, EpisodeId, RandomSeats, deal_one
+from marlflow.sampling.receipts import EpisodeResult
 from tests.driver.watching import Seen, standing
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 from tests.sentences import sentences
@@ -185,7 +185,7 @@ def read(mapping: Any, problems: list[str]) -> Experiment:
 @pytest.mark.parametrize(
     "mapping",
     [
-        {"_target_": "marlflow.rollout.matchups.RandomSeats", "policies": ["hunters", "prey"]},
+        {"_target_": "marlflow.sampling.matchmaking.RandomSeats", "policies": ["hunters", "prey"]},
         {"_target_": f"{__name__}.InTurns"},
         {"_target_": f"{__name__}.leads", "leader": "hunters"},
     ],
@@ -201,11 +201,11 @@ def test_a_target_is_a_class_to_make_or_a_function_to_ask(mapping: Any) -> None:
     ("mapping", "problem"),
     [
         (
-            {"_target_": "marlflow.rollout.matchups.RandomSeat"},
-            "mapping._target_: module marlflow.rollout.matchups has no 'RandomSeat'; did you mean 'RandomSeats'?",
+            {"_target_": "marlflow.sampling.matchmaking.RandomSeat"},
+            "mapping._target_: module marlflow.sampling.matchmaking has no 'RandomSeat'; did you mean 'RandomSeats'?",
         ),
         (
-            {"_target_": "marlflow.rollout.matchups.RandomSeats", "polices": ["hunters"]},
+            {"_target_": "marlflow.sampling.matchmaking.RandomSeats", "polices": ["hunters"]},
             "there is no mapping.polices; did you mean 'mapping.policies'?",
         ),
         ({"_target_": f"{__name__}.leads"}, "mapping.leader is missing: leads needs it"),
@@ -292,7 +292,7 @@ def test_what_a_matchmaker_raises_in_a_run_ends_it_with_its_own_lines(tmp_path: 
     lines = failure(caught.value).splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert __file__ in lines[1]
-    assert not any("marlflow/rollout" in line for line in lines)
+    assert not any("marlflow/sampling" in line for line in lines)
     assert lines[-1] == ("error: matchmaker forgetful, copy 0, episode 0: it raised LookupError: nobody is left for 0")
 
 

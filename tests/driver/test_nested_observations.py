@@ -15,7 +15,7 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import StageFailed
 from marlflow.base.schedules import Linear
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Rollouts, RuntimeChoice, Stop
+from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Rollouts, RuntimeConfig, Stop
 from marlflow.config.validation import problems_of
 from marlflow.driver.train import train
 from marlflow.policy.torso import CNN, MLP
@@ -73,7 +73,7 @@ def experiment(env: Env, eye: Policy) -> Experiment:
     return Experiment(
         env,
         policies={"eye": eye, "ear": ear},
-        runtime=RuntimeChoice("inline"),
+        runtime=RuntimeConfig("inline"),
         rollouts=Rollouts(num_workers=1, fragment_env_steps=200),
         stop=Stop(env_steps=2_400),
         evaluation=Evaluation(every_env_steps=2_400, episodes=10),

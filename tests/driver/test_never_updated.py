@@ -18,7 +18,7 @@ from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.train import train
 from marlflow.flow import Flow, Plan
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 

@@ -18,7 +18,7 @@ from marlflow.base.random import RowRandom
 from marlflow.config.opponents import sides_in_turn
 from marlflow.config.validation import ready
 from marlflow.driver.train import resume, train
-from marlflow.rollout.fragment import EpisodeResult
+from marlflow.sampling.receipts import EpisodeResult
 from tests.driver.rock_paper_scissors import ROUNDS, RockPaperScissors
 from tests.driver.test_matchmakers import Undeclared
 from tests.driver.two_groups import TwoGroups

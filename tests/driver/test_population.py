@@ -14,13 +14,13 @@ import pytest
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.errors import CheckpointUnusable, MatchmakerFailed, StageFailed
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Checkpoints, Evaluation, Experiment, Policy, Rollouts
+from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, Policy, Rollouts
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
 from marlflow.policy.recurrent import GRU
-from marlflow.rollout.matchups import RandomSeats
-from marlflow.rollout.population import PopulationChange
+from marlflow.sampling.matchmaking import RandomSeats
+from marlflow.sampling.population import PopulationChange
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.past_selves import PastSelves, against_past_selves
 from tests.driver.watching import reports
@@ -69,7 +69,7 @@ def test_a_run_against_frozen_selves_goes_on_as_it_would_have(name: str, tmp_pat
 
 
 def test_an_entry_is_written_once_and_its_weights_are_those_that_were_published(tmp_path: Path) -> None:
-    experiment = against_past_selves(MAIN, WHOLE, checkpoint=Checkpoints(every_env_steps=80, keep=20))
+    experiment = against_past_selves(MAIN, WHOLE, checkpoint=CheckpointConfig(every_env_steps=80, keep=20))
     train(experiment, tmp_path)
     inodes: dict[str, set[int]] = {}
     for path in (tmp_path / "checkpoints").glob("*/frozen.*"):
@@ -102,7 +102,7 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forced parameters: what was frozen pushes every cart one way, the policy itself the other."""
-    from marlflow.rollout.policy_slots import PolicySlots
+    from marlflow.sampling.policy_slots import PolicySlots
 
     loaded: dict[str, set[int]] = {}
     load = PolicySlots.load
@@ -148,13 +148,13 @@ def test_with_a_fixed_mapping_episodes_against_frozen_entries_are_given_up(tmp_p
 
 
 def rules() -> Any:
-    from marlflow.rollout.mapping import Rule
+    from marlflow.sampling.mapping import Rule
 
     return (Rule("*", "main"),)
 
 
 def test_a_checkpoint_without_the_weights_of_an_entry_is_refused(tmp_path: Path) -> None:
-    from marlflow.rollout.matchups import AllowedSeats, Dealer
+    from marlflow.sampling.matchmaking import AllowedSeats, Dealer
 
     train(against_past_selves(MAIN, HALF), tmp_path)
     dealer = Dealer(PastSelves(), AllowedSeats(("cart_0", "cart_1"), {"main": ("cart_0", "cart_1")}), 4, 0)

@@ -18,7 +18,7 @@ import pytest
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.scripted import Random
 from marlflow.config.experiment import (
-    Checkpoints,
+    CheckpointConfig,
     Env,
     Evaluation,
     Experiment,
@@ -26,7 +26,7 @@ from marlflow.config.experiment import (
     Policy,
     Record,
     Rollouts,
-    RuntimeChoice,
+    RuntimeConfig,
     Stop,
 )
 from marlflow.driver.checkpointing import newest
@@ -34,9 +34,9 @@ from marlflow.driver.train import resume, train
 from marlflow.env import cartpole_team
 from marlflow.offline import dataset_writer
 from marlflow.offline.dataset import find_dataset
-from marlflow.rollout.mapping import Rule
-from marlflow.rollout.worker import RolloutWorker
 from marlflow.runtime.inline.runtime import InlineWorkers
+from marlflow.sampling.mapping import Rule
+from marlflow.sampling.worker import RolloutWorker
 
 COPIES, ROUND, END = 4, 40, 2_000  # env steps of a round of one worker, and of the whole run
 POLICIES = ("left", "manifest.json")  # the second as if to take the place of the record's own file
@@ -53,10 +53,10 @@ def experiment(workers: int, folder: Path | None = None, env_steps: int = END, r
         {**{name: Policy(Random()) for name in POLICIES}, "learner": Policy(PPO(batch_agent_steps=100_000))},
         [Rule("cart_0", POLICIES[0]), Rule("cart_1", POLICIES[1]), Rule("*", "learner")],
         rollouts=Rollouts(num_workers=workers, fragment_env_steps=ROUND),
-        runtime=RuntimeChoice("inline"),
+        runtime=RuntimeConfig("inline"),
         stop=Stop(env_steps=env_steps),
         evaluation=Evaluation(episodes=0),
-        checkpoint=Checkpoints(every_env_steps=2 * ROUND, replay_max_env_steps=replayed),
+        checkpoint=CheckpointConfig(every_env_steps=2 * ROUND, replay_max_env_steps=replayed),
         log=Log(every_env_steps=END, console="none", tensorboard=False, jsonl=False),
         record=Record(POLICIES, None if folder is None else str(folder)),
     )

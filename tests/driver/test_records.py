@@ -19,16 +19,16 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import (
-    Checkpoints,
+    CheckpointConfig,
     Env,
     Evaluation,
     Experiment,
     Log,
+    OfflineData,
     Policy,
     Record,
-    Recorded,
     Rollouts,
-    RuntimeChoice,
+    RuntimeConfig,
     Stop,
 )
 from marlflow.config.validation import ready
@@ -36,7 +36,7 @@ from marlflow.driver.train import Result, resume, train
 from marlflow.env import cartpole_team
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.environment import recorded_environment
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 from tests.config.composition import algorithms, experiment_of, ready_of
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports, standing
@@ -56,10 +56,10 @@ def run_of(env: Env, env_steps: int | None = ENV_STEPS, **policies: Policy) -> E
         policies,
         [Rule("cart_0", names[0]), Rule("*", names[-1])] if len(names) > 1 else [Rule("*", names[0])],
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
-        runtime=RuntimeChoice("inline"),
+        runtime=RuntimeConfig("inline"),
         stop=Stop(env_steps=env_steps, time_s=600.0),
         evaluation=Evaluation(every_env_steps=10_000, episodes=1),
-        checkpoint=Checkpoints(every_env_steps=None),
+        checkpoint=CheckpointConfig(every_env_steps=None),
         log=Log(every_env_steps=160, console="none", tensorboard=False),
     )
 
@@ -140,7 +140,7 @@ def test_the_number_of_workers_changes_the_order_of_rows_alone(records: Path, tm
 
 
 def test_a_policy_learns_from_files_beside_one_that_plays_and_ends_with_them(records: Path, tmp_path: Path) -> None:
-    pupil = Policy(SMALL_BC, experience=Recorded(str(records), "expert"))
+    pupil = Policy(SMALL_BC, experience=OfflineData(str(records), "expert"))
     experiment = run_of(CARTS, 3 * ENV_STEPS, pupil=pupil, player=Policy(EXPERT))
     result = train(experiment, tmp_path)
     recorded = rows_in(records, "expert").rows
@@ -154,7 +154,7 @@ def test_a_policy_learns_from_files_beside_one_that_plays_and_ends_with_them(rec
 
 
 def test_beside_others_too_a_run_that_goes_on_is_the_same(records: Path, tmp_path: Path) -> None:
-    pupil = Policy(SMALL_DQN, experience=Recorded(str(records), "expert"))
+    pupil = Policy(SMALL_DQN, experience=OfflineData(str(records), "expert"))
     experiment = run_of(CARTS, 2 * ENV_STEPS, pupil=pupil, player=Policy(EXPERT))
     experiment = replace(experiment, evaluation=Evaluation(episodes=0))
     train(experiment, tmp_path / "whole")
@@ -205,10 +205,10 @@ def test_records_are_composed_as_all_else_is(records: Path) -> None:
     [
         (Policy(EXPERT), r"policy 'expert' \(ppo\) learns from what it has just done itself, .*use bc, marwil, dqn"),
         (
-            Policy(SMALL_BC, experience=Recorded("{records}", "nobody")),
+            Policy(SMALL_BC, experience=OfflineData("{records}", "nobody")),
             "has no records of a policy 'nobody'; it has those of",
         ),
-        (Policy(SMALL_BC, experience=Recorded("/nowhere")), "there is no folder of records /nowhere"),
+        (Policy(SMALL_BC, experience=OfflineData("/nowhere")), "there is no folder of records /nowhere"),
     ],
 )
 def test_what_cannot_learn_from_these_records_is_an_error_at_start(records: Path, policy: Policy, problem: str) -> None:
@@ -226,7 +226,7 @@ def test_an_offline_algorithm_without_records_is_an_error_at_start() -> None:
 
 def test_records_of_other_spaces_are_an_error_that_says_both(records: Path) -> None:
     blind = Env(cartpole_team.parallel_env, {"num_agents": 2, "velocities": False}, copies=4)
-    pupil = Policy(SMALL_BC, experience=Recorded(str(records), "expert"))
+    pupil = Policy(SMALL_BC, experience=OfflineData(str(records), "expert"))
     with pytest.raises(ConfigInvalid, match=r"policy 'pupil' sees and does .*\(2,\).*was recorded with .*\(4,\)"):
         ready(run_of(blind, pupil=pupil))
 

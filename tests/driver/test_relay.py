@@ -10,7 +10,7 @@ from marlflow.config.environment import environment_maker, opened
 from marlflow.config.experiment import Env, Stop
 from marlflow.driver.relay import Relay
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout.news import LeftOut, Logged, Printed, Silent, StepRunning
+from marlflow.sampling.messages import LeftOut, Logged, Printed, Silent, StepRunning
 from tests.runtime.small_runs import small_run
 
 WHERE = "environment taxi_v3, copy 4, episode seed 5, env step 6: step()"

@@ -12,7 +12,7 @@ from marlflow.algorithms.a3c import A3C
 from marlflow.algorithms.appo import APPO
 from marlflow.algorithms.impala import IMPALA
 from marlflow.base.schedules import Linear
-from marlflow.config.experiment import Checkpoints, Experiment, Rollouts, Stop
+from marlflow.config.experiment import CheckpointConfig, Experiment, Rollouts, Stop
 from marlflow.driver.train import resume, train
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
@@ -36,7 +36,7 @@ RUNS = {
 
 
 def until(experiment: Experiment, env_steps: int) -> Experiment:
-    return replace(experiment, stop=Stop(env_steps=env_steps), checkpoint=Checkpoints(every_env_steps=None))
+    return replace(experiment, stop=Stop(env_steps=env_steps), checkpoint=CheckpointConfig(every_env_steps=None))
 
 
 @pytest.mark.parametrize("name", RUNS)

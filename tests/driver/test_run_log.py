@@ -21,7 +21,7 @@ from marlflow.config.overrides import prepare
 from marlflow.config.schema import from_config, read_values
 from marlflow.driver.preamble import as_yaml, plain
 from marlflow.driver.train import resume, train
-from marlflow.learn.optimizer import TorchOptimizer
+from marlflow.learner.optimizer import TorchOptimizer
 from marlflow.observe.run_log import logged_in
 from tests.driver.breaking_environments import Raises
 from tests.runtime.small_runs import small_run
@@ -115,7 +115,7 @@ class Chosen(float):
         (TorchOptimizer(torch.optim.SGD, {"momentum": 0.9}), {"_target_": "torch.optim.sgd.SGD", "momentum": 0.9}),
         (mf.Rule("fox_*", "prey"), {"match": "fox_*", "policy": "prey"}),
         (messages, "tests.driver.test_run_log.messages"),
-        (mf.RandomSeats(["one"]), "<marlflow.rollout.matchups.RandomSeats object>"),
+        (mf.RandomSeats(["one"]), "<marlflow.sampling.matchmaking.RandomSeats object>"),
     ],
 )
 def test_anything_in_an_experiment_can_be_written(value: Any, expected: Any) -> None:

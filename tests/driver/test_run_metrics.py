@@ -9,7 +9,7 @@ from marlflow.base.items import Update
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.driver.episode_metrics import EvaluationContext
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.rollout.fragment import EpisodeResult, Evaluated, Fault, Receipt
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, Receipt
 
 PREY = {"fox": "prey"}
 

@@ -13,7 +13,7 @@ from marlflow.config.experiment import Evaluation
 from marlflow.driver.same_games import SelfPlay, same_games
 from marlflow.driver.train import train
 from marlflow.env import cartpole_team
-from marlflow.rollout.fragment import EpisodeResult, Receipt
+from marlflow.sampling.receipts import EpisodeResult, Receipt
 from tests.driver.test_opponents import ONE, SEATS, TWO, game
 from tests.driver.watching import Seen, reports
 

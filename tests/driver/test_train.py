@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid, PlanInvalid
 from marlflow.base.schedules import CosineDecay, PiecewiseConstant
-from marlflow.config.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts, Stop
+from marlflow.config.experiment import Evaluation, Log, PlacementOverrides, Policy, Rollouts, Stop
 from marlflow.driver.run_metrics import FAULTS
 from marlflow.driver.train import Result, train
 from marlflow.stages import Concat
@@ -200,7 +200,7 @@ def test_where_a_replay_lives_changes_nothing_that_is_learned(tmp_path: Path) ->
     algorithm = replace(SMALL_DQN, epsilon=1.0)
     records: list[Any] = []
     for replay in ("with_learner", "own"):
-        placement = PolicyPlacement(replay=replay)
+        placement = PlacementOverrides(replay=replay)
         placed = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(algorithm, SMALL, placement)}
         records.append(without_times(train(small_run(policies=placed), tmp_path / replay).metrics))
         del records[-1]["learners"]["prey"]["staleness_mean"]

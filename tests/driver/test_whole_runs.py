@@ -16,7 +16,7 @@ from marlflow.base.batch import Array
 from marlflow.base.random import RowRandom
 from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, PolicyStop, Stop
 from marlflow.driver.train import train
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 from marlflow.stages import Concat
 from tests.driver.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run

@@ -106,16 +106,16 @@ def pair(left: str, right: str, records: str, runtime: str = "inline", env_steps
     policies = {}
     for group, name in {"left": left, "right": right}.items():
         algorithm, model = SMALL.get(name, (mf.Random(), MLP))
-        recorded = mf.Recorded(records, group) if name in OFFLINE else None
+        recorded = mf.OfflineData(records, group) if name in OFFLINE else None
         policies[group] = mf.Policy(algorithm, model, experience=recorded)
     box = tuple(group for group, name in {"left": left, "right": right}.items() if name in IN_A_BOX)
     return mf.Experiment(
         mf.Env(TwoGroups, {"box": box}, copies=4),
         policies,
         rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=40),
-        runtime=mf.RuntimeChoice(runtime),  # type: ignore[arg-type]
+        runtime=mf.RuntimeConfig(runtime),  # type: ignore[arg-type]
         stop=mf.Stop(env_steps=env_steps),
         evaluation=mf.Evaluation(episodes=0),
-        checkpoint=mf.Checkpoints(every_env_steps=None, replay="none"),
+        checkpoint=mf.CheckpointConfig(every_env_steps=None, replay="none"),
         log=mf.Log(every_env_steps=10_000, console="none", tensorboard=False),
     )

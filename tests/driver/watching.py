@@ -13,7 +13,7 @@ from marlflow.base.items import Update
 from marlflow.driver.episode_metrics import EvaluationContext
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.rollout.fragment import EpisodeResult, Evaluated, Receipt
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
 
 EVALUATION_KEYS = {
     "eval_return_mean",

@@ -23,7 +23,7 @@ from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
 from tests.config.composition import experiment_of
 from tests.env.watched import digest, exact, in_turn, watched
-from tests.rollout.workers import rollout_worker
+from tests.sampling.workers import rollout_worker
 
 SEED = 11
 # Nobody plays in what is offline: it is made of records.

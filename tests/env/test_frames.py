@@ -14,7 +14,7 @@ from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
 import marlflow.env
 from marlflow.env.frames import their_frames
-from marlflow.rollout.watchdog import Overdue, Watchdog
+from marlflow.sampling.watchdog import Overdue, Watchdog
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = Path(marlflow.env.__file__).parent

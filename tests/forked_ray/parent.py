@@ -21,9 +21,9 @@ import jsonschema  # noqa: F401
 import requests  # noqa: F401
 
 import marlflow.algorithms.shipped
-import marlflow.rollout.worker
-import marlflow.runtime.chain
-import marlflow.runtime.moved  # noqa: F401
+import marlflow.runtime.relocation
+import marlflow.runtime.stage_chain
+import marlflow.sampling.worker  # noqa: F401
 
 
 def asked_of(there: socket.socket) -> tuple[dict[str, Any], list[int]]:

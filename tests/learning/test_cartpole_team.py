@@ -15,10 +15,10 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.schedules import Linear
-from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig, Stop
 from marlflow.driver.train import train
 from marlflow.env import cartpole_team
-from marlflow.rollout.mapping import Rule
+from marlflow.sampling.mapping import Rule
 
 RANDOM_RETURN = 22.0
 
@@ -32,7 +32,7 @@ def team(env_steps: int, seed: int = 0, **policies: Algorithm) -> Experiment:
         policies={name: Policy(algorithm) for name, algorithm in policies.items()},
         mapping=rules if len(names) > 1 else rules[-1:],
         rollouts=Rollouts(num_workers=1, fragment_env_steps=400),
-        runtime=RuntimeChoice("inline"),
+        runtime=RuntimeConfig("inline"),
         stop=Stop(env_steps=env_steps),
         evaluation=Evaluation(episodes=0),
         log=Log(every_env_steps=env_steps, console="none", tensorboard=False),

@@ -15,8 +15,8 @@ from marlflow.base.items import Weights
 from marlflow.offline.dataset import Dataset, find_dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker, next_fragments
 from marlflow.offline.dataset_writer import DatasetWriter
-from marlflow.rollout.fragment import Receipt
-from marlflow.rollout.saved_state import merged, share
+from marlflow.sampling.receipts import Receipt
+from marlflow.sampling.saved_state import merged, share
 from tests.offline.batches import recording, rows
 
 FRAGMENTS, ENV_STEPS = 11, 6

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.learn.inner_step import InnerStep
+from marlflow.learner.inner_step import InnerStep
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.adapted import AdaptedActor, AdaptingActor
 from marlflow.policy.tensors import write_flat

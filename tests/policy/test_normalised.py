@@ -19,8 +19,8 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, EstimatedBatch, Transitions
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.learn.compute import ON_CPU
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.normalised import RunningMoments
 from marlflow.policy.torso import MLP

@@ -15,10 +15,10 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import WeightsMismatch
 from marlflow.base.spaces import Spaces
-from marlflow.learn.compute import Compute
+from marlflow.learner.compute import Compute
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
-from marlflow.rollout.policy_slots import PolicySlots
+from marlflow.sampling.policy_slots import PolicySlots
 
 ACTIONS = {"Discrete": gym.Discrete(4), "Box": gym.Box(-1.0, 1.0, (2,), np.float32)}
 CASES = [(one, name) for one in SHIPPED for name in one.capabilities.actions if name in ACTIONS]

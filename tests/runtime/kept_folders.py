@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.runtime.checkpoints import Checkpoint, Checkpoints
+from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
 
 FILES = {"learner.a/b": b"weights" * 20, "workers": b"w" * 300, "rows.a/b.0-10": bytes(range(256)), "empty": b""}
 NOTES = {"policies": {"a/b": "ppo"}, "counts": [1, 2.5, None, True]}
@@ -24,8 +24,8 @@ def without_waiting() -> Iterator[None]:
         yield
 
 
-def written(folder: Path, *numbers: int, keep: int = 9) -> Checkpoints:
-    checkpoints = Checkpoints(folder, keep)
+def written(folder: Path, *numbers: int, keep: int = 9) -> CheckpointStore:
+    checkpoints = CheckpointStore(folder, keep)
     for number in numbers:
         checkpoints.write(number, contents(number), [], NOTES, None)
     return checkpoints

@@ -9,14 +9,14 @@ import numpy as np
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.serialization import Tree, from_bytes
-from marlflow.config.experiment import Experiment, Policy, PolicyPlacement, Rollouts
+from marlflow.config.experiment import Experiment, PlacementOverrides, Policy, Rollouts
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import ready
 from marlflow.flow import Executor
 from marlflow.flow.relocate import Where
-from marlflow.rollout.mapping import Rule
-from marlflow.rollout.protocol import Request
 from marlflow.runtime.protocol import Runtime
+from marlflow.sampling.mapping import Rule
+from marlflow.sampling.protocol import Request
 from tests.runtime.small_runs import SMALL, small_run
 
 
@@ -39,7 +39,7 @@ def placed_together(
 ) -> Experiment:
     """Policies with stages here and there."""
     made = {
-        name: Policy(algorithm, SMALL, placement=PolicyPlacement(stages=dict(stages)))
+        name: Policy(algorithm, SMALL, placement=PlacementOverrides(stages=dict(stages)))
         for name, (algorithm, stages) in policies.items()
     }
     given = {"rollouts": Rollouts(num_workers=2, fragment_env_steps=40), **changes}

@@ -11,13 +11,13 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.r2d2 import R2D2
 from marlflow.base.schedules import Linear
-from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeChoice, Stop
+from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig, Stop
 from marlflow.config.validation import ready
 from marlflow.env import cartpole_team
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
-from marlflow.rollout.mapping import Rule
 from marlflow.runtime.spec import RunSpec
+from marlflow.sampling.mapping import Rule
 
 SMALL = MLP((16,))
 SMALL_PPO = PPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
@@ -58,7 +58,7 @@ def small_run(runtime: Literal["inline", "ray"] = "inline", env_steps: int = 1_2
         policies=policies(hunters=SMALL_PPO, prey=SMALL_DQN),
         mapping=HALVES,
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
-        runtime=RuntimeChoice(runtime),
+        runtime=RuntimeConfig(runtime),
         stop=Stop(env_steps=env_steps),
         evaluation=Evaluation(episodes=0),
         log=Log(every_env_steps=400, console="none", tensorboard=False),

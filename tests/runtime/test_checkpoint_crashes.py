@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import CheckpointFailed
-from marlflow.runtime.checkpoints import Checkpoints
+from marlflow.runtime.checkpoints import CheckpointStore
 from tests.runtime.kept_folders import (
     FILES,
     NOTES,
@@ -63,13 +63,13 @@ class Disk:
         real(*args, **named)
 
 
-def resumed(folder: Path) -> Checkpoints:
-    checkpoints = Checkpoints(folder, keep=2)
+def resumed(folder: Path) -> CheckpointStore:
+    checkpoints = CheckpointStore(folder, keep=2)
     checkpoints.go_on_from(checkpoints.load())
     return checkpoints
 
 
-def write_more(checkpoints: Checkpoints, number: int) -> None:
+def write_more(checkpoints: CheckpointStore, number: int) -> None:
     """Some files are shared, some are new."""
     shared = ["rows.a/b.0-10", "workers"]
     files = {name: data for name, data in contents(number).items() if name not in shared}
@@ -82,7 +82,7 @@ def one_more(folder: Path, number: int) -> None:
 
 
 def assert_old_or_new(folder: Path, number: int) -> None:
-    found = Checkpoints(folder, 1).load()
+    found = CheckpointStore(folder, 1).load()
     assert found.passed_over == ()
     if "again" in found.names:
         assert (found.env_steps, read_all(found)) == (number, {**contents(number), "again": b"."})
@@ -119,7 +119,7 @@ def test_at_every_moment_of_a_write_the_newest_is_whole(folder: Path, number: in
     with disk.watched():
         one_more(folder, number)
     assert disk.calls > 15
-    assert "again" in Checkpoints(folder, 1).load().names
+    assert "again" in CheckpointStore(folder, 1).load().names
     assert numbers_in(folder) == ([100, 200] if number == 200 else [200, 300])
 
 
@@ -141,7 +141,7 @@ def test_a_run_that_dies_twice_goes_on_and_leaves_nothing_behind(folder: Path, n
                 one_more(folder, number)
             assert_old_or_new(folder, number)
         one_more(folder, number)
-        assert "again" in Checkpoints(folder, 1).load().names
+        assert "again" in CheckpointStore(folder, 1).load().names
         assert numbers_in(folder) == ([100, 200] if number == 200 else [200, 300])
         shutil.rmtree(folder)
 
@@ -169,7 +169,7 @@ def test_a_write_that_fails_anywhere_leaves_what_was_there(folder: Path, number:
         except CheckpointFailed as failure:
             said = str(failure)
         assert_old_or_new(folder, number)
-        found = Checkpoints(folder, 1).load()
+        found = CheckpointStore(folder, 1).load()
         if said:
             assert "No space left on device" in said
             assert f"last whole one is {folder / str(found.env_steps)}." in said
@@ -179,7 +179,7 @@ def test_a_write_that_fails_anywhere_leaves_what_was_there(folder: Path, number:
             assert "again" in found.names
         write_more(checkpoints, 400)
         assert numbers_in(folder) == [found.env_steps, 400]
-        assert read_all(Checkpoints(folder, 1).load()) == {**contents(400), "again": b"."}
+        assert read_all(CheckpointStore(folder, 1).load()) == {**contents(400), "again": b"."}
         shutil.rmtree(folder)
 
 
@@ -197,10 +197,10 @@ def test_a_disk_that_is_full_is_said_and_the_rest_stays(folder: Path) -> None:
     assert numbers_in(folder) == [100]
     assert read_all(checkpoints.load()) == contents(100)
     checkpoints.write(200, {"large": bytes(200_000)}, ["workers"], NOTES, None)
-    assert Checkpoints(folder, 1).load().env_steps == 200
+    assert CheckpointStore(folder, 1).load().env_steps == 200
 
 
 def test_where_no_folder_can_be_made_it_is_said(folder: Path) -> None:
     folder.parent.write_text("a file where the run's folder should be")
     with pytest.raises(CheckpointFailed, match=r"Not a directory.*; it would be the first"):
-        Checkpoints(folder, 1).write(100, FILES, [], NOTES, None)
+        CheckpointStore(folder, 1).write(100, FILES, [], NOTES, None)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.runtime.checkpoints import Checkpoints
+from marlflow.runtime.checkpoints import CheckpointStore
 from tests.runtime.kept_folders import contents, file_of, flip, read_all, rewrite, without_waiting, written
 
 
@@ -32,13 +32,13 @@ def folder(tmp_path: Path) -> Path:
 
 def assert_passed_over(folder: Path, why: str = "") -> None:
     """The one before 200 is used, and it is said why."""
-    found = Checkpoints(folder, 1).load()
+    found = CheckpointStore(folder, 1).load()
     assert (found.env_steps, read_all(found)) == (100, contents(100))
     ((path, said),) = found.passed_over
     assert path == folder / "200"
     assert why in said
     with pytest.raises(CheckpointUnusable, match=r"checkpoint 200 in .* cannot be used: .*; others: 100"):
-        Checkpoints(folder, 1).at(200)
+        CheckpointStore(folder, 1).at(200)
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_one_that_grew_is_passed_over(folder: Path) -> None:
 def test_an_older_one_that_is_not_whole_is_not_spoken_of(folder: Path) -> None:
     written(folder, 100, 200)
     file_of(folder, 100, "checkpoint.json").write_bytes(b"{")
-    assert Checkpoints(folder, 1).load().passed_over == ()
+    assert CheckpointStore(folder, 1).load().passed_over == ()
 
 
 def test_if_nothing_is_whole_each_is_listed_with_its_reason(folder: Path) -> None:
@@ -91,7 +91,7 @@ def test_if_nothing_is_whole_each_is_listed_with_its_reason(folder: Path) -> Non
     flip(file_of(folder, 100, "workers"))
     file_of(folder, 200, "checkpoint.json").write_bytes(b"{")
     with pytest.raises(CheckpointUnusable) as caught:
-        Checkpoints(folder, 1).load()
+        CheckpointStore(folder, 1).load()
     damaged, no_json, advice = caught.value.problems
     assert str(folder / "100") in damaged
     assert "'workers' is damaged" in damaged
@@ -102,9 +102,9 @@ def test_if_nothing_is_whole_each_is_listed_with_its_reason(folder: Path) -> Non
 
 def test_where_there_is_none_it_is_said(folder: Path) -> None:
     with pytest.raises(CheckpointUnusable, match=r"there is no checkpoint in .*: start a new run"):
-        Checkpoints(folder, 1).load()
+        CheckpointStore(folder, 1).load()
     with pytest.raises(CheckpointUnusable, match=r"checkpoint 5 in .* cannot be used: missing; others: none"):
-        Checkpoints(folder, 1).at(5)
+        CheckpointStore(folder, 1).at(5)
 
 
 def test_a_file_that_changed_since_it_was_opened_is_refused(folder: Path) -> None:
@@ -218,5 +218,5 @@ def test_what_is_no_checkpoint_is_not_looked_at(folder: Path) -> None:
     written(folder, 100)
     for name in ("0200", "-300", "４００", "5e2", "600.old", ".partial-700", "9" * 30):
         shutil.copytree(folder / "100", folder / name)
-    found = Checkpoints(folder, 1).load()
+    found = CheckpointStore(folder, 1).load()
     assert (found.env_steps, found.passed_over) == (100, ())

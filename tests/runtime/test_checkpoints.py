@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable
-from marlflow.runtime.checkpoints import Checkpoints
+from marlflow.runtime.checkpoints import CheckpointStore
 from tests.runtime.kept_folders import (
     FILES,
     NOTES,
@@ -42,10 +42,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_newest_comes_back_as_it_was_written(folder: Path) -> None:
     written(folder, 0, 100, 2000)
-    found = Checkpoints(folder, 1).load()
+    found = CheckpointStore(folder, 1).load()
     assert (found.path, found.env_steps, found.notes, found.passed_over) == (folder / "2000", 2000, NOTES, ())
     assert read_all(found) == contents(2000)
-    assert read_all(Checkpoints(folder, 1).at(100)) == contents(100)
+    assert read_all(CheckpointStore(folder, 1).at(100)) == contents(100)
 
 
 @given(
@@ -64,8 +64,8 @@ def test_files_and_notes_of_any_name_come_back_and_stay_in_their_folder(files, n
         "é" * 101: b"7",
     }
     with tempfile.TemporaryDirectory() as base:
-        Checkpoints(Path(base) / "all", 1).write(5, files | odd, [], notes, 0.5)
-        found = Checkpoints(Path(base) / "all", 1).load()
+        CheckpointStore(Path(base) / "all", 1).write(5, files | odd, [], notes, 0.5)
+        found = CheckpointStore(Path(base) / "all", 1).load()
         assert read_all(found) == files | odd
         assert (found.notes, found.figure) == (notes, 0.5)
         everything = [path for path in Path(base).rglob("*") if path.is_file()]
@@ -82,28 +82,28 @@ def test_the_manifest_is_plain_json_with_the_hash_of_each_file(folder: Path) -> 
 
 
 def test_notes_come_back_as_json_has_them(folder: Path) -> None:
-    Checkpoints(folder, 1).write(7, {}, [], {10: (1, 2), 9: None}, None)
-    assert Checkpoints(folder, 1).load().notes == {"10": [1, 2], "9": None}
+    CheckpointStore(folder, 1).write(7, {}, [], {10: (1, 2), 9: None}, None)
+    assert CheckpointStore(folder, 1).load().notes == {"10": [1, 2], "9": None}
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), float("-inf")])
 def test_a_figure_that_is_not_finite_counts_as_none(folder: Path, figure: float) -> None:
-    Checkpoints(folder, 1).write(7, FILES, [], NOTES, figure)
-    assert Checkpoints(folder, 1).load().figure is None
+    CheckpointStore(folder, 1).write(7, FILES, [], NOTES, figure)
+    assert CheckpointStore(folder, 1).load().figure is None
 
 
 def test_looking_changes_nothing_on_disk(folder: Path) -> None:
     written(folder, 100)
     (folder / ".partial-200").mkdir()
     (folder / "100").rename(folder / ".replaced-100")
-    assert read_all(Checkpoints(folder, 1).load()) == contents(100)
+    assert read_all(CheckpointStore(folder, 1).load()) == contents(100)
     assert {path.name for path in folder.iterdir()} == {".partial-200", ".replaced-100"}
 
 
 def test_what_cannot_be_asked_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        Checkpoints(folder, 0)
-    checkpoints = Checkpoints(folder, 1)
+        CheckpointStore(folder, 0)
+    checkpoints = CheckpointStore(folder, 1)
     with pytest.raises(ValueError, match=r"\['workers'\] cannot be shared: nothing was written"):
         checkpoints.write(100, {}, ["workers"], None, None)
     checkpoints.write(100, FILES, [], None, None)
@@ -129,7 +129,7 @@ def test_shared_files_are_links_with_the_hash_that_is_known(folder: Path) -> Non
         manifest = json.loads((folder / str(number) / "checkpoint.json").read_text())
         assert manifest["files"]["rows.a/b.0-10"]["sha256"] == hashlib.sha256(bytes(range(256))).hexdigest()
     flip(rows)
-    assert read_all(Checkpoints(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256)), "new": b"rows"}
+    assert read_all(CheckpointStore(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256)), "new": b"rows"}
 
 
 def test_shared_files_outlive_the_checkpoint_that_wrote_them(folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_shared_files_outlive_the_checkpoint_that_wrote_them(folder: Path) -> No
     for number in (200, 300, 400):
         checkpoints.write(number, {}, ["rows.a/b.0-10"], NOTES, None)
     assert numbers_in(folder) == [400]
-    assert read_all(Checkpoints(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256))}
+    assert read_all(CheckpointStore(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256))}
 
 
 def test_where_links_are_refused_files_are_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_where_links_are_refused_files_are_copied(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "link", refuse)
     checkpoints.write(200, {}, ["rows.a/b.0-10"], NOTES, None)
     assert file_of(folder, 200, "rows").stat().st_ino != file_of(folder, 100, "rows").stat().st_ino
-    assert read_all(Checkpoints(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256))}
+    assert read_all(CheckpointStore(folder, 1).load()) == {"rows.a/b.0-10": bytes(range(256))}
 
 
 def test_a_shared_file_that_was_cut_short_is_not_handed_on(folder: Path) -> None:
@@ -162,10 +162,10 @@ def test_a_shared_file_that_was_cut_short_is_not_handed_on(folder: Path) -> None
 def test_going_on_shares_from_the_one_that_was_gone_on_from(folder: Path) -> None:
     checkpoints = written(folder, 100)
     checkpoints.write(200, {"rows": b"other line"}, [], NOTES, None)
-    again = Checkpoints(folder, 5)
+    again = CheckpointStore(folder, 5)
     again.go_on_from(again.at(100))
     again.write(150, {}, ["rows.a/b.0-10"], NOTES, None)
-    newest = Checkpoints(folder, 5).load()
+    newest = CheckpointStore(folder, 5).load()
     assert (newest.env_steps, read_all(newest)) == (150, {"rows.a/b.0-10": bytes(range(256))})
 
 
@@ -177,7 +177,7 @@ def test_going_on_shares_from_the_one_that_was_gone_on_from(folder: Path) -> Non
 def test_the_newest_and_the_best_are_kept(figures: list[int | None], keep: int) -> None:
     with tempfile.TemporaryDirectory() as base:
         for number, figure in enumerate(figures):
-            Checkpoints(Path(base), keep).write(number, {"driver": b"."}, [], None, figure)
+            CheckpointStore(Path(base), keep).write(number, {"driver": b"."}, [], None, figure)
             best = None
             for other, rated in enumerate(figures[: number + 1]):
                 if rated is not None and (best is None or rated >= figures[best]):
@@ -189,7 +189,7 @@ def test_the_newest_and_the_best_are_kept(figures: list[int | None], keep: int) 
 def test_one_that_was_passed_over_neither_counts_nor_stays(folder: Path) -> None:
     written(folder, 100, 200, 300)
     flip(file_of(folder, 300, "workers"))
-    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints = CheckpointStore(folder, keep=2)
     found = checkpoints.load()
     assert [path for path, _ in found.passed_over] == [folder / "300"]
     checkpoints.go_on_from(found)
@@ -200,7 +200,7 @@ def test_one_that_was_passed_over_neither_counts_nor_stays(folder: Path) -> None
 def test_one_that_was_passed_over_counts_once_it_is_written_anew(folder: Path) -> None:
     written(folder, 100, 200, 300)
     flip(file_of(folder, 300, "workers"))
-    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints = CheckpointStore(folder, keep=2)
     checkpoints.go_on_from(checkpoints.load())
     for number in (300, 400):
         checkpoints.write(number, contents(number), [], NOTES, None)
@@ -213,4 +213,4 @@ def test_one_of_another_format_is_left_alone(folder: Path) -> None:
     written(folder, 200, 300, keep=1)
     assert numbers_in(folder) == [100, 300]
     with pytest.raises(CheckpointUnusable, match=r"format is 9, written by marlflow 9\.9; .*reads format 4"):
-        Checkpoints(folder, 1).at(100)
+        CheckpointStore(folder, 1).at(100)

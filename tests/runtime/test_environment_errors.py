@@ -71,5 +71,5 @@ def test_its_own_traceback_stands_on_top(fails_in: str, runtime: Literal["inline
         assert __file__ in second
         assert f"in {fails_in}" in second
         assert "site-packages/ray" not in told
-        assert "marlflow/rollout" not in told
+        assert "marlflow/sampling" not in told
     assert failure(caught.value).splitlines()[-1] == f"error: {cause.where}: {cause.reason}"

@@ -18,12 +18,12 @@ from marlflow.base.serialization import to_bytes
 from marlflow.config.experiment import Rollouts, Stop
 from marlflow.driver.train import train
 from marlflow.flow.relocate import Where
-from marlflow.runtime.chain import opened
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.packing import pack_batch, unpack_batch
+from marlflow.runtime.stage_chain import opened
 from tests.driver.kept_runs import kept
 from tests.runtime.relocated_runs import Ran, assert_same, placed, run
-from tests.runtime.test_moved import problems
+from tests.runtime.test_relocation import problems
 
 ROUNDS = 6
 A2C_OF_A_ROUND, SAME = A2C(batch_agent_steps=1, gae_lambda=0.9), A3C(gae_lambda=0.9)

@@ -15,18 +15,18 @@ from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
 from marlflow.base.items import Packed
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Env, Policy, PolicyPlacement
+from marlflow.config.experiment import Env, PlacementOverrides, Policy
 from marlflow.env import cartpole_team
 from marlflow.flow.operators import OperatorRaised, stage_call
-from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
-from marlflow.runtime.protocol import Parts
+from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
+from marlflow.sampling.protocol import Request, Round
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
 
 
 @contextmanager
-def started(spec: RunSpec) -> Iterator[Parts]:
+def started(spec: RunSpec) -> Iterator[RunComponents]:
     runtime = InlineRuntime()
     try:
         yield runtime.start(spec)
@@ -34,7 +34,7 @@ def started(spec: RunSpec) -> Iterator[Parts]:
         runtime.close()
 
 
-def collect(parts: Parts, number: int) -> Round:
+def collect(parts: RunComponents, number: int) -> Round:
     weights = parts.published()
     made = begun(parts.workers.collect(Request(number, weights, {"prey": {"epsilon": 0.5}})))
     assert isinstance(made, Round)
@@ -100,7 +100,10 @@ def test_replays_stand_where_they_are_placed() -> None:
         assert set(parts.replays) == {"prey"}
         assert parts.replays["prey"].place is parts.learners["prey"].place
     own = small_spec(
-        policies={"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(replay="own"))}
+        policies={
+            "hunters": Policy(SMALL_PPO, SMALL),
+            "prey": Policy(SMALL_DQN, SMALL, PlacementOverrides(replay="own")),
+        }
     )
     with started(own) as parts:
         place = parts.replays["prey"].place

@@ -11,16 +11,16 @@ import pytest
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.config.experiment import Policy, PolicyPlacement, Rollouts
-from marlflow.rollout.saved_state import ResumeReport
+from marlflow.config.experiment import PlacementOverrides, Policy, Rollouts
+from marlflow.runtime.checkpoint_files import rows_files
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.keeping import rows_files
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.protocol import Kept
+from marlflow.runtime.protocol import RuntimeState
+from marlflow.sampling.saved_state import ResumeReport
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
-APART = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(replay="own"))}
+APART = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PlacementOverrides(replay="own"))}
 
 
 def by_copies(rounds: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_episodes_beyond_the_limit_are_begun_anew_and_counted() -> None:
     assert (resumed.episodes_abandoned, resumed.episodes_restarted) == (0, 4)
 
 
-def kept_of_a_few_rounds() -> Kept:
+def kept_of_a_few_rounds() -> RuntimeState:
     with driven(small_run(), InlineRuntime()) as run:
         run.play(3)
         return run.runtime.keep({})

@@ -10,11 +10,11 @@ import pytest
 from marlflow.algorithms.maml import MAML
 from marlflow.config.experiment import Env, Experiment, Policy, Rollouts
 from marlflow.env import cartpole_family
-from marlflow.rollout.mapping import Rule
-from marlflow.rollout.saved_state import ResumeReport
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
+from marlflow.sampling.mapping import Rule
+from marlflow.sampling.saved_state import ResumeReport
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 from tests.runtime.test_keep_and_restore import by_copies

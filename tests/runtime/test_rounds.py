@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.rollout.fragment import PolicyReceipt, Receipt
 from marlflow.runtime.rounds import make_round
+from marlflow.sampling.receipts import PolicyReceipt, Receipt
 
 POLICIES = ("hunters", "prey")
 

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Array, EstimatedBatch
-from marlflow.learn.estimators import advantages, normalised
-from tests.learn.experience import ragged
+from marlflow.learner.advantages import advantages, normalised
+from tests.learner.experience import ragged
 
 
 class Critic:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.items import Gradients, Packed
-from marlflow.learn.gradients import mean_gradients
+from marlflow.learner.gradients import mean_gradients
 from marlflow.stages import Average
 
 

@@ -17,8 +17,8 @@ from marlflow.base.items import Fragment, Packed
 from marlflow.base.joint import JointBatch
 from marlflow.flow import Executor, Feed, Flow, Place, Plan, Traits, source, together
 from marlflow.flow.operators import stage_call
-from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
+from marlflow.sampling.protocol import Request, Round
 from marlflow.stages import ByPolicy, Collect, Concat, Join
 from tests.runtime.small_runs import small_spec
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from marlflow.base.items import Fragment, Packed, Weights
 from marlflow.flow import Executor, Plan, source
-from marlflow.rollout.fragment import EpisodeResult
-from marlflow.rollout.protocol import Request, Round
+from marlflow.sampling.protocol import Request, Round
+from marlflow.sampling.receipts import EpisodeResult
 from marlflow.stages import ByPolicy, Collect, Concat
 
 

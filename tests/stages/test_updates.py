@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.items import Update
 from marlflow.flow.operators import StageCall, stage_call
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.loss import LossTerms
-from marlflow.runtime.chain import run_chain
+from marlflow.learner.learner import TorchLearner
+from marlflow.learner.loss import LossTerms
+from marlflow.runtime.stage_chain import run_chain
 from marlflow.stages import Advantages, DropStale, Learn, Normalize, Publish, SyncTarget
 
 

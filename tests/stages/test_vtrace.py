@@ -11,11 +11,11 @@ from marlflow.algorithms.a2c import A2C
 from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.learn.estimators import advantages
-from marlflow.learn.vtrace import corrected, log_probs
+from marlflow.learner.advantages import advantages
+from marlflow.learner.vtrace import corrected, log_probs
 from marlflow.stages import VTrace
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, make_learner
-from tests.learn.experience import ragged
+from tests.learner.experience import ragged
 
 
 class Critic:

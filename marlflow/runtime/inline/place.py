@@ -8,8 +8,8 @@ from typing import Any
 
 from marlflow.base.items import Packed
 from marlflow.flow import Outcome, StageCall
-from marlflow.runtime.chain import Rows, opened, run_chain
 from marlflow.runtime.sharding import ON_WORKERS, AllShards, over_all, payloads_by_worker, shard
+from marlflow.runtime.stage_chain import Rows, opened, run_chain
 
 
 @dataclass(frozen=True, slots=True)

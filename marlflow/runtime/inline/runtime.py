@@ -14,25 +14,32 @@ from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import EvaluationMode
 from marlflow.replay.buffer import StoredReplay
-from marlflow.rollout import closing
-from marlflow.rollout.deadline import Deadline
-from marlflow.rollout.fragment import Evaluated, Fault, Receipt
-from marlflow.rollout.hangs import HangMonitor
-from marlflow.rollout.news import News
-from marlflow.rollout.population import seated_in
-from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round, Worker
-from marlflow.rollout.saved_state import ResumeReport, files_recorded, merged, share
-from marlflow.rollout.watchdog import Watchdog
+from marlflow.runtime.checkpoint_files import (
+    WORKERS,
+    check_names,
+    learner_file,
+    load_replay,
+    replay_bytes,
+    replay_state,
+)
 from marlflow.runtime.inline.place import InlinePlace, InlineReplicasPlace
-from marlflow.runtime.keeping import WORKERS, check_names, keep_replay, learner_file, load_replay, replay_bytes
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.protocol import Kept, Parts
+from marlflow.runtime.protocol import RunComponents, RuntimeState
 from marlflow.runtime.resources import without_cuda
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
+from marlflow.sampling import env_closing as closing
+from marlflow.sampling.deadline import Deadline
+from marlflow.sampling.hang_monitor import HangMonitor
+from marlflow.sampling.messages import News
+from marlflow.sampling.population import seated_in
+from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Worker
+from marlflow.sampling.receipts import Evaluated, Fault, Receipt
+from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, share
+from marlflow.sampling.watchdog import Watchdog
 
 log = logging.getLogger("marlflow")
 
@@ -125,7 +132,7 @@ class InlineRuntime:
         on_fault: Callable[[Fault], None] | None = None,
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
-    ) -> Parts:
+    ) -> RunComponents:
         """Builds every part here; there is no other process to lose, so nothing is told to `on_fault`.
 
         One learner stands for as many as were asked for, and each worker acts for itself: the same numbers. Raises
@@ -143,24 +150,24 @@ class InlineRuntime:
                 replay = self._replays[own] = one.replay(shard)
                 replay.place = InlinePlace(f"replay {own}") if one.replays_apart else place
         self._workers = InlineWorkers(spec, on_news or _nobody_asked)
-        return Parts(self._workers, dict(self._learners), dict(self._replays))
+        return RunComponents(self._workers, dict(self._learners), dict(self._replays))
 
     def end_by(self, deadline: Deadline) -> None:
         """All workers; see Runtime."""
         self._playing.end_by(deadline)
 
-    def keep(self, rows_kept: Mapping[str, int]) -> Kept:
+    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
         """Everything, as bytes; see Runtime."""
         files, held = {}, {}
         for name, learner in self._learners.items():
             files[learner_file(name)] = to_bytes(learner.state())
         for name, replay in self._replays.items():
-            kept = keep_replay(replay, rows_kept.get(name, 0))
+            kept = replay_state(replay, rows_kept.get(name, 0))
             files |= kept.files(name)
             held[name] = kept.held
         states = self._playing.states()
         files[WORKERS] = to_bytes(merged(states))
-        return Kept(files, held, files_recorded(states))
+        return RuntimeState(files, held, files_recorded(states))
 
     def restore(
         self,

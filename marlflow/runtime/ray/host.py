@@ -20,9 +20,9 @@ from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
-from marlflow.runtime.chain import Rows, opened, run_chain
-from marlflow.runtime.keeping import keep_replay, load_replay
+from marlflow.runtime.checkpoint_files import load_replay, replay_state
 from marlflow.runtime.packing import pack_batch, unpack_batch
+from marlflow.runtime.stage_chain import Rows, opened, run_chain
 
 RESIDENTS: dict[str, Any] = {}
 """What this process hosts, by name. Handles find their object here when they arrive in a stage."""
@@ -205,7 +205,7 @@ class Host:
 
     def kept_replay(self, name: str, first: int) -> tuple[Any, Any, tuple[int, int], tuple[int, int]]:
         """A replay, as bytes, and its rows numbered `first` and up: see KeptReplay."""
-        state, rows, numbers, held = keep_replay(RESIDENTS[name], first)
+        state, rows, numbers, held = replay_state(RESIDENTS[name], first)
         return _carried(state), _carried(rows), numbers, held
 
     def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | Raised:

@@ -32,7 +32,7 @@ KEPT_VERSIONS = 8
 """Versions of a live policy that are held at once, beside its frozen ones; others are sent again when asked for."""
 
 
-class Acting(NamedTuple):
+class InferenceKey(NamedTuple):
     """What rows of one call need to have in common: the policy, its version, the mode and scheduled values."""
 
     policy: str
@@ -41,7 +41,7 @@ class Acting(NamedTuple):
     schedule: tuple[tuple[str, float], ...]
 
 
-class Seen(NamedTuple):
+class InferenceInput(NamedTuple):
     """What the rows of one call see; see `Actor.act`."""
 
     obs: Array
@@ -107,8 +107,8 @@ class RemoteActor:
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """As the policy's own actor would; raises what it raises, and ActorLost if there is no answer."""
-        acting = Acting(self._policy, self._weights.version, mode, tuple(self._schedule.items()))
-        seen = Seen(obs, action_mask, memory, generator)
+        acting = InferenceKey(self._policy, self._weights.version, mode, tuple(self._schedule.items()))
+        seen = InferenceInput(obs, action_mask, memory, generator)
         while (answer := self._answer(self._inference.act.remote(acting, seen))) is None:
             self._answer(self._inference.load.remote(self._policy, self._weights))
         acted: Acted = answer
@@ -165,7 +165,7 @@ class InferenceActor:
     def __init__(self, spec: RunSpec, threads: int) -> None:
         torch.set_num_threads(threads)
         self._spec = spec
-        self._waiting: list[tuple[Acting, Seen, asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[InferenceKey, InferenceInput, asyncio.Future[Any]]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def ready(self) -> Raised | None:
@@ -202,7 +202,7 @@ class InferenceActor:
         for policy, count in frozen.items():
             self._hosted[policy].frozen = max(count, self._hosted[policy].frozen)
 
-    async def act(self, acting: Acting, seen: Seen) -> Acted | Raised | None:
+    async def act(self, acting: InferenceKey, seen: InferenceInput) -> Acted | Raised | None:
         """Actions for the rows of a worker; None: these weights are not at hand, and to be loaded first."""
         flats = self._hosted[acting.policy].flats
         if acting.version not in flats:
@@ -223,7 +223,7 @@ class InferenceActor:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, []
-        together: dict[Acting, list[tuple[Seen, asyncio.Future[Any]]]] = {}
+        together: dict[InferenceKey, list[tuple[InferenceInput, asyncio.Future[Any]]]] = {}
         for acting, seen, answer in waiting:
             together.setdefault(acting, []).append((seen, answer))
         for acting, asked in together.items():
@@ -236,7 +236,7 @@ class InferenceActor:
                 if not answer.done():
                     answer.set_result(found)
 
-    def _acted(self, acting: Acting, parts: Sequence[Seen]) -> Sequence[Acted]:
+    def _acted(self, acting: InferenceKey, parts: Sequence[InferenceInput]) -> Sequence[Acted]:
         hosted = self._hosted[acting.policy]
         if hosted.loaded != acting.version:
             flat = hosted.flats[acting.version]
@@ -248,11 +248,11 @@ class InferenceActor:
         return _parted(acted, [len(part.generator) for part in parts])
 
 
-def _joined(parts: Sequence[Seen]) -> Seen:
+def _joined(parts: Sequence[InferenceInput]) -> InferenceInput:
     if len(parts) == 1:
         return parts[0]
     generator = RowRandom.joined([part.generator for part in parts])
-    return Seen(
+    return InferenceInput(
         np.concatenate([part.obs for part in parts]),
         _concatenated([part.action_mask for part in parts]),
         _concatenated([part.memory for part in parts]),

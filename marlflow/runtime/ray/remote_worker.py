@@ -10,14 +10,14 @@ import ray
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationMode
-from marlflow.rollout.deadline import Deadline
-from marlflow.rollout.fragment import Fault, Receipt
-from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request
 from marlflow.runtime.ray.actors import WITHOUT_A_WORD, Actors, cause, never_ran
 from marlflow.runtime.ray.host import Raised, as_exception
-from marlflow.runtime.ray.mail import Address
-from marlflow.runtime.ray.rollout import Headers, RolloutActor
+from marlflow.runtime.ray.message_channel import Address
+from marlflow.runtime.ray.rollout_actor import Headers, RolloutActor
 from marlflow.runtime.spec import RunSpec
+from marlflow.sampling.deadline import Deadline
+from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request
+from marlflow.sampling.receipts import Fault, Receipt
 
 
 class RemoteWorker:

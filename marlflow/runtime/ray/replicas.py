@@ -19,15 +19,15 @@ from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
 from marlflow.flow import Outcome, StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
-from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import cause
+from marlflow.runtime.ray.handles import LearnerHandle
 from marlflow.runtime.ray.host import Raised, Ran, as_exception
-from marlflow.runtime.ray.hosted import LearnerHandle
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.sharding import ON_WORKERS, payloads_by_worker
 from marlflow.runtime.spec import LearnerSpec
+from marlflow.sampling.receipts import Fault
 
 _GONE = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 _CHAINS = count()
@@ -63,7 +63,7 @@ class ReplicasHandle(LearnerHandle):
         return self.version + 1 + self.max_staleness
 
 
-class Replicas:
+class RayReplicas:
     """The replicas of a learner, and their successors."""
 
     def __init__(self, spec: LearnerSpec, workers: RayWorkers, on_fault: Callable[[Fault], None]) -> None:
@@ -205,7 +205,7 @@ class ReplicasPlace:
 
     name = ON_WORKERS
 
-    def __init__(self, hosted: Replicas) -> None:
+    def __init__(self, hosted: RayReplicas) -> None:
         self.hosted = hosted
 
     def __reduce__(self) -> Any:

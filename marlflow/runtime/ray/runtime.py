@@ -14,29 +14,15 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
 from marlflow.base.items import Weights
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import first_row_of
-from marlflow.rollout.deadline import Deadline
-from marlflow.rollout.fragment import Fault
-from marlflow.rollout.news import News
-from marlflow.rollout.protocol import FrozenPolicy
-from marlflow.rollout.saved_state import ResumeReport
-from marlflow.runtime.moved import DriverPlace
-from marlflow.runtime.protocol import Kept, Parts
+from marlflow.runtime.protocol import RunComponents, RuntimeState
 from marlflow.runtime.ray.actors import Actors, cause
-from marlflow.runtime.ray.handles import RayPlace
-from marlflow.runtime.ray.host import Raised, as_exception
-from marlflow.runtime.ray.hosted import Hosted, LearnerHandle, ReplayHandle
-from marlflow.runtime.ray.inference import started
-from marlflow.runtime.ray.joining import join
-from marlflow.runtime.ray.keeping import Keeping
-from marlflow.runtime.ray.local import kill_sessions, start_local, without_signal_handlers
-from marlflow.runtime.ray.mail import Inbox
-from marlflow.runtime.ray.replicas import Replicas
-from marlflow.runtime.ray.reserving import reserve
-from marlflow.runtime.ray.store import object_store_bytes
-from marlflow.runtime.ray.watching import (
+from marlflow.runtime.ray.checkpointing import RayCheckpointing
+from marlflow.runtime.ray.cluster import join
+from marlflow.runtime.ray.handles import Hosted, LearnerHandle, ReplayHandle
+from marlflow.runtime.ray.health import (
     CONNECT_EVERY_S,
     LOOK_EVERY_S,
     Endpoints,
@@ -44,9 +30,23 @@ from marlflow.runtime.ray.watching import (
     dead_daemon,
     joined_cluster,
 )
+from marlflow.runtime.ray.host import Raised, as_exception
+from marlflow.runtime.ray.inference import started
+from marlflow.runtime.ray.local_ray import kill_sessions, start_local, without_signal_handlers
+from marlflow.runtime.ray.message_channel import Inbox
+from marlflow.runtime.ray.places import RayPlace
+from marlflow.runtime.ray.replicas import RayReplicas
+from marlflow.runtime.ray.reservation import reserve
+from marlflow.runtime.ray.store import object_store_bytes
 from marlflow.runtime.ray.workers import RayWorkers
+from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import LearnerSpec, RunSpec
+from marlflow.sampling.deadline import Deadline
+from marlflow.sampling.messages import News
+from marlflow.sampling.protocol import FrozenPolicy
+from marlflow.sampling.receipts import Fault
+from marlflow.sampling.saved_state import ResumeReport
 
 
 def local_resources() -> dict[str, float]:
@@ -79,7 +79,7 @@ class RayRuntime:
         self._actors: Actors | None = None
         self._learners: dict[str, LearnerHandle] = {}
         self._replays: dict[str, ReplayHandle] = {}
-        self._keeping: Keeping | None = None
+        self._keeping: RayCheckpointing | None = None
         self._workers: RayWorkers | None = None
         self._inbox: Inbox | None = None
 
@@ -99,7 +99,7 @@ class RayRuntime:
         on_fault: Callable[[Fault], None] | None = None,
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
-    ) -> Parts:
+    ) -> RunComponents:
         """All actors, built and ready; raises ConfigInvalid if the cluster cannot give what is asked."""
         told = self._unless_lost(on_fault or _nobody_asked)
         try:
@@ -111,10 +111,10 @@ class RayRuntime:
             address = None if on_news is None else self._inbox_for(on_news).address
             workers = self._workers = RayWorkers(spec, self._actors, told, self._renewed, inference, address)
             awaited = workers.start() + ([] if inference is None else [inference.ready.remote()])
-            hosts: list[Hosted | Replicas] = []
+            hosts: list[Hosted | RayReplicas] = []
             for name, one in spec.learners.items():
                 if one.on_workers:
-                    hosts.append(replicas := Replicas(one, workers, told))
+                    hosts.append(replicas := RayReplicas(one, workers, told))
                     self._learners[name] = replicas.learner
                 else:
                     hosts += self._hosts(one, self._actors, told)
@@ -123,8 +123,8 @@ class RayRuntime:
             for learner in self._learners.values():
                 learner.ask_first_weights()
             _wait(awaited)
-            self._keeping = Keeping(spec, workers, hosts, self._learners, self._replays)
-            return Parts(
+            self._keeping = RayCheckpointing(spec, workers, hosts, self._learners, self._replays)
+            return RunComponents(
                 workers,
                 {name: cast("Learner", handle) for name, handle in self._learners.items()},
                 {name: cast("Replay", handle) for name, handle in self._replays.items()},
@@ -172,7 +172,7 @@ class RayRuntime:
 
     # -- what is kept ---------------------------------------------------------------------------------------------
 
-    def keep(self, rows_kept: Mapping[str, int]) -> Kept:
+    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
         """Everything, as bytes; see Runtime."""
         return self._kept.keep(rows_kept)
 
@@ -195,7 +195,7 @@ class RayRuntime:
         return self._kept.unpack(packed)
 
     @property
-    def _kept(self) -> Keeping:
+    def _kept(self) -> RayCheckpointing:
         if self._keeping is None:
             raise RuntimeError("the runtime has not been started")
         return self._keeping

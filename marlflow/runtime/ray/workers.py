@@ -14,17 +14,17 @@ from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationMode
-from marlflow.rollout.closing import CLOSE_TIMEOUT_S
-from marlflow.rollout.fragment import Evaluated, Fault, Receipt
-from marlflow.rollout.protocol import FrozenPolicy, Matchup, Request, Round
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import Raised, as_exception
 from marlflow.runtime.ray.inference import by_reference
-from marlflow.runtime.ray.mail import Address
+from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
+from marlflow.sampling.env_closing import CLOSE_TIMEOUT_S
+from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round
+from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 """What comes instead of an answer: the process is gone, or weights that it was to act with are, with their machine."""

@@ -18,7 +18,7 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.items import Inserted, Update, Weights
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.learn.learner import TorchLearner
+from marlflow.learner.learner import TorchLearner
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.sampling import Prioritized, Uniform
 

@@ -14,8 +14,8 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.base.items import Fragment, Update
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.flow import Flow, Plan
-from marlflow.learn.learner import TorchLearner
-from marlflow.learn.protocol import Learner
+from marlflow.learner.learner import TorchLearner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 
 

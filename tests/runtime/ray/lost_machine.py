@@ -14,16 +14,16 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from marlflow.config.experiment import Checkpoints, Policy, PolicyPlacement, Rollouts, Stop
+from marlflow.config.experiment import CheckpointConfig, PlacementOverrides, Policy, Rollouts, Stop
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.train import train
-from marlflow.rollout.fragment import Receipt
-from marlflow.runtime.spec import Reservation
+from marlflow.runtime.spec import Resources
+from marlflow.sampling.receipts import Receipt
 from tests.forked_ray.session import forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
-STAYS = PolicyPlacement(num_cpus=1, resources={"stays": 1.0})
+STAYS = PlacementOverrides(num_cpus=1, resources={"stays": 1.0})
 POLICIES = {"hunters": Policy(SMALL_PPO, SMALL, STAYS), "prey": Policy(SMALL_DQN, SMALL, STAYS)}
 LOST_AT_ROUND, ROUNDS_ALONE, ROUNDS_AFTER = 5, 8, 3
 
@@ -66,8 +66,8 @@ def main(run_dir: Path) -> None:
 
     RunMetrics.collected = collected  # type: ignore[method-assign]
     stop = Stop(env_steps=None, time_s=120.0)
-    rollouts = Rollouts(num_workers=2, fragment_env_steps=40, placement=Reservation(num_cpus=1))
-    experiment = small_run("ray", policies=POLICIES, rollouts=rollouts, stop=stop, checkpoint=Checkpoints(None))
+    rollouts = Rollouts(num_workers=2, fragment_env_steps=40, placement=Resources(num_cpus=1))
+    experiment = small_run("ray", policies=POLICIES, rollouts=rollouts, stop=stop, checkpoint=CheckpointConfig(None))
     stop_reason = StopConditions.reason
     StopConditions.reason = lambda stops: "whole again" if watched.is_whole_again else stop_reason(stops)  # type: ignore[method-assign]
     try:

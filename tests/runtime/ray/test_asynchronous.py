@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.config.experiment import Checkpoints, Env, Experiment, Rollouts, Stop
+from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Rollouts, Stop
 from marlflow.driver.train import resume, train
 from tests.driver.watching import standing
 from tests.runtime.ray.deadly import Deadly
@@ -24,7 +24,7 @@ def asynchronous(folder: Path) -> Experiment:
         small_run("ray", policies=policies(hunters=replace(SMALL_PPO, max_staleness=20), prey=SMALL_DQN)),
         env=Env(partial(Deadly, marker), copies=4),
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous"),
-        checkpoint=Checkpoints(every_env_steps=200),
+        checkpoint=CheckpointConfig(every_env_steps=200),
         stop=Stop(env_steps=800),
     )
 

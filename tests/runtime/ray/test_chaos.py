@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.config.experiment import Checkpoints, Env, Experiment, Faults, Log, Policy, Rollouts, Stop
+from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Faults, Log, Policy, Rollouts, Stop
 from marlflow.driver.train import train
 from tests.runtime.ray import chaos_parts
 from tests.runtime.ray.chaos_checks import Evidence, violations
@@ -40,7 +40,7 @@ def chaotic_run(folder: Path) -> Experiment:
         policies={"hunters": Policy(ppo, SMALL), "prey": Policy(dqn, SMALL)},
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
         stop=Stop(time_s=300.0, policies={"hunters": 5_000.0, "prey": 5_000.0}),
-        checkpoint=Checkpoints(every_env_steps=500),
+        checkpoint=CheckpointConfig(every_env_steps=500),
         faults=Faults(checkpoints_failed=len(VICTIMS)),
         log=Log(every_env_steps=2_000, console="none", tensorboard=False),
     )

@@ -21,13 +21,13 @@ from marlflow.algorithms.dqn import DQN, DQNLoss
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.config.checks import runtime_of
-from marlflow.config.experiment import Env, Rollouts, RuntimeChoice
+from marlflow.config.experiment import Env, Rollouts, RuntimeConfig
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.learn.loss import LossTerms
-from marlflow.rollout.mapping import Rule
+from marlflow.learner.loss import LossTerms
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
+from marlflow.sampling.mapping import Rule
 from tests.conftest import RAY_CPUS
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run
@@ -164,7 +164,7 @@ def test_memory_is_given_back_when_rows_have_arrived(grown: Grown) -> None:
 def test_what_a_ray_of_its_own_is_started_with_is_what_the_experiment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("marlflow.runtime.ray.RayRuntime", lambda *arguments, **named: asked.append((arguments, named)))
-    runtime_of(replace(small_run(), runtime=RuntimeChoice("ray", None, 123, "10.0.0.7")))
+    runtime_of(replace(small_run(), runtime=RuntimeConfig("ray", None, 123, "10.0.0.7")))
     assert asked == [((None,), {"object_store_bytes": 123, "node_ip_address": "10.0.0.7"})]
 
 

@@ -18,25 +18,25 @@ from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.config.experiment import RunPlacement
 from marlflow.policy.actor import Acted, EvaluationMode, Mode, RecurrentActor, WeightedActor
-from marlflow.rollout.fragment import Evaluated
-from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.host import Raised
 from marlflow.runtime.ray.inference import (
     KEPT_VERSIONS,
-    Acting,
     ByReference,
     InferenceActor,
+    InferenceInput,
+    InferenceKey,
     RemoteActor,
-    Seen,
     asking_actors,
 )
-from marlflow.runtime.spec import Inference, RunSpec
+from marlflow.runtime.spec import InferencePlacement, RunSpec
+from marlflow.sampling.protocol import Request, Round
+from marlflow.sampling.receipts import Evaluated
 from tests.runtime.small_runs import SMALL_PPO, policies, small_spec
 
-ONE_FOR_ALL = RunPlacement(inference=Inference(num_cpus=0.5))
+ONE_FOR_ALL = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
 
 
 # -- among workers ----------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Two:
 
     actor: Adder = field(default_factory=Adder)
     num_workers: int = 2
-    inference: Inference = field(default_factory=Inference)
+    inference: InferencePlacement = field(default_factory=InferencePlacement)
     publishing_critics: tuple[str, ...] = ()
     policies: tuple[str, ...] = ("all",)
 
@@ -150,14 +150,16 @@ class Two:
         return {"all": lambda: self.actor}
 
 
-def _seen(rows: int, first: int) -> Seen:
+def _seen(rows: int, first: int) -> InferenceInput:
     numbers = np.arange(first, first + rows)
     generator = RowRandom(numbers.astype(np.uint64), numbers)
-    return Seen(numbers[:, None] * 1.0, numbers[:, None] % 2 == [0, 1], numbers[:, None] * np.float32(0.5), generator)
+    return InferenceInput(
+        numbers[:, None] * 1.0, numbers[:, None] % 2 == [0, 1], numbers[:, None] * np.float32(0.5), generator
+    )
 
 
 def _answers(
-    run: Two, asked: Sequence[tuple[Acting, Seen]], versions: Sequence[int] = (1, 2)
+    run: Two, asked: Sequence[tuple[InferenceKey, InferenceInput]], versions: Sequence[int] = (1, 2)
 ) -> list[Acted | Raised | None]:
     async def all_at_once() -> list[Any]:
         host = InferenceActor(run, threads=1)  # type: ignore[arg-type]
@@ -168,8 +170,8 @@ def _answers(
     return asyncio.run(all_at_once())
 
 
-def _acting(version: int = 1, mode: Mode = "explore", bonus: float = 0.0) -> Acting:
-    return Acting("all", version, mode, (("bonus", bonus),))
+def _acting(version: int = 1, mode: Mode = "explore", bonus: float = 0.0) -> InferenceKey:
+    return InferenceKey("all", version, mode, (("bonus", bonus),))
 
 
 def test_what_two_workers_ask_is_one_batch_and_each_gets_its_own_rows() -> None:
@@ -186,7 +188,7 @@ def test_what_two_workers_ask_is_one_batch_and_each_gets_its_own_rows() -> None:
 @pytest.mark.parametrize(
     "other", [_acting(version=2), _acting(mode="greedy"), _acting(mode="sampled"), _acting(bonus=7.0)]
 )
-def test_rows_that_are_to_be_acted_on_differently_are_not_mixed(other: Acting) -> None:
+def test_rows_that_are_to_be_acted_on_differently_are_not_mixed(other: InferenceKey) -> None:
     run = Two()
     first, second = _answers(run, [(other, _seen(3, 10)), (_acting(), _seen(2, 10))])
     assert run.actor.calls == [3, 2]

@@ -16,8 +16,8 @@ from marlflow.base.joint import JointBatch
 from marlflow.flow import Outcome
 from marlflow.flow.operators import StageCall, stage_call
 from marlflow.runtime.ray.actors import Actors
-from marlflow.runtime.ray.handles import RayPlace
-from marlflow.runtime.ray.hosted import Handle, Hosted
+from marlflow.runtime.ray.handles import Handle, Hosted
+from marlflow.runtime.ray.places import RayPlace
 from marlflow.stages import Join
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -12,7 +12,7 @@ from marlflow.config.experiment import Experiment, RunPlacement
 from marlflow.flow.relocate import Where
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.spec import Inference
+from marlflow.runtime.spec import InferencePlacement
 from tests.runtime.relocated_runs import Ran, placed, placed_together, run
 from tests.runtime.small_runs import HALVES, SMALL_DQN, SMALL_PPO
 
@@ -52,7 +52,7 @@ def test_stages_on_workers_give_the_numbers_of_one_process_and_the_driver_opens_
     with pytest.MonkeyPatch.context() as patch:
         opens_no_rows(patch)
         # The workers get their weights as references then: they have to open them for their critic.
-        ran = run(experiment("worker", "worker", RunPlacement(inference=Inference())), RayRuntime(), ROUNDS)
+        ran = run(experiment("worker", "worker", RunPlacement(inference=InferencePlacement())), RayRuntime(), ROUNDS)
     assert len(ran.reports) == ROUNDS
     assert_learned_alike(ran, one_process)
     (rows,) = [name for name in ran.kept if name.startswith("rows.prey.")]

@@ -18,11 +18,11 @@ import pytest
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.config.experiment import Env, Rollouts
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout.news import Logged, News, Printed, StepRunning
-from marlflow.rollout.protocol import Request
-from marlflow.runtime.protocol import Parts
+from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.host import refuse_debuggers
+from marlflow.sampling.messages import Logged, News, Printed, StepRunning
+from marlflow.sampling.protocol import Request
 from tests.runtime.small_runs import small_spec
 
 
@@ -46,7 +46,7 @@ class Talks(CartPoleTeam):
         return super().step(actions)
 
 
-async def _round(parts: Parts) -> Any:
+async def _round(parts: RunComponents) -> Any:
     weights = parts.published()
     return await parts.workers.collect(Request(0, weights, {}))
 

@@ -16,14 +16,14 @@ from marlflow.base.items import Weights
 from marlflow.config.experiment import Experiment, Policy, RunPlacement
 from marlflow.config.validation import ready
 from marlflow.driver.train import resume, train
-from marlflow.rollout.fragment import Fault
-from marlflow.rollout.protocol import FrozenPolicy, Request, Round
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.inference import KEPT_VERSIONS
-from marlflow.runtime.ray.rollout import Headers
-from marlflow.runtime.spec import Inference
+from marlflow.runtime.ray.rollout_actor import Headers
+from marlflow.runtime.spec import InferencePlacement
+from marlflow.sampling.protocol import FrozenPolicy, Request, Round
+from marlflow.sampling.receipts import Fault
 from tests.driver.kept_runs import assert_equal, by_copy, kept, without_times
 from tests.driver.past_selves import against_past_selves
 from tests.driver.watching import reports
@@ -149,7 +149,7 @@ def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeyp
 
 
 def test_a_run_whose_actions_one_actor_chooses_goes_on_against_its_frozen_selves(tmp_path: Path) -> None:
-    placement = RunPlacement(inference=Inference(num_cpus=0.5))
+    placement = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
     train(against_past_selves(MAIN, 200, "ray", placement=placement), tmp_path)
     running = [copy["running"]["matchup"] for copy in kept(tmp_path)["workers"]["copies"] if copy["running"]]
     assert any("@" in entry for matchup in running for entry in matchup.values())
@@ -158,7 +158,7 @@ def test_a_run_whose_actions_one_actor_chooses_goes_on_against_its_frozen_selves
 
 
 def test_one_actor_acts_for_more_entries_than_it_would_keep_versions() -> None:
-    placement = RunPlacement(inference=Inference(num_cpus=0.5))
+    placement = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
     inline, over_ray = InlineRuntime(), RayRuntime()
     try:
         experiment = against_past_selves(MAIN, WHOLE)

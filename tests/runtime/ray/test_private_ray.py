@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
-from marlflow.runtime.ray import local
-from marlflow.runtime.ray.local import start_local
+from marlflow.runtime.ray import local_ray as local
+from marlflow.runtime.ray.local_ray import start_local
 
 ROOT = Path(__file__).parents[3]
 DRIVER = """

@@ -16,12 +16,12 @@ from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import ConfigInvalid, StageFailed
 from marlflow.base.items import Fragment
 from marlflow.base.random import RowRandom, episode_seed
-from marlflow.config.experiment import Env, Policy, PolicyPlacement, Rollouts
+from marlflow.config.experiment import Env, PlacementOverrides, Policy, Rollouts
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.flow import Flow, Plan
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.ray import workers
 from tests.runtime.ray.processes import assert_no_actor_is_left
@@ -90,8 +90,8 @@ def test_a_policy_that_raises_on_a_worker_shows_its_own_lines(tmp_path: Path) ->
 
 def test_resources_that_are_not_there_are_refused_before_anything_starts(tmp_path: Path) -> None:
     greedy = {
-        "hunters": Policy(SMALL_PPO, SMALL, PolicyPlacement(num_cpus=64)),
-        "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(num_gpus=3, resources={"fpga": 1})),
+        "hunters": Policy(SMALL_PPO, SMALL, PlacementOverrides(num_cpus=64)),
+        "prey": Policy(SMALL_DQN, SMALL, PlacementOverrides(num_gpus=3, resources={"fpga": 1})),
     }
     with pytest.raises(ConfigInvalid) as caught:
         train(small_run("ray", policies=greedy), tmp_path)

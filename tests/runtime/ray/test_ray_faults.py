@@ -18,9 +18,9 @@ import ray
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Env
-from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.ray.hosted import FAR_ABOVE
+from marlflow.runtime.ray.handles import FAR_ABOVE
+from marlflow.sampling.receipts import Fault
 from tests.runtime.driven_runs import DrivenRun, driven
 from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill
 from tests.runtime.ray.processes import assert_no_actor_is_left

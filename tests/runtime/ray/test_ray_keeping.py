@@ -11,16 +11,16 @@ import ray
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Policy, PolicyPlacement, Rollouts
-from marlflow.rollout.saved_state import ResumeReport
+from marlflow.config.experiment import PlacementOverrides, Policy, Rollouts
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
+from marlflow.sampling.saved_state import ResumeReport
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-POLICIES = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(replay="own"))}
+POLICIES = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PlacementOverrides(replay="own"))}
 
 
 def refuse(self: Any, *state: Any) -> None:

@@ -11,7 +11,7 @@ import ray
 
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ActorLost, StageFailed
-from marlflow.config.experiment import Env, Policy, PolicyPlacement, Rollouts
+from marlflow.config.experiment import Env, PlacementOverrides, Policy, Rollouts
 from marlflow.runtime.ray import RayRuntime, actors
 from tests.runtime.driven_runs import driven
 from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill
@@ -48,7 +48,7 @@ def test_a_learner_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
     algorithm = DeadlyPPO(
         batch_agent_steps=50, minibatch_agent_steps=50, marker=tmp_path / "stage", barred=tmp_path / "barred"
     )
-    apart = Policy(replace(SMALL_DQN, learning_starts_agent_steps=20), SMALL, PolicyPlacement(replay="own"))
+    apart = Policy(replace(SMALL_DQN, learning_starts_agent_steps=20), SMALL, PlacementOverrides(replay="own"))
     experiment = small_run("ray", policies={"hunters": Policy(algorithm, SMALL), "prey": apart})
     with driven(experiment, RayRuntime()) as run:
         run.play(3)
@@ -67,7 +67,7 @@ def test_a_learner_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_learners_of_one_policy_die_and_come_back_together() -> None:
-    together = {"hunters": Policy(SMALL_PPO, SMALL, PolicyPlacement(num_learners=2)), "prey": Policy(Random())}
+    together = {"hunters": Policy(SMALL_PPO, SMALL, PlacementOverrides(num_learners=2)), "prey": Policy(Random())}
     one_worker = Rollouts(num_workers=1, fragment_env_steps=80)
     with driven(small_run("ray", policies=together, rollouts=one_worker), RayRuntime()) as run:
         for rank in (1, 0):

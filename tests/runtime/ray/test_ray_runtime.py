@@ -22,19 +22,19 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Evaluation, Log, Policy, PolicyPlacement, Rollouts
+from marlflow.config.experiment import Evaluation, Log, PlacementOverrides, Policy, Rollouts
 from marlflow.config.plans import RoundHooks, build_plan, drawn_plan
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.train import Result, train
 from marlflow.flow import Outcome
 from marlflow.flow.operators import StageCall, stage_call
 from marlflow.observe.trace import overlap_s
-from marlflow.rollout.protocol import Request, Round
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.protocol import Parts, Runtime
+from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.spec import RunSpec
+from marlflow.sampling.protocol import Request, Round
 from marlflow.stages import Draw, Insert, Learn, NStep
 from tests.driver.watching import standing
 from tests.runtime.ray.processes import actor_processes, assert_no_actor_is_left
@@ -68,7 +68,7 @@ def guarded(patch: pytest.MonkeyPatch) -> Guard:
 BUSY = {
     "hunters": Policy(replace(SMALL_PPO, batch_agent_steps=50, minibatch_agent_steps=10, epochs=40), SMALL),
     "prey": Policy(
-        replace(SMALL_DQN, train_every_agent_steps=1, prioritized=True), SMALL, PolicyPlacement(replay="own")
+        replace(SMALL_DQN, train_every_agent_steps=1, prioritized=True), SMALL, PlacementOverrides(replay="own")
     ),
 }
 """Learners that are busy most of the time, one of them with a replay apart."""
@@ -203,18 +203,21 @@ def test_overlapping_rounds_are_collected_while_their_learner_learns(
     assert [update.version for update in seen] == list(range(len(seen)))
 
 
-BOTH_PLACEMENTS = {"hunters": Policy(SMALL_DQN, SMALL), "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(replay="own"))}
+BOTH_PLACEMENTS = {
+    "hunters": Policy(SMALL_DQN, SMALL),
+    "prey": Policy(SMALL_DQN, SMALL, PlacementOverrides(replay="own")),
+}
 
 
 @contextmanager
-def started(runtime: Runtime, spec: RunSpec) -> Iterator[Parts]:
+def started(runtime: Runtime, spec: RunSpec) -> Iterator[RunComponents]:
     try:
         yield runtime.start(spec)
     finally:
         runtime.close()
 
 
-def collected(parts: Parts) -> Round:
+def collected(parts: RunComponents) -> Round:
     weights = parts.published()
 
     async def wait() -> Round:
@@ -230,7 +233,7 @@ class Beginning:
 
     spec: RunSpec
     runtime: RayRuntime
-    parts: Parts
+    parts: RunComponents
     round: Round
 
 

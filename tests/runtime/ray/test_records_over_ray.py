@@ -17,8 +17,8 @@ from marlflow.config.experiment import Env, Experiment, Record
 from marlflow.driver.train import train
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.environment import recorded_environment
-from marlflow.rollout.mapping import Rule
 from marlflow.runtime.ray import RayRuntime
+from marlflow.sampling.mapping import Rule
 from tests.offline.batches import assert_same
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run

@@ -7,8 +7,8 @@ import pytest
 from marlflow.base.fault_kind import FaultKind
 from marlflow.config.experiment import Env
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.sampling.receipts import Fault
 from tests.runtime.small_runs import small_spec
 
 SAID_BY_RAY = "The actor died. pid: 12 namespace: x ip: 10.0.0.1 Worker unexpectedly exits with a connection error."

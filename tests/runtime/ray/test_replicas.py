@@ -24,11 +24,11 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Env
 from marlflow.driver.train import train
 from marlflow.flow import Flow, Plan
-from marlflow.learn.protocol import Learner
+from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
-from marlflow.rollout.fragment import Fault
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.sampling.receipts import Fault
 from tests.driver.kept_runs import kept
 from tests.driver.watching import standing
 from tests.runtime.driven_runs import DrivenRun, driven

@@ -20,37 +20,37 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Policy, PolicyPlacement, Rollouts, RunPlacement
-from marlflow.runtime.arrangement import arranged
-from marlflow.runtime.ray.joining import free_machines, join
-from marlflow.runtime.ray.reserving import reserve
-from marlflow.runtime.resources import asked_by, problems, total
-from marlflow.runtime.spec import Placement, Reservation, RunSpec
+from marlflow.config.experiment import PlacementOverrides, Policy, Rollouts, RunPlacement
+from marlflow.runtime.process_layout import arranged
+from marlflow.runtime.ray.cluster import free_machines, join
+from marlflow.runtime.ray.reservation import reserve
+from marlflow.runtime.resources import problems, requests_of, total
+from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 from tests.forked_ray.session import forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
 
-ON_CPU = Placement(device="cpu")
+ON_CPU = LearnerPlacement(device="cpu")
 OWN_REPLAY = {
     "hunters": Policy(SMALL_PPO, SMALL),
-    "prey": Policy(SMALL_DQN, SMALL, PolicyPlacement(num_cpus=1, replay="own")),
+    "prey": Policy(SMALL_DQN, SMALL, PlacementOverrides(num_cpus=1, replay="own")),
 }
 ONE_WORKER = Rollouts(num_workers=1, fragment_env_steps=40)
-FOUR_WORKERS = Rollouts(num_workers=4, fragment_env_steps=40, placement=Reservation(num_cpus=0.5))
-TOO_MUCH = {"hunters": Policy(SMALL_PPO, SMALL, PolicyPlacement(num_cpus=6)), "prey": Policy(SMALL_DQN, SMALL)}
+FOUR_WORKERS = Rollouts(num_workers=4, fragment_env_steps=40, placement=Resources(num_cpus=0.5))
+TOO_MUCH = {"hunters": Policy(SMALL_PPO, SMALL, PlacementOverrides(num_cpus=6)), "prey": Policy(SMALL_DQN, SMALL)}
 
 
-def _placed(learners: Placement, shared_gpus: float | None = None) -> RunSpec:
+def _placed(learners: LearnerPlacement, shared_gpus: float | None = None) -> RunSpec:
     return small_spec(placement=RunPlacement(learners, shared_gpus), rollouts=ONE_WORKER)
 
 
 RUNS: dict[str, RunSpec] = {
     "one_gpu": _placed(ON_CPU, shared_gpus=1.0),
-    "gpu_per_policy": _placed(Placement(num_gpus=1, device="cpu")),
-    "data_parallel": _placed(Placement(num_learners=2, num_gpus=1, device="cpu")),
+    "gpu_per_policy": _placed(LearnerPlacement(num_gpus=1, device="cpu")),
+    "data_parallel": _placed(LearnerPlacement(num_learners=2, num_gpus=1, device="cpu")),
     "cluster": small_spec(policies=OWN_REPLAY, rollouts=FOUR_WORKERS, placement=RunPlacement(spread=True)),
     "packed": small_spec(rollouts=ONE_WORKER),
     "beyond_one_machine": small_spec(policies=TOO_MUCH),
-    "beyond_the_cluster": _placed(Placement(num_gpus=3, device="cpu")),
+    "beyond_the_cluster": _placed(LearnerPlacement(num_gpus=3, device="cpu")),
 }
 
 
@@ -102,7 +102,9 @@ def planned(spec: RunSpec) -> Any:
     """Where `marlflow plan` would say that each process goes; None if nowhere."""
     machines = free_machines("auto").amounts
     seats = (
-        [] if problems(asked_by(spec), total(machines), machines) else arranged(asked_by(spec), machines, spec.spread)
+        []
+        if problems(requests_of(spec), total(machines), machines)
+        else arranged(requests_of(spec), machines, spec.spread)
     )
     return {seat.what: {"machine": seat.machine, "gpus": seat.gpus} for seat in seats or ()} or None
 

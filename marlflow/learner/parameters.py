@@ -1,0 +1,121 @@
+"""A learner's parameters: module, target, optimizers, and the versions under which they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from marlflow.base.batch import Array
+from marlflow.base.items import Weights
+from marlflow.base.serialization import Tree
+from marlflow.learner.compute import Compute
+from marlflow.learner.flat_parameters import FlatParameters
+from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_copy
+from marlflow.learner.optimizer import Optimizer
+from marlflow.learner.saved_state import as_mapping
+from marlflow.policy.tensors import as_tensor
+
+COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
+
+
+class LearnerParameters:
+    """The parameters of `module` in one vector, an optimizer for each loss group, and a frozen `target_module`, if any.
+
+    `policies` are those that act by actors in `module`. `published` has the weights of each, all under one version.
+
+    `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its value when the
+    parameters were last published, and when the target was last renewed.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        policies: Sequence[str],
+        groups: Sequence[LossGroup],
+        *,
+        learning_rate: float,
+        max_grad_norm: float,
+        optimizer: Optimizer,
+        compute: Compute,
+        target: bool,
+    ) -> None:
+        self.module: Any = compute.prepared(module)
+        self.flat = FlatParameters(
+            module, actors_of(module, policies), [list(group.parameters(module)) for group in groups]
+        )
+        self.groups = [
+            OptimizerGroup(group, module, self.flat, optimizer, learning_rate, max_grad_norm) for group in groups
+        ]
+        self.target_module: Any = None
+        self._target_flat: FlatParameters | None = None
+        if target:
+            self.target_module, self._target_flat = frozen_copy(self.module, policies, groups)
+        self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
+        self.published: Mapping[str, Weights] = {}
+        self._hand_out()
+
+    def publish(self) -> Mapping[str, Weights]:
+        """The acting parameters under a new version."""
+        self.version += 1
+        self.updates_when_published = self.updates
+        self._hand_out()
+        return self.published
+
+    def _hand_out(self) -> None:
+        self.published = {policy: Weights(self.version, flat) for policy, flat in self.flat.publish().items()}
+
+    def publish_all(self) -> None:
+        """From now on publishes all parameters, the acting ones first, for stages that need the critic elsewhere."""
+        self.flat.publishes_all = True
+        self._hand_out()
+
+    def resume_above(self, version: int) -> Mapping[str, Weights]:
+        """Publishes under a version above `version`, the highest that a lost learner of this name may have used."""
+        self.version = max(self.version, version)
+        return self.publish()
+
+    def sync_target(self, tau: float) -> None:
+        """Moves the target, which has to be there, by the fraction `tau` of the way to the parameters."""
+        assert self._target_flat is not None
+        self._target_flat.approach(self.flat.vector, tau)
+        self.updates_when_synced = self.updates
+
+    def state(self) -> dict[str, Tree]:
+        """Copies of parameters, target and optimizers' states; what is published, and the counts.
+
+        Learning rates and the losses' coefficients are the configuration's, and are not in it.
+        """
+        optimizers = {name: tensor for group in self.groups for name, tensor in group.state().items()}
+        tensors = {name: tensor.cpu().numpy().copy() for name, tensor in (self._vectors() | optimizers).items()}
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {**tensors, **counts, "published": self.published_flat}  # not what was learned since
+
+    @property
+    def published_flat(self) -> Array:
+        """What was last published, of all policies in their order, float32 [...]."""
+        flats = [weights.flat for weights in self.published.values()]
+        return flats[0] if len(flats) == 1 else np.concatenate(flats)
+
+    def like(self, state: Tree) -> dict[str, Tensor]:
+        """Template tensors (shape, dtype) for the arrays of `state`."""
+        optimizers = {name: like for group in self.groups for name, like in group.like(as_mapping(state)).items()}
+        return {**self._vectors(), **optimizers, "published": as_tensor(self.published_flat)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state` returned, which has to be as `like` says."""
+        for name, tensor in self._vectors().items():
+            tensor.copy_(as_tensor(state[name]))
+        for group in self.groups:
+            group.load_state(state)
+        for name in COUNTS:
+            setattr(self, name, state[name])
+        ends = np.cumsum([len(weights.flat) for weights in self.published.values()])[:-1]
+        flats = np.split(state["published"], ends) if len(ends) else [state["published"]]
+        self.published = {name: Weights(self.version, flat) for name, flat in zip(self.published, flats, strict=True)}
+
+    def _vectors(self) -> dict[str, Tensor]:
+        own = {"vector": self.flat.vector}
+        return own if self._target_flat is None else {**own, "target": self._target_flat.vector}

@@ -1,0 +1,59 @@
+"""The reports of updates and of gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from marlflow.base.batch import Array
+from marlflow.base.items import Gradients, Update
+from marlflow.base.train_batch import TrainBatch
+from marlflow.learner.update_job import UpdateJob, UpdateResult
+
+
+def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResult) -> Update:
+    """The mean terms of an update, the steps taken and those skipped, and how old the rows were at `version`."""
+    loss, taken, skipped = result.means()
+    priorities, seen = result.priorities_by_row(), job.summary
+    rows = seen.rows * job.epochs
+    return Update(
+        learner=learner,
+        rows=round(rows * taken / (taken + skipped)) if skipped else rows,
+        updates=taken,
+        version=version,
+        loss=loss,
+        updates_skipped=skipped,
+        staleness_mean=_staleness(version, seen.mean_version),
+        stale_rows_dropped=seen.stale_rows_dropped,
+        rows_carried=seen.rows_carried,
+        priorities=None if priorities is None or skipped else priorities.cpu().numpy(),
+        row_ids=seen.row_ids,
+    )
+
+
+def gradients_of(batch: TrainBatch, flat: Array, terms: Mapping[str, float]) -> Gradients:
+    """A gradient, with what will be reported of the rows that it was computed from."""
+    return Gradients(flat, batch.rows, terms, batch.mean_version(), batch.rows_carried())
+
+
+def step_report(
+    learner: str, version: int, gradients: Gradients, norm: float | None, stale_rows_dropped: int
+) -> Update:
+    """The report of one step by `gradients` of this norm; None: there was no step."""
+    taken = norm is not None and math.isfinite(norm)
+    return Update(
+        learner=learner,
+        rows=gradients.rows if taken else 0,
+        updates=int(taken),
+        version=version,
+        loss={**gradients.loss, "grad_norm": norm} if norm is not None and taken else {},
+        updates_skipped=int(norm is not None and not taken),
+        staleness_mean=_staleness(version, gradients.version_mean),
+        stale_rows_dropped=stale_rows_dropped,
+        rows_carried=gradients.rows_carried,
+    )
+
+
+def _staleness(version: int, mean_version: float) -> float:
+    staleness = version - mean_version
+    return staleness if math.isfinite(staleness) else 0.0

@@ -1,0 +1,221 @@
+"""The actor that hosts a rollout worker, and replicas of the learners of policies that learn there."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marlflow.base.items import Weights
+from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.flow.operators import OperatorRaised
+from marlflow.policy.actor import EvaluationMode
+from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, flats_of, raised
+from marlflow.runtime.ray.inference import asking_actors, fetched
+from marlflow.runtime.ray.message_channel import Address, Outbox
+from marlflow.runtime.sharding import shard
+from marlflow.runtime.spec import RunSpec
+from marlflow.runtime.stage_chain import run_chain
+from marlflow.sampling.deadline import Deadline
+from marlflow.sampling.hang_monitor import HangMonitor
+from marlflow.sampling.output import OutputCapture
+from marlflow.sampling.protocol import FrozenPolicy, Matchup
+from marlflow.sampling.watchdog import Watchdog
+
+_PATIENCE = 2
+"""After so many times the time that a step may take, nothing but the end of the process can interrupt it."""
+
+
+class Headers(NamedTuple):
+    """What weights on their way to a worker are; their parameters are arguments of the call, in the same order.
+
+    headers, flats = Headers.of(weights, frozen)
+    """
+
+    versions: Mapping[str, int]
+    frozen: Mapping[str, FrozenPolicy]
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Weights], frozen: Mapping[str, FrozenPolicy]) -> tuple[Headers, list[Any]]:
+        """Headers of live and frozen entries, and the parameters of all."""
+        versions = {name: new.version for name, new in weights.items()}
+        bare = {name: replace(kept, weights=replace(kept.weights, flat=None)) for name, kept in frozen.items()}
+        flats = [*(new.flat for new in weights.values()), *(kept.weights.flat for kept in frozen.values())]
+        return cls(versions, bare), flats
+
+    def joined(self, flats: Sequence[Any]) -> tuple[dict[str, Weights], dict[str, FrozenPolicy]]:
+        """The entries again."""
+        live, others = flats[: len(self.versions)], flats[len(self.versions) :]
+        weights = {
+            name: Weights(version, flat) for (name, version), flat in zip(self.versions.items(), live, strict=True)
+        }
+        frozen = {
+            name: replace(kept, weights=replace(kept.weights, flat=flat))
+            for (name, kept), flat in zip(self.frozen.items(), others, strict=True)
+        }
+        return weights, frozen
+
+
+class RolloutActor(Host):
+    """Hosts worker `number`; one that replaces a lost one begins its copies where that one had come to.
+
+    It asks the actor `inference` for actions; None: it acts for itself, and where it learns, with what it has learned.
+    What is printed and logged here, and where an environment hangs, is posted to `address`.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        number: int,
+        next_episodes: Mapping[int, int] | None,
+        next_fragments: Mapping[str, Mapping[int, int]],
+        inference: Any = None,
+        address: Address | None = None,
+    ) -> None:
+        super().__init__({f"learner {name}": one.learner for name, one in spec.learners.items() if one.on_workers}, 1)
+        self._spec, self._number = spec, number
+        self._next_episodes, self._next_fragments = next_episodes, next_fragments
+        self._inference = inference
+        self._worker: Any = None
+        self._learned: dict[str, Weights] = {}
+        timeout_s = spec.step_timeout_s
+        self._watchdog = Watchdog(timeout_s, None if timeout_s is None else _PATIENCE * timeout_s)
+        self._outbox = self._capture = None
+        if address is not None:
+            self._outbox = Outbox(address, number)
+            self._capture = OutputCapture(number, self._watchdog, self._outbox.send)
+            self._capture.install(address.log_level)
+            HangMonitor({number: self._watchdog}, self._outbox.send)
+
+    def ready(self) -> Raised | None:
+        """Builds the replicas and opens the environments; what went wrong, if anything did."""
+        if (failed := super().ready()) is not None:
+            return failed
+        try:
+            actors = None if self._inference is None else asking_actors(self._spec, self._inference)
+            self._worker = self._spec.worker(
+                self._number, actors, self._next_episodes, self._watchdog, fetched, self._next_fragments
+            )
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return self._failed(error)
+        gc.freeze()  # what is here now stays: no collection has to look at it again
+        return None
+
+    def collect(
+        self,
+        headers: Headers,
+        schedules: Mapping[str, Mapping[str, float]],
+        matchups: Mapping[int, Sequence[Matchup]] | None,
+        forget: Collection[str],
+        *flats: Any,
+    ) -> Any:
+        """A receipt, and a batch for each learning policy. `flats` are the parameters that `headers` describe."""
+        learning = self._spec.learning
+        live, frozen = headers.joined(flats)
+        weights = {**self._learned, **live}
+        self._learned.clear()
+        try:
+            receipt, batches = self._worker.collect(self._spec.ticks, weights, schedules, matchups, frozen, forget)
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            receipt, batches = self._failed(error), dict.fromkeys(learning)
+        # Where nobody learns there is one return, which Ray does not want in a tuple.
+        return (receipt, *(batches[name] for name in learning)) if learning else receipt
+
+    def learn(self, name: str, chain: int, returns: int, *payloads: Any) -> Any:
+        """Runs a chain of a learner's plan on the own shard, as all workers do at once: a receipt, and the weights.
+
+        Of several workers one is asked for more than 1 return, and so for the weights of each policy; the others act
+        with their own.
+        """
+        learner = RESIDENTS[name]
+        version = learner.version
+        try:
+            outputs, times = run_chain(self._chains[chain], [shard(payloads)])
+        except OperatorRaised as error:
+            learner.disband()  # the others must not wait for one that is out of step
+            failed = raised(error.__cause__ or error, error.position)
+            return failed if returns == 1 else (failed, *[None] * (returns - 1))
+        published = learner.version != version
+        if published and self._inference is None:
+            self._learned.update(learner.published)
+        ran = Ran(outputs, times, learner.version if published else None)
+        if returns == 1:
+            return ran
+        return ran, *(flats_of(learner) if published else [None] * (returns - 1))
+
+    def disband(self, name: str) -> None:
+        """The replica of the learner called `name` leaves the others."""
+        RESIDENTS[name].disband()
+
+    def published(self, name: str) -> tuple[Any, ...]:
+        """The version of the replica of the learner called `name`, and what it published last for each policy."""
+        return RESIDENTS[name].version, *flats_of(RESIDENTS[name])
+
+    def evaluate(
+        self,
+        episodes: Sequence[int],
+        matchups: Sequence[Matchup] | None,
+        mode: EvaluationMode,
+        headers: Headers,
+        *flats: Any,
+    ) -> Any:
+        """Results of evaluation episodes."""
+        weights, frozen = headers.joined(flats)
+        try:
+            return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return self._failed(error)
+
+    def end_by(self, deadline: Deadline) -> None:
+        """What is collected or evaluated from here on ends with the env step in which the deadline passes."""
+        self._watchdog.deadline = deadline
+
+    def _failed(self, error: Exception) -> Raised:
+        """`error`, once the driver can read what was printed before it."""
+        self._flush()
+        return raised(error)
+
+    def _flush(self) -> None:
+        if self._capture is not None and self._outbox is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._capture.tell_left_out()
+            self._outbox.flush()
+
+    def kept(self) -> Any:
+        """Everything that the worker carries from one collect to the next, as bytes."""
+        try:
+            return np.frombuffer(to_bytes(self._worker.state()), np.uint8)
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+
+    def close(self) -> Any:
+        """Closes the environments, and what is recorded; what went wrong. The process is ended afterwards."""
+        try:
+            return self._worker.close()
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)
+        finally:
+            self._flush()
+
+    def beginning(
+        self, number: int, next_episodes: Mapping[int, int] | None, next_fragments: Mapping[str, Mapping[int, int]]
+    ) -> Any:
+        """What another worker, which is not there, would carry when it begins."""
+        worker = self._spec.worker(number, next_episodes=next_episodes, next_fragments=next_fragments)
+        try:
+            return np.frombuffer(to_bytes(worker.state()), np.uint8)
+        finally:
+            worker.close()
+
+    def load(self, kept: Any, replay_max_env_steps: int, headers: Headers, *flats: Any) -> Any:
+        """Goes on from what was kept of its copies; what could not be taken up again."""
+        _, frozen = headers.joined(flats)
+        try:
+            return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps, frozen))
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return raised(error)

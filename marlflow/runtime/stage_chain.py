@@ -1,0 +1,71 @@
+"""Runs neighbouring stages one after the other where they live; the same code for every runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from marlflow.base.batch import Batch
+from marlflow.base.items import Gradients
+from marlflow.base.joint import JointBatches
+from marlflow.base.train_batch import TrainBatch
+from marlflow.flow import StageTimes
+from marlflow.flow.meters import rows_of
+from marlflow.flow.operators import EndOfFlow, OperatorRaised
+from marlflow.learner.gradients import mean_gradients
+
+Rows: TypeAlias = TrainBatch | Gradients
+"""What is packed when it leaves a place, rows or their gradient, so that the driver passes it on unopened."""
+
+
+def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
+    """What a stage is handed for an item that came packed: its one payload, or all its batches or gradients as one.
+
+    With `keys`, whose each payload is, it is handed that for each key.
+    """
+    if keys:
+        whose = list(zip(keys, payloads, strict=True))
+        return JointBatches(
+            (key, opened([payload for owner, payload in whose if owner == key])) for key in dict.fromkeys(keys)
+        )
+    if len(payloads) == 1:
+        return payloads[0]
+    return mean_gradients(payloads) if isinstance(payloads[0], Gradients) else Batch.concat(payloads)
+
+
+def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
+    """Each item through all calls, in order; `None` stands for a turn of a source.
+
+    Returns an output per item (fewer if the source ended), and per call when it ran, as if it had dealt with all
+    items at once: from its first start, for as long as it took in all. Raises OperatorRaised from the operator's own
+    exception.
+    """
+    began = time.time()
+    outputs: list[Any] = []
+    spent, rows = [0.0] * len(calls), [0] * len(calls)
+    for item in items:
+        value = item
+        for position, call in enumerate(calls):
+            start = time.perf_counter()
+            try:
+                value = call(value)
+            except (EndOfFlow, StopIteration) as end:
+                if item is None and position == 0:
+                    return outputs, _times(began, spent, rows)
+                raise OperatorRaised(position, "it ended a flow that it does not begin") from end
+            except Exception as error:
+                raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
+            spent[position] += time.perf_counter() - start
+            rows[position] += rows_of(value)
+        outputs.append(value)
+    return outputs, _times(began, spent, rows)
+
+
+def _times(began_s: float, spent_s: Sequence[float], rows: Sequence[int]) -> list[StageTimes]:
+    start_s = began_s
+    times: list[StageTimes] = []
+    for seconds, count in zip(spent_s, rows, strict=True):
+        times.append(StageTimes(start_s, start_s + seconds, count))
+        start_s += seconds
+    return times

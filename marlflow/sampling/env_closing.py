@@ -1,0 +1,92 @@
+"""Close environments in bounded time; report faults."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.fault_kind import FaultKind
+from marlflow.env import EnvAdapter
+from marlflow.sampling.receipts import Fault
+from marlflow.sampling.watchdog import Overdue
+
+CLOSE_TIMEOUT_S = 10.0
+"""Seconds for closing all environments of a process, or a broken one."""
+
+
+def close_adapter(adapter: EnvAdapter, timeout_s: float | None = None) -> Fault | None:
+    """Close an environment; return a fault if that failed."""
+    return close_within(adapter.close, adapter.where(), timeout_s)
+
+
+def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:
+    """Call `close` for at most `timeout_s` seconds (None: CLOSE_TIMEOUT_S); return a fault of `where`.
+
+    C code that never returns can be abandoned only outside of the main thread.
+    """
+    timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
+    if timeout_s <= 0:
+        return Fault(
+            FaultKind.CLOSES_FAILED, where, "it was not closed: others took all of the time that there was", "", 0
+        )
+    run = _with_alarm if threading.current_thread() is threading.main_thread() else _in_thread
+    try:
+        run(close, timeout_s)
+    except Overdue:
+        return Fault(FaultKind.CLOSES_FAILED, where, f"close() took longer than {timeout_s:.3g} s", "", 0)
+    except EnvironmentFailed as failure:
+        return Fault(FaultKind.CLOSES_FAILED, failure.where, failure.reason, failure.user_traceback, 0)
+    except Exception as error:  # noqa: BLE001  any error of the user's code; the environment is not used again
+        return Fault(FaultKind.CLOSES_FAILED, where, f"close() raised {type(error).__name__}: {error}", "", 0)
+    return None
+
+
+def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
+    """Raise Overdue inside `close` after `timeout_s`, repeatedly."""
+    with _alarm(timeout_s):
+        close()
+
+
+@contextmanager
+def _alarm(timeout_s: float) -> Iterator[None]:
+    inside = True
+
+    def over(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if inside:
+            raise Overdue
+
+    before = signal.signal(signal.SIGALRM, over)
+    # A watchdog that steps environments may have its own alarm running.
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s)
+    try:
+        yield
+    finally:
+        inside = False
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
+
+
+def _in_thread(close: Callable[[], Any], timeout_s: float) -> None:
+    """Call `close` in a thread, abandoned after `timeout_s`; threads cannot be interrupted."""
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001  raised below
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="marlflow-close", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise Overdue
+    if raised:
+        raise raised[0]

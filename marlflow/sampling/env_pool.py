@@ -1,0 +1,147 @@
+"""The environments of one worker, stepped under a watchdog and reopened when they break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeVar
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.env import EnvAdapter, StepResult, open_adapter
+from marlflow.sampling.env_closing import close_adapter
+from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.receipts import Fault
+from marlflow.sampling.watchdog import Overdue, Playing, Watchdog
+
+_T = TypeVar("_T")
+
+
+class EnvPool:
+    """The environments of one worker; `numbers` are unique over all workers.
+
+    `states` has each environment's global state if `sees_state`.
+    """
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        make_env: Callable[[], Any],
+        watchdog: Watchdog,
+        faults: FaultLog,
+        sees_state: bool = False,
+    ) -> None:
+        self.numbers, self._make_env = [int(number) for number in numbers], make_env
+        self.watchdog, self.faults, self._sees_state = watchdog, faults, sees_state
+        with watchdog.on_guard():
+            self.adapters = [self._opened(number) for number in self.numbers]
+        self.states: list[Array | None] = [None] * len(self.numbers)
+        # The seed of each environment's last reset.
+        self.seeds = [0] * len(self.numbers)
+        self._vanished_before = 0
+
+    @property
+    def vanished(self) -> int:
+        """Number of agents so far that left without termination or truncation."""
+        return self._vanished_before + sum(adapter.vanished for adapter in self.adapters)
+
+    def act(self, index: int, actions: Sequence[Any]) -> StepResult:
+        """Step one environment; raises EnvironmentFailed."""
+        # `_watched` written out, because this runs for every env step.
+        adapter, watchdog = self.adapters[index], self.watchdog
+        watchdog.begun += 1
+        watchdog.playing, watchdog.doing = adapter, "step()"
+        try:
+            try:
+                watchdog.inside = True
+                turn = adapter.act(actions)
+                if self._sees_state:
+                    self.states[index] = adapter.state()
+            finally:
+                watchdog.inside = False
+        except Overdue as overdue:
+            raise watchdog.hung(adapter.where(), "step()", overdue) from None
+        return turn
+
+    def reset(self, index: int, seed: int, task: int | None = None) -> StepResult:
+        """Start an episode, with a task number if given; raises EnvironmentFailed."""
+        self.seeds[index] = seed
+        adapter = self.adapters[index]
+
+        def begun() -> StepResult:
+            turn = adapter.reset(seed, task)
+            if self._sees_state:
+                self.states[index] = adapter.state()
+            return turn
+
+        return self._watched(begun, adapter)
+
+    def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
+        """Reopen an environment after `failure`, which is counted.
+
+        Raises EnvironmentFailed if reopening fails too often.
+        """
+        broken, number = self.adapters[index], self.numbers[index]
+        self._vanished_before += broken.vanished
+        self.faults.add(failure, failure.reason, rows_lost)
+        self._close(broken)
+        while True:
+            try:
+                self.adapters[index] = self._opened(number)
+                return
+            except EnvironmentFailed as again:
+                self.faults.tolerate(again)
+                self.faults.add(again, again.reason, 0)
+
+    def reopen(self, index: int) -> None:
+        """Reopen an environment without counting a fault."""
+        broken = self.adapters[index]
+        self._vanished_before += broken.vanished
+        self._close(broken)
+        self.adapters[index] = self._opened(self.numbers[index])
+
+    def _opened(self, number: int) -> EnvAdapter:
+        watchdog, opening = self.watchdog, _Opening(number)
+        watchdog.begun += 1
+        watchdog.playing, watchdog.doing, watchdog.loading = opening, "making the environment", True
+        try:
+            # Not limited by the watchdog: loading may take longer than a step.
+            env = self._make_env()
+        finally:
+            watchdog.loading = False
+        return self._watched(lambda: open_adapter(env, number), opening)
+
+    def _watched(self, call: Callable[[], _T], playing: Playing) -> _T:
+        """Call `call` of `playing` under the watchdog, as a reset."""
+        watchdog = self.watchdog
+        watchdog.begun += 1
+        watchdog.playing, watchdog.doing = playing, "reset()"
+        try:
+            try:
+                watchdog.inside = True
+                return call()
+            finally:
+                watchdog.inside = False
+        except Overdue as overdue:
+            raise watchdog.hung(playing.where(), "reset()", overdue) from None
+
+    def _close(self, broken: EnvAdapter) -> None:
+        if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
+            self.faults.report(fault)
+
+    def close(self, deadline_s: float) -> list[Fault]:
+        """Close all environments by `deadline_s` of time.perf_counter; return faults."""
+        faults = [close_adapter(adapter, deadline_s - perf_counter()) for adapter in self.adapters]
+        return [fault for fault in faults if fault is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    number: int
+
+    def where(self) -> str:
+        return f"copy {self.number}, at its opening"
+
+    def name(self) -> str:
+        return f"copy {self.number}"

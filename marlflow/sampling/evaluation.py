@@ -1,0 +1,108 @@
+"""Play evaluation episodes in environments that are separate from training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+from marlflow.base.batch import Array
+from marlflow.base.random import key, mix
+from marlflow.policy.actor import EvaluationMode
+from marlflow.sampling import env_closing as closing
+from marlflow.sampling.action_history import History
+from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.episodes import EvaluationEpisodes
+from marlflow.sampling.lanes import Lanes, PolicyOf
+from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.protocol import Matchup
+from marlflow.sampling.receipts import EpisodeResult, Fault
+from marlflow.sampling.vector_runner import SyncVectorRunner
+from marlflow.sampling.weights_table import WeightsTable
+
+_MOST_ENVS = 16
+
+
+class EvaluationEnvs:
+    """The evaluation environments of a worker, opened at first use; each has `stride` lanes."""
+
+    def __init__(
+        self,
+        make_envs: Callable[[Sequence[int]], EnvPool],
+        make_table: Callable[[int], WeightsTable],
+        stride: int,
+        policy_of: PolicyOf,
+    ) -> None:
+        self._make_envs, self._make_table = make_envs, make_table
+        self._stride, self._policy_of = stride, policy_of
+        self._envs: EnvPool | None = None
+
+    def widen(self, episodes: int) -> list[Fault]:
+        """Open environments for `episodes` episodes; return faults of closing fewer earlier ones."""
+        count = min(episodes, _MOST_ENVS)
+        if self._envs is not None and len(self._envs.numbers) >= count:
+            return []
+        # All are reopened, because the lanes of a runner are numbered by its number of environments.
+        faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
+        self._envs = self._make_envs(range(count))
+        return faults
+
+    def play(
+        self,
+        seed: int,
+        episodes: Sequence[int],
+        matchups: Sequence[Matchup] | None,
+        mode: EvaluationMode,
+        is_late: Callable[[], bool],
+    ) -> tuple[list[EpisodeResult], bool]:
+        """Return the results of `episodes` in order, and whether `is_late` ended them early.
+
+        Broken episodes are left out. Call `widen` first.
+        """
+        envs = self._envs
+        assert envs is not None, "widen opens them"
+        table = self._make_table(len(envs.numbers))
+        lanes = Lanes(self._stride, len(envs.numbers), table, self._policy_of)
+        prints = _Fingerprints(lanes, len(envs.numbers))
+        dealt = EvaluationEpisodes(seed, episodes, matchups)
+        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, mode, None, prints)
+        runner.begin()
+        while not (runner.idle or is_late()):
+            runner.tick()
+        # Environments finish in any order.
+        order = {episode: number for number, episode in enumerate(episodes)}
+        results = sorted(runner.results, key=lambda result: order[result.episode])
+        fingerprints = prints.by_episode()
+        return [replace(result, fingerprint=fingerprints[result.episode]) for result in results], not runner.idle
+
+    def close(self, deadline_s: float) -> list[Fault]:
+        """Close the environments; return faults."""
+        return [] if self._envs is None else self._envs.close(deadline_s)
+
+
+class _Fingerprints(History):
+    """A hash of every episode's observations and actions in order. Actions are not stored."""
+
+    def __init__(self, lanes: Lanes, num_envs: int) -> None:
+        super().__init__(num_envs, lanes.stride, 0)
+        self._lanes, self._running = lanes, dict[int, int]()
+        self._found: dict[int, int] = {}
+
+    def begins(self, index: int, earlier: object = None) -> None:
+        del earlier
+        self._complete(index)
+        self._running[index] = int(self._lanes.episode[self._lanes.of(index).start])
+        super().begins(index)
+
+    def took(self, slots: PolicySlots, action: Array) -> None:
+        self.hashes[slots.lanes] = mix(self.hashes[slots.lanes] + self._digests(slots.policy, "action", action))
+
+    def by_episode(self) -> dict[int, int]:
+        """Return the hashes of all episodes so far, by number."""
+        for index in list(self._running):
+            self._complete(index)
+        return self._found
+
+    def _complete(self, index: int) -> None:
+        if (episode := self._running.pop(index, None)) is not None:
+            self._found[episode] = key(*self.hashes[self._lanes.of(index)].tolist())

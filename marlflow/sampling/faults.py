@@ -1,0 +1,55 @@
+"""Episodes ended by environment faults, counted against a budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.sampling.receipts import Fault
+
+
+class EnvBroken(Exception):
+    """A fault of the environment at `index` in its worker."""
+
+    def __init__(self, index: int, failure: EnvironmentFailed) -> None:
+        super().__init__(index, failure)
+        self.index, self.failure = index, failure
+
+
+class FaultLog:
+    """A worker's faults, with a budget of `tolerated` episodes, of which `seen` are used."""
+
+    def __init__(self, tolerated: int = 0) -> None:
+        self._tolerated = tolerated
+        self.seen = 0
+        self._new: list[Fault] = []
+        # Since the last `take`.
+        self._broke: list[EnvironmentFailed] = []
+
+    def tolerate(self, failure: EnvironmentFailed) -> None:
+        """Count a failure; over budget, raise it with the earlier ones since the last `take`."""
+        self.seen += 1
+        if self.seen > self._tolerated:
+            failure.earlier = tuple(self._broke)
+            raise failure
+        self._broke.append(failure)
+
+    def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
+        """Add the fault of a discarded episode, with `reason` instead of the failure's."""
+        self._new.append(replace(fault_of(failure), reason=reason, rows_lost=rows_lost))
+
+    def report(self, fault: Fault) -> None:
+        """Add a fault that ended no episode."""
+        self._new.append(fault)
+
+    def take(self) -> tuple[Fault, ...]:
+        """Return the faults since the last call."""
+        taken = tuple(self._new)
+        self._new.clear()
+        self._broke.clear()
+        return taken
+
+
+def fault_of(failure: EnvironmentFailed) -> Fault:
+    """Return the fault for `failure`, without lost rows."""
+    return Fault(failure.kind, failure.where, failure.reason, failure.user_traceback, 0)

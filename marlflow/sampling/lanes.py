@@ -1,0 +1,131 @@
+"""The lanes of a worker, one per agent slot of each environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.random import key
+from marlflow.env import EnvAdapter
+from marlflow.sampling.episodes import EpisodeSource
+from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.protocol import Matchup
+from marlflow.sampling.weights_table import WeightsTable
+
+# Lanes per environment without `possible_agents`.
+UNDECLARED_LANES = 256
+
+NO_EPISODE = -1
+"""The episode number of lanes between two episodes."""
+
+PolicyOf = Callable[[str], str | None]
+"""Maps an agent to its policy, or to None, in episodes without a matchup."""
+
+
+def lanes_per_env(adapter: EnvAdapter) -> int:
+    """Return the number of lanes per environment."""
+    return len(adapter.agents) if adapter.declared else UNDECLARED_LANES
+
+
+class Lanes:
+    """All lanes of `copies` environments: lane = environment index * stride + agent slot; arrays are [lanes]."""
+
+    def __init__(self, stride: int, num_envs: int, table: WeightsTable, policy_of: PolicyOf) -> None:
+        count = stride * num_envs
+        self.stride = stride
+        self._table, self._policy_of = table, policy_of
+        self.entry_of = np.full(count, -1)
+        self.row_of = np.zeros(count, np.int64)
+        self.env_of = np.repeat(np.arange(num_envs), stride)
+        self.keys = np.zeros(count, np.uint64)
+        self.t_agent = np.zeros(count, np.int64)
+        self.returns = np.zeros(count, np.float64)
+        self.episode = np.zeros(count, np.int64)
+        # Number of agents per environment that have a policy.
+        self.known = [0] * num_envs
+        self.matchups: list[Matchup] = [{}] * num_envs
+        self._fitting: set[tuple[str, str]] = set()
+
+    def of(self, index: int) -> slice:
+        """Return the lanes of one environment."""
+        return slice(index * self.stride, (index + 1) * self.stride)
+
+    def begin(
+        self, index: int, episode: int, matchup: Matchup | None, adapter: EnvAdapter, episodes: EpisodeSource
+    ) -> None:
+        """Start an episode; without a `matchup`, agents keep their policies."""
+        lanes = self.of(index)
+        self.episode[lanes] = episode
+        self.returns[lanes] = 0.0
+        self.t_agent[lanes] = 0
+        if matchup is not None:
+            self.forget(index, matchup)
+        # Any policy may play these lanes in the new episode.
+        for slots in self._table.policy_slots:
+            if slots.memory is not None:
+                slots.memory.begin(lanes)
+        for slot in range(self.known[index]):
+            self.keys[lanes.start + slot] = episodes.stream(index, episode, _who(adapter, slot))
+        self.welcome(index, adapter, episodes)
+
+    def drop(self, entries: Collection[str]) -> None:
+        """Remove unused frozen entries from the table and the lanes."""
+        self._table.remove(entries, self.entry_of)
+        self._fitting = {(agent, entry) for agent, entry in self._fitting if entry not in entries}
+
+    def known_in(self, indices: Iterable[int]) -> Array:
+        """Return the lanes of `indices` that have a policy, in order."""
+        lanes = [np.arange(self.known[index]) + index * self.stride for index in indices]
+        return np.concatenate(lanes) if lanes else np.empty(0, np.int64)
+
+    def abandon(self, index: int) -> None:
+        """Discard the episode of an environment."""
+        self.forget(index, {})
+        self.episode[self.of(index)] = NO_EPISODE
+
+    def forget(self, index: int, matchup: Matchup) -> None:
+        """Unassign an environment's lanes; `matchup` is for the next assignment."""
+        self.matchups[index] = matchup
+        self.known[index] = 0
+
+    def welcome(self, index: int, adapter: EnvAdapter, episodes: EpisodeSource) -> None:
+        """Assign policies to an environment's new agents."""
+        first, agents = index * self.stride, adapter.agents
+        if len(agents) > self.stride:
+            reason = f"more than {self.stride} agents appeared; declare possible_agents"
+            raise EnvironmentFailed(adapter.where(), reason)
+        for slot in range(self.known[index], len(agents)):
+            lane = first + slot
+            slots = self._slots_for(index, adapter, agents[slot])
+            # A matchup is shared between environments, so it is replaced, not changed.
+            if agents[slot] not in self.matchups[index]:
+                self.matchups[index] = {**self.matchups[index], agents[slot]: slots.policy}
+            self.entry_of[lane] = self._table.number(slots.policy)
+            self.keys[lane] = episodes.stream(index, int(self.episode[first]), _who(adapter, slot))
+            if slots.buffer is not None:
+                self.row_of[lane] = slots.buffer.row(lane)
+        self.known[index] = len(agents)
+
+    def _slots_for(self, index: int, adapter: EnvAdapter, agent: str) -> PolicySlots:
+        policy = self.matchups[index].get(agent) or self._policy_of(agent)
+        number = self._table.number(policy)
+        if number is None:
+            reason = f"it is mapped to policy {policy!r}, which plays nobody who was there at the start"
+            raise EnvironmentFailed(adapter.where(agent), reason)
+        slots = self._table.policy_slots[number]
+        if (agent, slots.policy) in self._fitting:
+            return slots
+        spaces = adapter.observation_space(agent), adapter.action_space(agent)
+        if spaces != (slots.spaces.observation, slots.spaces.action):
+            reason = f"its spaces {spaces} are not those of its policy {policy!r}"
+            raise EnvironmentFailed(adapter.where(agent), reason)
+        self._fitting.add((agent, slots.policy))
+        return slots
+
+
+def _who(adapter: EnvAdapter, slot: int) -> int:
+    """Return the number of an agent's random stream: its slot, or its name's hash if undeclared."""
+    return slot if adapter.declared else key(*adapter.agents[slot].encode())

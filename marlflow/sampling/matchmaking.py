@@ -1,0 +1,318 @@
+"""Matchmaking: the driver deals the policies of each episode and sends them to the workers.
+
+A `Matchmaker` is called once per training episode, in order, with that episode's random generator, so matchups depend
+neither on the number of workers nor on their speed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, MatchmakerFailed
+from marlflow.base.items import Weights
+from marlflow.base.near import meant
+from marlflow.base.random import key
+from marlflow.base.serialization import Tree
+from marlflow.policy.actor import EvaluationMode
+from marlflow.sampling.episodes import EVALUATION
+from marlflow.sampling.population import Population, PopulationChange, PopulationMatchmaker
+from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
+from marlflow.sampling.receipts import Evaluated, Receipt
+
+# Number of distinct matchups that are shared between episodes.
+_MOST_SHARED = 4096
+# Separates the random stream of matchups from the streams of environments and agents.
+_STREAM = int.from_bytes(b"matchup", "big")
+# The environment number of episodes dealt before a run, to learn which policies play.
+TRIAL = -2
+
+
+class EpisodeId(NamedTuple):
+    """An episode by environment and number, from 0; `copy` is -1 in evaluation, -2 in a trial before the run."""
+
+    copy: int
+    episode: int
+
+
+class Matchmaker(Protocol):
+    """Deals the policies of one episode.
+
+        {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
+
+    See StatefulMatchmaker for one with state, and PopulationMatchmaker for one that freezes versions of policies.
+    """
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
+        """Return a policy, or a frozen version of one, for each of `agents`, which are all declared agents."""
+        ...
+
+
+@runtime_checkable
+class StatefulMatchmaker(Matchmaker, Protocol):
+    """A matchmaker with state that is saved in checkpoints."""
+
+    def state(self) -> Tree:
+        """Return its state as a tree (see `base.serialization`)."""
+        ...
+
+    def load_state(self, tree: Tree) -> None:
+        """Restore what `state` returned."""
+        ...
+
+
+class RandomSeats:
+    """Assigns `policies` to agents at random in each episode, equally often or once more.
+
+    Every policy must fit every agent. Raises ConfigInvalid if there are no policies or one is repeated.
+
+    >>> RandomSeats(["main", "rival"])(EpisodeId(0, 0), ["player_0", "player_1"], np.random.default_rng(2))
+    {'player_0': 'rival', 'player_1': 'main'}
+    """
+
+    def __init__(self, policies: Sequence[str]) -> None:
+        if not policies:
+            raise ConfigInvalid(["policies is empty; name those that are to be seated"])
+        if twice := [name for name in dict.fromkeys(policies) if list(policies).count(name) > 1]:
+            raise ConfigInvalid([f"policies has {', '.join(map(repr, twice))} more than once; name each one once"])
+        self._policies = tuple(policies)
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
+        del episode
+        each, left = divmod(len(agents), len(self._policies))
+        drawn = generator.permutation(len(self._policies))[:left]
+        seats = [*self._policies * each, *(self._policies[number] for number in drawn)]
+        return {agent: seats[place] for agent, place in zip(agents, generator.permutation(len(agents)), strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedSeats:
+    """All `agents` of an environment, and the agents that each policy `fits`."""
+
+    agents: Sequence[str]
+    fits: Mapping[str, Collection[str]]
+
+    def problems(self, matchup: Any) -> Iterator[str]:
+        """Yield the reasons why a matchup cannot be played."""
+        if not isinstance(matchup, Mapping):
+            yield f"it dealt {matchup!r}, not a mapping {{agent: policy}}"
+            return
+        for agent in matchup:
+            if agent not in self.agents:
+                yield f"it seated agent {agent!r}, which does not exist{meant(str(agent), self.agents, 'there are')}"
+        for agent in self.agents:
+            if agent not in matchup:
+                yield f"it seated nobody as agent {agent!r}"
+                continue
+            policy = matchup[agent]
+            if not isinstance(policy, str) or policy not in self.fits:
+                remedy = meant(str(policy), self.fits, "the policies are")
+                yield f"it seated {policy!r} as agent {agent!r}, and there is no such policy{remedy}"
+            elif agent not in self.fits[policy]:
+                fitting = ", ".join(self.fits[policy])
+                yield f"it seated policy {policy!r} as agent {agent!r}, but the policy's spaces are those of {fitting}"
+
+
+def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:
+    """Return the matchup of an episode; raises MatchmakerFailed if it cannot be played."""
+    where = f"matchmaker {matchmaker_name(matchmaker)}, {_words(episode)}"
+    generator = np.random.default_rng(key(seed, *episode, _STREAM))
+    try:
+        dealt = matchmaker(episode, tuple(seats.agents), generator)
+    except Exception as error:
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _own_traceback(error)) from error
+    if problems := list(seats.problems(dealt)):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return {agent: dealt[agent] for agent in seats.agents}
+
+
+def change_of(
+    matchmaker: PopulationMatchmaker,
+    population: Population,
+    published: Mapping[str, int],
+    agent_steps: Mapping[str, int],
+) -> PopulationChange:
+    """Return the matchmaker's change; raises MatchmakerFailed if it cannot be applied."""
+    where = f"matchmaker {matchmaker_name(matchmaker)}, change_population"
+    try:
+        change = matchmaker.change_population(dict(published), dict(agent_steps))
+    except Exception as error:
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _own_traceback(error)) from error
+    if problems := list(population.problems(change, published)):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return change
+
+
+def matchmaker_name(matchmaker: object) -> str:
+    """Return a matchmaker's name for messages: its function's or its class's."""
+    # A functools.partial has its function in `func`.
+    named = getattr(matchmaker, "func", matchmaker)
+    return str(getattr(named, "__qualname__", type(named).__name__))
+
+
+def _words(episode: EpisodeId) -> str:
+    named = {EVALUATION: "evaluation", TRIAL: "trial"}
+    return f"{named.get(episode.copy, f'copy {episode.copy}')}, episode {episode.episode}"
+
+
+def _own_traceback(error: Exception) -> str:
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code in (deal_one.__code__, change_of.__code__):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame, chain=False))
+
+
+class Dealer:
+    """Deals matchups for a run's `num_envs` environments, from policies and frozen versions.
+
+    dealer.renew(weights, schedules, agent_steps); asked = dealer.asked(request, ticks=25)
+    receipts = ...; dealer.returned(receipts)
+    """
+
+    def __init__(self, matchmaker: Matchmaker, seats: AllowedSeats, num_envs: int, seed: int) -> None:
+        self._matchmaker, self._agents, self._seed = matchmaker, tuple(seats.agents), seed
+        self._population = Population(seats.fits)
+        self._seats = seats
+        # By environment: the matchups of its next episodes, and the number of the first of these.
+        self._dealt: list[deque[Matchup]] = [deque() for _ in range(num_envs)]
+        self._first = [0] * num_envs
+        # The matchup of each environment's last begun episode.
+        self._running: list[Matchup] = [{}] * num_envs
+        # Env steps of the shortest episode so far.
+        self._shortest = 1
+        self._any_ended = False
+        self._shared: dict[tuple[str, ...], Matchup] = {}
+
+    @property
+    def entries(self) -> dict[str, FrozenPolicy]:
+        """All frozen entries that are dealt or that running episodes may use."""
+        return self._population.entries
+
+    def renew(
+        self,
+        weights: Mapping[str, Weights],
+        schedules: Mapping[str, Mapping[str, float]],
+        agent_steps: Mapping[str, int],
+    ) -> None:
+        """Let the matchmaker freeze and forget entries, and then redeal unbegun episodes; raises MatchmakerFailed."""
+        if not isinstance(self._matchmaker, PopulationMatchmaker):
+            return
+        versions = {name: published.version for name, published in weights.items()}
+        change = change_of(self._matchmaker, self._population, versions, agent_steps)
+        if change.freeze or change.forget:
+            self._population.apply(change, weights, schedules)
+            self._seats = AllowedSeats(self._agents, self._population.fits)
+            self._dealt = [deque() for _ in self._dealt]
+
+    def asked(self, request: Request, ticks: int) -> Request:
+        """Return `request` with matchups for `ticks` env steps and changes of the table of weights."""
+        matchups = self.deal(ticks)
+        frozen = self._population.seated(matchup for dealt in matchups.values() for matchup in dealt)
+        return replace(request, matchups=matchups, frozen=frozen, forget=self._population.leave(self._running))
+
+    def deal(self, ticks: int) -> dict[int, list[Matchup]]:
+        """Return each environment's next matchups, for `ticks` env steps by the shortest episode so far."""
+        # An environment that has more, shorter episodes waits for the next round.
+        count = 1 + (ticks - 1) // self._shortest
+        for env_index, dealt in enumerate(self._dealt):
+            while len(dealt) < count:
+                dealt.append(self._ask(EpisodeId(env_index, self._first[env_index] + len(dealt))))
+        return {env_index: [*dealt][:count] for env_index, dealt in enumerate(self._dealt)}
+
+    def returned(self, receipts: Sequence[Receipt]) -> None:
+        """Drop the matchups of episodes that began; unused ones are dealt again."""
+        for receipt in receipts:
+            for episode in receipt.episodes:
+                length = max(1, episode.env_steps)
+                self._shortest = min(self._shortest, length) if self._any_ended else length
+                self._any_ended = True
+            for env_index, following in receipt.next_episodes.items():
+                while self._first[env_index] < following:
+                    self._running[env_index] = self._dealt[env_index].popleft()
+                    self._first[env_index] += 1
+
+    def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
+        """Return the matchups of evaluation episodes, in the order of `episodes`."""
+        return [self._ask(EpisodeId(EVALUATION, episode)) for episode in episodes]
+
+    def seated(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
+        """Return the frozen entries in `matchups`."""
+        return self._population.seated(matchups)
+
+    def state(self) -> Tree:
+        """Return unused matchups, episode lengths, and the matchmaker's state if any."""
+        return {
+            "first": list(self._first),
+            "dealt": [[list(matchup.values()) for matchup in dealt] for dealt in self._dealt],
+            "running": [list(matchup.values()) for matchup in self._running],
+            "shortest": self._shortest,
+            "any_ended": self._any_ended,
+            "population": self._population.state(),
+            "matchmaker": self._matchmaker.state() if isinstance(self._matchmaker, StatefulMatchmaker) else None,
+        }
+
+    def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
+        """Restore what `state` returned; new environments begin with episode 0.
+
+        Raises CheckpointUnusable if a matchup cannot be played.
+        """
+        self._population.load_state(tree["population"], entries)
+        self._seats = AllowedSeats(self._agents, self._population.fits)
+        matchups = [[self._seated(names) for names in dealt] for dealt in tree["dealt"]]
+        if problems := [text for dealt in matchups for matchup in dealt for text in self._seats.problems(matchup)]:
+            raise CheckpointUnusable([f"of the matchups that were dealt: {text}" for text in dict.fromkeys(problems)])
+        saved = zip(tree["first"], matchups, tree["running"], strict=True)
+        for env_index, (first, dealt, running) in enumerate(saved):
+            if env_index < len(self._first):
+                self._first[env_index], self._dealt[env_index] = first, deque(map(self._one, dealt))
+                self._running[env_index] = self._seated(running)
+        self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
+        if tree["matchmaker"] is not None and isinstance(self._matchmaker, StatefulMatchmaker):
+            self._matchmaker.load_state(tree["matchmaker"])
+
+    def _seated(self, names: Sequence[str]) -> dict[str, str]:
+        return dict(zip(self._agents, names, strict=False))
+
+    def _ask(self, episode: EpisodeId) -> Matchup:
+        return self._one(deal_one(self._matchmaker, self._seats, episode, self._seed))
+
+    def _one(self, dealt: dict[str, str]) -> Matchup:
+        if len(self._shared) >= _MOST_SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(tuple(dealt.values()), dealt)
+
+
+class DealtWorkers:
+    """Workers whose collects, of `ticks` env steps per environment, come with dealt matchups."""
+
+    def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
+        self._workers, self._dealer, self._ticks = workers, dealer, ticks
+
+    async def collect(self, request: Request) -> Round:
+        result = await self._workers.collect(self._dealer.asked(request, self._ticks))
+        # Before the next request: it must not deal episodes that have begun.
+        self._dealer.returned(result.receipts)
+        return result
+
+    async def collect_next(self, request: Request | None) -> Round:
+        raise TypeError("matchups are dealt in rounds of all workers")
+
+    under_way = 0
+
+    async def evaluate(
+        self,
+        episodes: range,
+        weights: Mapping[str, Weights],
+        matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> Evaluated:
+        if matchups is None:
+            matchups = self._dealer.deal_evaluation(episodes)
+        return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.seated(matchups))

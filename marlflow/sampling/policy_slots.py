@@ -1,0 +1,139 @@
+"""One entry of the table of weights in one worker: its actor, and the lanes waiting for an action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from marlflow.base.batch import Array
+from marlflow.base.encoder import ObservationOutside
+from marlflow.base.errors import MarlflowError
+from marlflow.base.items import Weights
+from marlflow.base.spaces import Spaces
+from marlflow.policy.actor import Actor, RecurrentActor, WeightedActor
+from marlflow.sampling.recurrent_memory import Memory
+from marlflow.sampling.step_buffer import StepBuffer
+
+
+class PolicySlots:
+    """An entry of the table of weights (`policy`, or a frozen version's id) and its lanes in one worker.
+
+    `actor` acts for the pending `lanes`, whose observations are in `seen`: `obs`, `action_mask`, `state`. `buffer` is
+    None if rows are not recorded. `lanes_of_worker` is the number of all lanes; `state` is the global state's space.
+    `where`, and as a list `positions`, index the pending lanes among all deciding lanes; `rows` are their rows in
+    `buffer`.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        actor: Actor,
+        spaces: Spaces,
+        lanes_of_worker: int,
+        recorded: bool,
+        state: gym_spaces.Box | None = None,
+    ) -> None:
+        self.policy, self.actor, self.spaces = policy, actor, spaces
+        # Older than any published version.
+        self.version = -1
+        self.lanes: Array = np.empty(0, np.int64)
+        self.rows: Array = np.empty(0, np.int64)
+        self.where: Array = np.empty(0, np.int64)
+        self.positions: list[int] = []
+        self._state, self.sees_state = state, state is not None
+        self._encoder = spaces.encoder()
+        self._discrete = _numbers(spaces.action)
+        self._ends: tuple[Array, Array, gym_spaces.Box] | None = None
+        if isinstance(spaces.action, gym_spaces.Box) and spaces.action.dtype == np.float64:
+            # Policies act in float32; a float64 bound rounded to float32 may lie outside of the space.
+            self._ends = spaces.action.low.astype(np.float32), spaces.action.high.astype(np.float32), spaces.action
+        columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"obs": (spaces.obs_shape, spaces.obs_dtype)}
+        if spaces.masked:
+            columns["action_mask"] = ((spaces.num_actions,), np.dtype(bool))
+        if state is not None:
+            columns["state"] = (state.shape, np.dtype(state.dtype))
+        self.seen: dict[str, Array] = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in columns.items()}
+        self.memory: Memory | None = None
+        if isinstance(actor, RecurrentActor):
+            self.memory = Memory(lanes_of_worker, actor.memory_shape)
+            columns |= Memory.columns(actor.memory_shape)
+        self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
+
+    def unrecorded(self, lanes: int) -> PolicySlots:
+        """Return slots of the same entry with the same actor, for `lanes` other lanes, without recording."""
+        return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state)
+
+    def decides(self, where: Array, deciding: Array, row_of: Array) -> None:
+        """Set the pending lanes: `deciding` [N] at `where`; `row_of` [lanes] has each lane's row."""
+        self.where = where
+        self.positions = where.tolist()
+        self.lanes = deciding[where]
+        self.rows = row_of[self.lanes]
+
+    def show(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
+        """Store the pending lanes' observations, copied because environments may reuse arrays.
+
+        Raises ObservationOutside if one does not fit its space.
+        """
+        self.seen["obs"] = self.stack(observations)
+        if self.spaces.masked:
+            legal = self.seen["action_mask"] = self.stack_masks(masks)
+            if not legal.any(axis=1).all():
+                raise ObservationOutside(int(legal.any(axis=1).argmin()), "action_mask allows no action")
+        if state is not None:
+            self.seen["state"] = state
+
+    def load(self, weights: Weights, with_critic: bool) -> None:
+        """Load `weights` into the actor; `with_critic`: the critic's parameters follow the actor's."""
+        if isinstance(self.actor, WeightedActor):
+            # A worker never evaluates the critic, so its part is cut off.
+            self.actor.load_flat(weights.flat[: len(self.actor.flat())] if with_critic else weights.flat)
+        self.version = weights.version
+
+    def stack(self, observations: Sequence[Any]) -> Array:
+        """Encode observations as rows of the `obs` column, [N, *obs_shape]."""
+        return self._encoder.stack(observations) if observations else self.seen["obs"][:0]
+
+    def stack_masks(self, masks: Sequence[Array | None]) -> Array:
+        """Encode masks as rows of the `action_mask` column, bool [N, A]; None becomes all legal."""
+        shape = (self.spaces.num_actions,)
+        # Fast path: one conversion for all masks.
+        if all(type(mask) is np.ndarray and mask.shape == shape for mask in masks):
+            return np.array(masks).astype(bool) if masks else np.ones((0, *shape), bool)
+        legal = np.ones((len(masks), *shape), bool)
+        for row, mask in enumerate(masks):
+            if mask is not None:
+                if np.shape(mask) != shape:
+                    raise ObservationOutside(row, f"action_mask has shape {np.shape(mask)}, not {shape}")
+                legal[row] = mask
+        return legal
+
+    def choices(self, action: Array) -> list[Any]:
+        """Return the rows of the `action` column as `action_space.sample()` would."""
+        if self._discrete:
+            try:
+                return [self._discrete[number] for number in action.tolist()]
+            except KeyError as wrong:
+                text = f"policy {self.policy!r} chose action {wrong.args[0]}, counted from 0, of {self.spaces.action}"
+                raise MarlflowError(text) from wrong
+        space = self.spaces.action
+        if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
+            action = action + space.start
+        if self._ends is not None:
+            low, high, box = self._ends
+            return list(np.where(action == low, box.low, np.where(action == high, box.high, action)))
+        return list(action.astype(space.dtype, copy=False))
+
+
+# Larger Discrete spaces create their numbers when chosen.
+_MOST_NUMBERS = 4096
+
+
+def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:
+    """Return the actions of a Discrete space, made once because numpy scalars are slow to make."""
+    if not isinstance(space, gym_spaces.Discrete) or space.n > _MOST_NUMBERS:
+        return {}
+    return dict(enumerate(np.arange(space.start, space.start + space.n, dtype=space.dtype)))

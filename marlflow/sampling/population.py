@@ -1,0 +1,133 @@
+"""The population of frozen policy versions; a matchmaker decides which are frozen and forgotten.
+
+Freezing keeps published weights, which never change: no learner is called and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.items import Weights
+from marlflow.base.near import meant
+from marlflow.base.serialization import Tree
+from marlflow.sampling.protocol import FrozenPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationChange:
+    """A matchmaker's change of the population before the next round.
+
+    `freeze` maps new ids, each used once in a run, to policies; `forget` has frozen entries to remove.
+
+    >>> PopulationChange(freeze={"main@3": "main"}, forget=["main@1"])
+    PopulationChange(freeze={'main@3': 'main'}, forget=['main@1'])
+    """
+
+    freeze: Mapping[str, str] = field(default_factory=dict)
+    forget: Collection[str] = ()
+
+
+@runtime_checkable
+class PopulationMatchmaker(Protocol):
+    """A matchmaker that also freezes versions of policies."""
+
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
+        """Return what to freeze and forget, given learning policies' versions and agent steps sampled."""
+        ...
+
+
+class Population:
+    """The frozen entries of a run; `fits` has the agents that each policy can play."""
+
+    def __init__(self, fits: Mapping[str, Collection[str]]) -> None:
+        self._fits = fits
+        self._frozen: dict[str, FrozenPolicy] = {}
+        # No longer dealt, but running episodes may use them.
+        self._leaving: dict[str, FrozenPolicy] = {}
+        self._used: set[str] = set()
+
+    @property
+    def fits(self) -> dict[str, Collection[str]]:
+        """The agents that each policy and each frozen entry can play."""
+        return {**self._fits, **{entry: self._fits[frozen.policy] for entry, frozen in self._frozen.items()}}
+
+    @property
+    def entries(self) -> dict[str, FrozenPolicy]:
+        """All frozen entries in use."""
+        return {**self._frozen, **self._leaving}
+
+    def seated(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
+        """Return the frozen entries in `matchups`."""
+        names = dict.fromkeys(name for matchup in matchups for name in matchup.values())
+        return {name: self._frozen[name] for name in names if name in self._frozen}
+
+    def leave(self, running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+        """Return the entries to forget; an entry that `running` does not use is returned a last time."""
+        forget = tuple(self._leaving)
+        seated = {name for matchup in running for name in matchup.values()}
+        # This request is the last to name the others: no episode uses them any more.
+        self._leaving = {name: frozen for name, frozen in self._leaving.items() if name in seated}
+        return forget
+
+    def problems(self, change: Any, published: Collection[str]) -> Iterator[str]:
+        """Yield reasons why a change cannot be applied."""
+        if not isinstance(change, PopulationChange):
+            yield f"it gave {change!r}, not a PopulationChange"
+            return
+        for entry, policy in change.freeze.items():
+            if not entry or entry in self._fits:
+                yield f"it froze policy {policy!r} as {entry!r}, which is no id of its own; name it {policy}@1, say"
+            elif entry in self._used:
+                yield f"it froze policy {policy!r} as {entry!r}, and there was such an entry before: use an id once"
+            if policy not in self._fits:
+                there_are = meant(str(policy), self._fits, "the policies are")
+                yield f"it froze policy {policy!r}, and there is no such policy{there_are}"
+            elif policy not in published:
+                yield f"it froze policy {policy!r}, which learns nothing, so it never changes; seat it as it is"
+        for entry in change.forget:
+            if entry not in self._frozen:
+                there_are = meant(str(entry), self._frozen, "there are")
+                yield f"it forgot {entry!r}, and there is no such frozen entry{there_are}"
+
+    def apply(
+        self, change: PopulationChange, weights: Mapping[str, Weights], schedules: Mapping[str, Mapping[str, float]]
+    ) -> None:
+        """Apply a change without `problems`, given the current `weights` and `schedules`."""
+        for entry in dict.fromkeys(change.forget):
+            self._leaving[entry] = self._frozen.pop(entry)
+        for entry, policy in change.freeze.items():
+            self._frozen[entry] = FrozenPolicy(policy, weights[policy], dict(schedules.get(policy, {})))
+        self._used.update(change.freeze)
+
+    def state(self) -> Tree:
+        """Return the ids of all entries; their weights are saved separately."""
+        return {"frozen": list(self._frozen), "leaving": list(self._leaving), "used": sorted(self._used)}
+
+    def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
+        """Restore what `state` returned, with its `entries`.
+
+        Raises CheckpointUnusable if one is missing or its policy is not in this run.
+        """
+        names: Sequence[str] = [*tree["frozen"], *tree["leaving"]]
+        problems = [f"it has no weights of the frozen entry {name!r}" for name in names if name not in entries]
+        problems += [
+            f"its frozen entry {name!r} is of policy {entries[name].policy!r}, which this run has not"
+            for name in names
+            if name in entries and entries[name].policy not in self._fits
+        ]
+        if problems:
+            raise CheckpointUnusable(problems)
+        self._frozen = {name: entries[name] for name in tree["frozen"]}
+        self._leaving = {name: entries[name] for name in tree["leaving"]}
+        # Ids of forgotten entries too: an id is used once in a run.
+        self._used = set(tree["used"])
+
+
+def seated_in(tree: Tree, frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenPolicy]:
+    """Return the entries of `frozen` in running episodes of the workers' state."""
+    running = [env["running"] for env in tree["copies"] if env["running"] is not None]
+    names = {entry for episode in running for entry in episode["matchup"].values()}
+    return {name: policy for name, policy in frozen.items() if name in names}

@@ -1,0 +1,63 @@
+"""The settings of a rollout worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from marlflow.base.spaces import Spaces
+from marlflow.sampling.lanes import PolicyOf
+from marlflow.sampling.mapping import ByRules, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerConfig:
+    """The environments and policies of a rollout worker, and the policies whose rows it returns.
+
+    worker = RolloutWorker(SamplerConfig(make_env, copies=range(8), mapping={"a": "prey"}, seed=0), actors)
+    """
+
+    make_env: Callable[[], Any]
+    """Makes one environment."""
+
+    copies: Sequence[int]
+    """The numbers of the worker's environments, unique over all workers of a run."""
+
+    mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None
+    """Agent to policy: a dict, rules, or a function. Rules and functions also cover undeclared agents. None: each
+    `collect` is given matchups; then `spaces` is required."""
+
+    seed: int
+    """The seed of the run. All random numbers of the worker depend on it and on the numbers of its environments."""
+
+    worker: int = 0
+    """The number of the worker, for receipts."""
+
+    recorded: Collection[str] | None = None
+    """The policies whose rows are returned; None: all. The other policies appear in episode results only."""
+
+    spaces: Mapping[str, Spaces] | None = None
+    """Observation and action spaces by policy; None: taken from the mapping's agents."""
+
+    with_state: Collection[str] = ()
+    """The policies whose rows include the environment's global state."""
+
+    tolerated_faults: int = 0
+    """Number of episodes that environment faults may end before the worker raises EnvironmentFailed."""
+
+    history_env_steps: int = 10_000
+    """Env steps up to which a running episode can be replayed, and so resumed, from `state`."""
+
+    next_episodes: Mapping[int, int] = field(default_factory=dict)
+    """The number of each environment's first episode; 0 where missing."""
+
+    publishing_critics: Collection[str] = ()
+    """The policies whose published weights have the critic's parameters after the actor's."""
+
+    @property
+    def policy_of(self) -> PolicyOf:
+        """Maps an agent to its policy; without a mapping, every agent to None."""
+        if self.mapping is None or isinstance(self.mapping, Mapping):
+            return cast(PolicyOf, (self.mapping or {}).get)
+        return self.mapping if callable(self.mapping) else ByRules(self.mapping)

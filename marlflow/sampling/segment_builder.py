@@ -1,0 +1,313 @@
+"""Build rows and segments, crediting each reward to the agent's last action.
+
+A lane has at most one open row: its last action, whose reward accumulates until the agent acts again or ends.
+Rewards without an open row are counted apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from marlflow.base.batch import Array, Batch
+from marlflow.env import AgentEnd
+from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.receipts import PolicyReceipt
+from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
+
+
+class SegmentBuilder:
+    """The rows of all lanes, at most `capacity` per lane between two cuts.
+
+    `entry_of` [lanes] has the number of each lane's policy slots (-1: none); it changes between episodes only.
+    """
+
+    def __init__(self, entry_of: Array, num_entries: int) -> None:
+        lanes = len(entry_of)
+        self._entry_of = entry_of
+        self._open = np.zeros(lanes, bool)
+        # The cell of the open row; without one, the cell of the next.
+        self._cell = np.zeros(lanes, np.int64)
+        # The first cell of the running segment.
+        self._start = np.zeros(lanes, np.int64)
+        # Whether the row in cell 0 was opened in the previous fragment.
+        self._carried = np.zeros(lanes, bool)
+        self._carried_version = np.zeros(lanes, np.int64)
+        self._gained = np.zeros(lanes, np.float64)
+        # The extra last element collects rewards of lanes without a policy, whose number is -1.
+        self._unattributed = np.zeros(num_entries + 1, np.float64)
+        self._reward: Array = np.zeros((lanes, 0), np.float64)
+        self._t_env: Array = np.zeros((lanes, 0), np.int32)
+        self._t_agent: Array = np.zeros((lanes, 0), np.int32)
+        self._flat: tuple[Array, ...] = ()
+        self._ended: dict[str, list[_Ended]] = {}
+
+    def renumber(self, num_entries: int) -> None:
+        """Follow a table that now has `num_entries` entries, after a cut."""
+        self._unattributed = np.zeros(num_entries + 1, np.float64)
+
+    def widen(self, capacity: int) -> None:
+        """Make room for `capacity` rows per lane."""
+        missing = capacity - self._reward.shape[1]
+        if missing > 0:
+            self._reward, self._t_env, self._t_agent = (
+                np.pad(column, ((0, 0), (0, missing))) for column in (self._reward, self._t_env, self._t_agent)
+            )
+            # Flat views: numpy writes with one index array several times as fast as with two.
+            self._flat = tuple(column.reshape(-1) for column in (self._reward, self._t_env, self._t_agent))
+
+    def decided(self, lanes: Array, t_env: Array, t_agent: Array) -> Array:
+        """Complete the open rows of `lanes`, open their next ones, and return the cells of these."""
+        flat_reward, flat_t_env, flat_t_agent = self._flat
+        was_open = self._open[lanes]
+        cell = self._cell[lanes]
+        gained = self._gained[lanes]
+        at = lanes * self._reward.shape[1] + cell
+        flat_reward[at] = gained
+        if not was_open.all():
+            # Rewards without an open row, such as before an agent's first action.
+            self._belongs_to_no_row(lanes, np.where(was_open, 0.0, gained))
+            self._open[lanes] = True
+        at += was_open
+        cell += was_open
+        self._gained[lanes] = 0.0
+        self._cell[lanes] = cell
+        flat_t_env[at] = t_env
+        flat_t_agent[at] = t_agent
+        return cell
+
+    def received(self, lanes: Array, rewards: Array) -> None:
+        """Add rewards to the open rows; a lane may occur several times."""
+        np.add.at(self._gained, lanes, rewards)
+
+    def received_late(self, lanes: Array, rewards: Array) -> None:
+        """Add rewards received after the agents' ends."""
+        self._belongs_to_no_row(lanes, rewards)
+
+    def _belongs_to_no_row(self, lanes: Array, rewards: Array) -> None:
+        np.add.at(self._unattributed, self._entry_of[lanes], rewards)
+
+    def ended(self, lane: int, ending: AgentEnd, episode: int, slots: PolicySlots, state: Array | None) -> None:
+        """End the trajectory of `lane`, with the global `state` if used.
+
+        Raises ObservationOutside if the final observation does not fit its space.
+        """
+        if not self._open[lane]:
+            # The agent never acted.
+            return
+        cell, start = int(self._cell[lane]), int(self._start[lane])
+        bootstrap = self._bootstrap(lane, cell, ending, slots, state)
+        self._reward[lane, cell] = self._gained[lane]
+        self._gained[lane] = 0.0
+        self._open[lane] = False
+        self._cell[lane] = self._start[lane] = cell + 1
+        if slots.buffer is None:
+            return
+        carried = start == 0 and bool(self._carried[lane])
+        place = (slots.buffer.row(lane), start, cell + 1)
+        ended = _Ended((*place, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
+        self._ended.setdefault(slots.policy, []).append(ended)
+
+    def _bootstrap(
+        self, lane: int, cell: int, ending: AgentEnd, slots: PolicySlots, state: Array | None
+    ) -> dict[str, Array]:
+        if slots.buffer is None:
+            return {}
+        row, data = slots.buffer.row(lane), slots.buffer.data
+        if ending.observation is None:
+            # Without a final observation, bootstrap from the last one and the memory before it.
+            seen = {name: data[name][row, cell].copy() for name in _BOOTSTRAPS if name in data}
+        else:
+            seen = {"obs": slots.stack([ending.observation])[0]}
+            if slots.memory is not None:
+                seen["memory"] = slots.memory.recall(np.array([lane]))[0]
+            if slots.spaces.masked:
+                seen["action_mask"] = slots.stack_masks([ending.mask])[0]
+        if state is not None and slots.sees_state:
+            seen["state"] = state.copy()
+        return seen
+
+    def over(self, lanes: slice) -> None:
+        """End an episode: rewards since the agents' ends belong to no row."""
+        gained = self._gained[lanes]
+        if gained.any():
+            np.add.at(self._unattributed, self._entry_of[lanes], gained)
+            gained[:] = 0.0
+
+    def discard(self, lanes: slice, episode: int, policy_slots: Sequence[PolicySlots]) -> int:
+        """Discard the rows of a broken episode; return how many of them were recorded."""
+        lost = 0
+        for number, slots in enumerate(policy_slots):
+            if slots.buffer is None:
+                continue
+            played = np.flatnonzero(self._entry_of[lanes] == number) + lanes.start
+            # The rows of the running segment, then the ended segments of the same episode.
+            lost += int((self._cell[played] - self._start[played] + self._open[played]).sum())
+            ended, others = self._ended.pop(slots.policy, []), []
+            for segment in ended:
+                _, start, stop, *_, of_episode = segment.values
+                if lanes.start <= segment.lane < lanes.stop and of_episode == episode:
+                    lost += stop - start
+                else:
+                    others.append(segment)
+            self._ended[slots.policy] = others
+        # Discarded cells stay unused until the next cut.
+        self._cell[lanes] += self._open[lanes]
+        self._start[lanes] = self._cell[lanes]
+        self._open[lanes] = False
+        self._carried[lanes] &= self._start[lanes] > 0
+        self._gained[lanes] = 0.0
+        return lost
+
+    def cut(self, policy_slots: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
+        """Return all complete rows of recorded policies; carry open rows into the next fragment.
+
+        `policy_slots` are ordered by number; `episodes` [lanes] has the running episodes.
+        """
+        for slots in policy_slots:
+            self._complete(slots.lanes)
+        # As in `decided`: rewards without an open row.
+        idle = np.flatnonzero(~self._open)
+        self._belongs_to_no_row(idle, self._gained[idle])
+        self._gained[idle] = 0.0
+        cuts = {
+            slots.policy: self._cut(number, slots, slots.buffer, episodes)
+            for number, slots in enumerate(policy_slots)
+            if slots.buffer is not None
+        }
+        self._unattributed[:] = 0.0
+        self._carry(policy_slots)
+        return cuts
+
+    def _complete(self, pending: Array) -> None:
+        lanes = pending[self._open[pending]]
+        self._reward[lanes, self._cell[lanes]] = self._gained[lanes]
+        self._gained[lanes] = 0.0
+        self._open[lanes] = False
+        self._cell[lanes] += 1
+
+    def _cut(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> tuple[PolicyReceipt, Batch]:
+        running = self._running(number, slots, buffer, episodes)
+        ended = self._ended.pop(slots.policy, [])
+        segments = Segments.concat([_stacked(ended, running), running]) if ended else running
+        lanes = buffer.lanes[segments.row]
+        # Sorted by lane, because the order of rows depends on which lane a policy played first.
+        order = np.lexsort((segments.start, lanes))
+        segments, lanes = segments.take(order), lanes[order]
+        length = segments.stop - segments.start
+        rows = buffer.cut(segments)
+        at = ranges(lanes * self._reward.shape[1] + segments.start, length)
+        rows["reward"], rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
+        # A carried row was acted on by the version of an earlier collect.
+        rows["version"] = np.full(len(at), slots.version, np.int64)
+        carried = segments.carried
+        firsts = np.cumsum(length) - length
+        rows["version"][firsts[carried]] = self._carried_version[lanes[carried]]
+        table = {
+            "length": length,
+            "terminated": segments.terminated,
+            "truncated": segments.truncated,
+            "carried": carried,
+            "episode": segments.episode,
+            "lane": lanes,
+            **{_BOOTSTRAPS[name]: column for name, column in segments.bootstrap.items()},
+        }
+        if slots.memory is not None:
+            table |= {"memory": rows["memory"][firsts], "memory_version": rows.pop("memory_version")[firsts]}
+        unattributed = float(self._unattributed[number])
+        return PolicyReceipt(len(at), int(carried.sum()), unattributed, slots.version), Batch(rows, table)
+
+    def _running(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> Segments:
+        """Return the unfinished segments, bootstrapped from the pending observation or open row."""
+        lanes = buffer.lanes
+        row = np.flatnonzero((self._cell[lanes] > self._start[lanes]) & (self._entry_of[lanes] == number))
+        lanes = lanes[row]
+        start, stop = self._start[lanes], self._cell[lanes]
+        # Position of each row's pending observation; -1 for a lane with an open row, which waits for its next turn.
+        sees = np.full(buffer.rows, -1)
+        sees[slots.rows] = np.arange(len(slots.rows))
+        sees = sees[row]
+        open_rows = sees < 0
+        bootstrap = {}
+        now = slots.seen if slots.memory is None else {**slots.seen, "memory": slots.memory.recall(slots.lanes)}
+        for name, seen in now.items():
+            bootstrap[name] = column = np.empty((len(row), *seen.shape[1:]), seen.dtype)
+            column[~open_rows] = seen[sees[~open_rows]]
+            column[open_rows] = buffer.data[name][row[open_rows], stop[open_rows]]
+        never = np.zeros(len(row), bool)
+        carried = self._carried[lanes] & (start == 0)
+        return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap)
+
+    def _carry(self, policy_slots: Sequence[PolicySlots]) -> None:
+        for number, slots in enumerate(policy_slots):
+            buffer = slots.buffer
+            if buffer is None:
+                # Not used: the policy is not recorded.
+                self._carried_version[self._open & (self._entry_of == number)] = -1
+                continue
+            row, lanes = self._open_of(number, buffer)
+            cell = self._cell[lanes]
+            buffer.carry(row, cell)
+            # A row that stayed open over a whole fragment keeps the version that acted.
+            again = self._carried[lanes] & (cell == 0)
+            self._carried_version[lanes] = np.where(again, self._carried_version[lanes], slots.version)
+        open_lanes = np.flatnonzero(self._open)
+        for column in (self._reward, self._t_env, self._t_agent):
+            column[open_lanes, 0] = column[open_lanes, self._cell[open_lanes]]
+        self._carried = self._open.copy()
+        self._cell[:] = 0
+        self._start[:] = 0
+
+    def open_rows(self) -> dict[str, Array]:
+        """Return the open rows after a `cut`, by `lane`, without the policies' columns."""
+        lanes = np.flatnonzero(self._open)
+        return {
+            "lane": lanes,
+            "gained": self._gained[lanes],
+            "t_env": self._t_env[lanes, 0],
+            "t_agent": self._t_agent[lanes, 0],
+            "version": self._carried_version[lanes],
+        }
+
+    def seen_in_open_rows(self, number: int, buffer: StepBuffer) -> dict[str, Array]:
+        """Return the columns of entry `number` at its open rows, by `lane`."""
+        row, lanes = self._open_of(number, buffer)
+        row, lanes = row[np.argsort(lanes)], np.sort(lanes)
+        return {"lane": lanes, **{name: column[row, 0] for name, column in buffer.data.items()}}
+
+    def reopen(self, rows: Mapping[str, Array]) -> None:
+        """Restore open rows before anything is recorded."""
+        lanes = rows["lane"]
+        self._open[lanes] = self._carried[lanes] = True
+        self._gained[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
+        self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
+
+    def _open_of(self, number: int, buffer: StepBuffer) -> tuple[Array, Array]:
+        row = np.flatnonzero(self._open[buffer.lanes] & (self._entry_of[buffer.lanes] == number))
+        return row, buffer.lanes[row]
+
+
+_BOOTSTRAPS = {
+    "obs": "bootstrap_obs",
+    "action_mask": "bootstrap_mask",
+    "state": "bootstrap_state",
+    "memory": "bootstrap_memory",
+}
+
+
+class _Ended(NamedTuple):
+    """An ended segment of `lane`: `values` are the first fields of Segments."""
+
+    values: tuple[int, int, int, bool, bool, bool, int]
+    lane: int
+    bootstrap: dict[str, Array]
+
+
+def _stacked(ended: Sequence[_Ended], like: Segments) -> Segments:
+    values = zip(*(segment.values for segment in ended), strict=True)
+    return Segments.of(
+        [np.array(column, kind.dtype) for column, kind in zip(values, like[:7], strict=True)],
+        {name: np.stack([segment.bootstrap[name] for segment in ended]) for name in like.bootstrap},
+    )

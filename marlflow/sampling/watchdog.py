@@ -1,0 +1,140 @@
+"""Watchdog for hanging environments: interrupts the running call with an exception.
+
+A repeating alarm checks for progress, at no cost per env step. Python code, sleeping, and waiting can be
+interrupted; C code that never returns cannot, and the process is ended.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from types import FrameType
+from typing import Protocol
+
+from marlflow.base.errors import ConfigInvalid, EnvironmentHung
+from marlflow.env.frames import their_frames
+from marlflow.sampling.deadline import Deadline
+
+# Checks per timeout.
+_LOOKS = 4
+# Between two checks if there is a deadline.
+_LONGEST_LOOK_S = 1.0
+# The file descriptor, because sys.stderr may be replaced.
+_STANDARD_ERROR = 2
+
+
+class Overdue(BaseException):
+    """Raised inside the environment; not an Exception, so that no `except Exception` there stops it."""
+
+
+class Playing(Protocol):
+    """An environment being called, for messages."""
+
+    def where(self) -> str:
+        """Return environment, number, episode seed, and env step as text."""
+        ...
+
+    def name(self) -> str:
+        """Return the environment's name and number as text."""
+        ...
+
+
+class Watchdog:
+    """Limits the time of environment calls. Callers count each call in `begun` and set `inside` during it.
+
+    `playing` and `doing` are the environment and the call, for reports. `loading` is true while an environment is made,
+    which has no limit. After the `deadline`, a call longer than its grace period is interrupted, like one longer than
+    `timeout_s` (seconds; None: no limit).
+
+    If no exception gets through for `end_process_after_s` seconds, because C code does not return, the process ends
+    with a traceback on standard error. This covers all of `on_guard`, so it must exceed any other computation there.
+    None: never.
+    """
+
+    def __init__(self, timeout_s: float | None, end_process_after_s: float | None = None) -> None:
+        self.timeout_s, self._end_process_after_s = timeout_s, end_process_after_s
+        self.begun = 0
+        self.inside = self.loading = False
+        self.playing: Playing | None = None
+        self.doing = ""
+        self.deadline: Deadline | None = None
+        self._seen, self._since_s = -1, 0.0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and self.deadline.has_passed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an environment is being called."""
+        return self.inside or self.loading
+
+    def where(self) -> str:
+        """Return call and environment as text."""
+        return f"{self.playing.where() if self.playing else 'an environment'}: {self.doing}"
+
+    def env(self) -> str:
+        """Return the name of the environment being called, or ""."""
+        return self.playing.name() if self.playing and self.is_busy else ""
+
+    @contextmanager
+    def on_guard(self) -> Iterator[None]:
+        """Limit env steps and resets in this context, to at most 1.5 times their limit.
+
+        With a timeout, raises ConfigInvalid outside of the process's main thread, the only one that can be interrupted.
+        """
+        looks_s = [limit_s / _LOOKS for limit_s in self._limits_s]
+        is_main = threading.current_thread() is threading.main_thread()
+        # In other threads a deadline is kept between calls only.
+        if not looks_s or (self.timeout_s is None and not is_main):
+            yield
+            return
+        if not is_main:
+            raise ConfigInvalid(["env.step_timeout_s can only be kept in the main thread of a process; set it to null"])
+        before = signal.signal(signal.SIGALRM, self._look)
+        self._postpone_the_end()
+        signal.setitimer(signal.ITIMER_REAL, min(looks_s), min(looks_s))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+            if self._end_process_after_s is not None:
+                faulthandler.cancel_dump_traceback_later()
+
+    @property
+    def _limits_s(self) -> list[float]:
+        grace_s = [] if self.deadline is None else [min(max(self.deadline.grace_s, 0.1), _LOOKS * _LONGEST_LOOK_S)]
+        return grace_s if self.timeout_s is None else [self.timeout_s, *grace_s]
+
+    def _postpone_the_end(self) -> None:
+        if self._end_process_after_s is not None:
+            # A C thread: it runs even if the main thread never releases the GIL.
+            faulthandler.dump_traceback_later(self._end_process_after_s, exit=True, file=_STANDARD_ERROR)
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._postpone_the_end()
+        now_s = perf_counter()
+        # A new call since the last check, or none: its time starts now, at most one check late.
+        if not self.inside or self.begun != self._seen:
+            self._seen, self._since_s = self.begun, now_s
+        elif self.timeout_s is not None and now_s - self._since_s >= self.timeout_s:
+            self._seen = -1
+            raise Overdue(f"took longer than env.step_timeout_s ({self.timeout_s:g} s)")
+        elif (end := self.deadline) is not None and end.interrupts(self._since_s, now_s):
+            self._seen = -1
+            taken_s = now_s - self._since_s
+            raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_s used up")
+
+    def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
+        """Return the error for `error`, with the environment's own traceback lines."""
+        frames = their_frames(error)
+        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)]) if frames else ""
+        return EnvironmentHung(where, f"{doing} {error}", text)

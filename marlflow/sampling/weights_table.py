@@ -1,0 +1,85 @@
+"""A worker's table of weights: live policies, and frozen versions that come and go between collects.
+
+A live entry has its policy's name and changing weights. A frozen entry has an id such as `main@3`, fixed weights, and
+its own actor and memory; its rows are not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import ConfigInvalid
+from marlflow.policy.actor import Actor
+from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.protocol import FrozenPolicy
+
+
+class WeightsTable:
+    """The policy slots of each entry, numbered: `live` first, then frozen ones in order of arrival.
+
+    `make_actors` makes actors by policy; the weights of `publishing_critics` include the critic's parameters.
+    """
+
+    def __init__(
+        self,
+        live: Sequence[PolicySlots],
+        make_actors: Mapping[str, Callable[[], Actor]],
+        publishing_critics: Collection[str],
+    ) -> None:
+        self.policy_slots = list(live)
+        """By number; changed in place, so it may be shared."""
+        self._live = {slots.policy: slots for slots in live}
+        self._numbers = {slots.policy: number for number, slots in enumerate(live)}
+        self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._numbers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def live(self, policy: str) -> PolicySlots | None:
+        """Return the slots of a live policy, or None."""
+        return self._live.get(policy)
+
+    def number(self, entry: str | None) -> int | None:
+        """Return the number of an entry, or None."""
+        return None if entry is None else self._numbers.get(entry)
+
+    def add(self, frozen: Mapping[str, FrozenPolicy], lanes: int) -> None:
+        """Add missing frozen entries, for a worker of `lanes` lanes.
+
+        Raises ConfigInvalid if an entry's policy is not in the table.
+        """
+        for entry, frozen_policy in frozen.items():
+            if entry in self._numbers:
+                continue
+            if (policy := self._live.get(frozen_policy.policy)) is None:
+                known = ", ".join(self._live)
+                problem = f"is of policy {frozen_policy.policy!r}, which no worker has; there are {known}"
+                raise ConfigInvalid([f"frozen entry {entry!r} {problem}"])
+            # An actor of its own: the live policy's actor is given new weights at every publish.
+            actor = self._make_actors[frozen_policy.policy]()
+            actor.set_schedule(frozen_policy.scheduled)
+            slots = PolicySlots(entry, actor, policy.spaces, lanes, recorded=False)
+            slots.load(frozen_policy.weights, frozen_policy.policy in self._publishing_critics)
+            self._numbers[entry] = len(self.policy_slots)
+            self.policy_slots.append(slots)
+
+    def remove(self, entries: Collection[str], entry_of: Array) -> None:
+        """Remove frozen entries that no lane uses, and renumber `entry_of` [lanes] (-1: none)."""
+        staying = [number for number, slots in enumerate(self.policy_slots) if slots.policy not in entries]
+        # The extra last element maps -1 to -1.
+        renumbered = np.full(len(self.policy_slots) + 1, -1)
+        renumbered[staying] = np.arange(len(staying))
+        entry_of[:] = renumbered[entry_of]
+        # In place, because the vector runner shares the list.
+        self.policy_slots[:] = [self.policy_slots[number] for number in staying]
+        self._numbers = {slots.policy: number for number, slots in enumerate(self.policy_slots)}
+
+    def elsewhere(self, lanes: int) -> WeightsTable:
+        """Return the same entries and actors for `lanes` other lanes, without recording."""
+        return WeightsTable([slots.unrecorded(lanes) for slots in self.policy_slots], {}, ())

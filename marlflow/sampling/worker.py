@@ -1,0 +1,333 @@
+"""The rollout worker: steps vectorized environments and returns the rows of each policy.
+
+`receipt, batches = RolloutWorker(...).collect(ticks=64, weights={"prey": Weights(version, flat)})`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+
+from marlflow.base.batch import Batch
+from marlflow.base.errors import CheckpointFailed, ConfigInvalid
+from marlflow.base.fault_kind import FaultKind
+from marlflow.base.items import Weights
+from marlflow.base.serialization import Tree
+from marlflow.base.spaces import Spaces
+from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
+from marlflow.policy.adapted import AdaptingActor
+from marlflow.sampling import env_closing as closing
+from marlflow.sampling.action_history import History
+from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.episodes import TrainingEpisodes
+from marlflow.sampling.evaluation import EvaluationEnvs
+from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.lanes import Lanes, lanes_per_env
+from marlflow.sampling.phases import adapting, joined, phase_ticks
+from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.policy_spaces import policy_spaces
+from marlflow.sampling.protocol import FrozenPolicy, Matchup, RowWriter
+from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
+from marlflow.sampling.sampler_config import SamplerConfig
+from marlflow.sampling.saved_state import ResumeReport
+from marlflow.sampling.segment_builder import SegmentBuilder
+from marlflow.sampling.vector_runner import SyncVectorRunner
+from marlflow.sampling.watchdog import Watchdog
+from marlflow.sampling.weights_table import WeightsTable
+from marlflow.sampling.worker_stages import WorkerStages
+from marlflow.sampling.worker_state import WorkerState
+
+
+class RolloutWorker:
+    """Steps the environments of `config` in lockstep, with actors from a table of weights.
+
+    `actors` makes an actor per policy and per frozen version. More than `config.tolerated_faults` episodes that an
+    environment broke raise EnvironmentFailed; a call that exceeds the `watchdog`'s timeout counts as one. A passed
+    deadline ends a collect or an evaluation early. `worker_stages` has the stages applied to a policy's rows; `writer`
+    records the rows before these stages. If actors adapt, a collect has phases (see `phases`).
+
+    Raises ConfigInvalid with every agent without a policy, policy without an actor, and agent with other spaces than
+    its policy.
+    """
+
+    def __init__(
+        self,
+        config: SamplerConfig,
+        actors: Mapping[str, Callable[[], Actor]],
+        watchdog: Watchdog | None = None,
+        worker_stages: Mapping[str, WorkerStages] | None = None,
+        writer: RowWriter | None = None,
+    ) -> None:
+        if not config.copies:
+            name = f"rollout worker {config.worker}"
+            raise ConfigInvalid([f"{name} has no copy to play: use fewer workers, or more copies"])
+        self._config, self._worker_stages, self._writer = config, worker_stages or {}, writer
+        self._policy_of = config.policy_of
+        self._watchdog, self._faults = watchdog or Watchdog(None), FaultLog(config.tolerated_faults)
+        self._envs = self._make_envs(config.copies)
+        # All environments have the same agents and spaces, so the first one answers for all.
+        adapter, count = self._envs.adapters[0], len(config.copies)
+        spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
+        self._stride = lanes_per_env(adapter)
+        self._handed_over = set(spaces) if config.recorded is None else set(config.recorded)
+        self._actors = {policy: actors[policy]() for policy in spaces}
+        self._adapting = adapting(self._actors.values())
+        table = self._table = WeightsTable(self._make_policy_slots(spaces), actors, config.publishing_critics)
+        lanes = Lanes(self._stride, count, table, self._policy_of)
+        self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
+        self._episodes = TrainingEpisodes(config.seed, config.copies, dealt=config.mapping is None)
+        # A replacement of a lost worker starts after the episodes whose rows were delivered.
+        self._episodes.resume_at(config.next_episodes)
+        history = self._history = History(count, self._stride, config.history_env_steps)
+        builder, episodes = self._builder, self._episodes
+        self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, "explore", builder, history)
+        self._evaluation = EvaluationEnvs(
+            self._make_envs, lambda count: table.elsewhere(self._stride * count), self._stride, self._policy_of
+        )
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The entries of the table of weights: policies, then frozen versions."""
+        return tuple(self._table)
+
+    def _make_envs(self, numbers: Sequence[int]) -> EnvPool:
+        config = self._config
+        return EnvPool(numbers, config.make_env, self._watchdog, self._faults, bool(config.with_state))
+
+    def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
+        with_state = frozenset(self._config.with_state)
+        state = self._envs.adapters[0].state_space() if with_state else None
+        # Datasets may record policies whose rows are not returned.
+        recorded = {*self._handed_over, *(self._writer.policies if self._writer else ())}
+        return [
+            PolicySlots(
+                policy,
+                self._actors[policy],
+                of_policy,
+                self._stride * len(self._config.copies),
+                policy in recorded,
+                state if policy in with_state else None,
+            )
+            for policy, of_policy in spaces.items()
+        ]
+
+    def collect(
+        self,
+        ticks: int,
+        weights: Mapping[str, Weights] | None = None,
+        schedules: Mapping[str, Mapping[str, float]] | None = None,
+        matchups: Mapping[int, Sequence[Matchup]] | None = None,
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+        forget: Collection[str] = (),
+    ) -> tuple[Receipt, dict[str, Batch]]:
+        began = perf_counter()
+        # At the start of a collect the driver has the receipts of all earlier rows, so no recorded row is collected
+        # twice.
+        self._write_records()
+        self._forget(forget)
+        self._seat(frozen or {})
+        self._load(weights or {})
+        for policy, worker_stages in self._worker_stages.items():
+            if weights and policy in weights:
+                worker_stages.published = {policy: weights[policy]}
+            worker_stages.scheduled = (schedules or {}).get(policy, worker_stages.scheduled)
+            worker_stages.actor = self._actors[policy]
+        for policy, values in (schedules or {}).items():
+            self._actors[policy].set_schedule(values)
+        if matchups is not None:
+            self._episodes.deal(matchups)
+        runner = self._runner
+        # One cell more than ticks: the open row of the last collect is in cell 0.
+        self._widen(ticks + 1)
+        vanished = self._envs.vanished
+        runner.clear()
+        results = self._play_phases(ticks) if self._adapting else self._play(ticks, self._worker_stages)
+        receipts = {policy: cut for policy, (cut, _) in results.items()}
+        receipt = self._receipt(receipts, self._envs.vanished - vanished, began)
+        return receipt, {policy: batch for policy, (_, batch) in results.items()}
+
+    def _seat(self, frozen: Mapping[str, FrozenPolicy]) -> None:
+        if frozen:
+            self._table.add(frozen, len(self._runner.lanes.entry_of))
+            self._builder.renumber(len(self._table.policy_slots))
+
+    def _forget(self, entries: Collection[str]) -> None:
+        lanes = self._runner.lanes
+        # Finished episodes keep their matchup until the next reset, so only running ones count.
+        seated = {entry for index in self._runner.running for entry in lanes.matchups[index].values()}
+        leaving = [entry for entry in entries if entry in self._table and entry not in seated]
+        if leaving:
+            lanes.drop(leaving)
+            self._history.drop(leaving)
+            self._builder.renumber(len(self._table.policy_slots))
+
+    def _write_records(self) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.write_full()
+        except OSError as error:
+            self._faults.report(self._records_failed(error))
+
+    def _records_failed(self, error: OSError) -> Fault:
+        where = f"records of rollout worker {self._config.worker}"
+        return Fault(FaultKind.RECORDS_FAILED, where, self._not_recorded(error), "", 0)
+
+    def _play(self, ticks: int, staged: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
+        runner = self._runner
+        before = runner.env_steps
+        with self._watchdog.on_guard():
+            runner.begin()
+            for _ in range(ticks):
+                if runner.idle:
+                    break
+                runner.tick()
+                # Adapting actors need all of their phases, so a deadline does not end them early.
+                if not self._adapting and self._watchdog.is_late:
+                    break
+        cuts = self._builder.cut(self._table.policy_slots, runner.lanes.episode)
+        self._history.forget(runner.running)
+        results = {policy: (cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
+        if self._writer is not None:
+            # Recorded before any stage runs: a dataset has the rows as they were sampled.
+            self._writer.write({policy: batch for policy, (_, batch) in results.items()}, runner.env_steps - before)
+        handed_over = {policy: cut for policy, cut in results.items() if policy in self._handed_over}
+        return {name: self._staged(name, *cut) if name in staged else cut for name, cut in handed_over.items()}
+
+    def _play_phases(self, ticks: int) -> dict[str, tuple[PolicyReceipt, Batch]]:
+        # Each environment keeps one task over all phases, and no episode is in two phases.
+        self._episodes.begin_tasks()
+        phases = []
+        # Adapting actors need each phase's rows at once; for the other policies all phases are one fragment.
+        between = {policy for policy in self._worker_stages if isinstance(self._actors[policy], AdaptingActor)}
+        for ticks_of_phase in phase_ticks(ticks, self._adapting):
+            phases.append(self._play(ticks_of_phase, between))
+            self._leave_episodes()
+        for actor in self._adapting:
+            actor.restart()
+        total = joined(phases)
+        return total | {name: self._staged(name, *total[name]) for name in self._worker_stages if name not in between}
+
+    def _leave_episodes(self) -> None:
+        """End running episodes and discard their open rows, after a cut."""
+        lanes = self._runner.lanes
+        for index in self._runner.running:
+            of_env = lanes.of(index)
+            self._builder.discard(of_env, int(lanes.episode[of_env.start]), self._table.policy_slots)
+            lanes.abandon(index)
+        self._runner.halt()
+
+    def _staged(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
+        batch, times = self._worker_stages[policy](batch)
+        return replace(cut, rows=batch.rows, stage_times=times), batch
+
+    def state(self) -> Tree:
+        tree = self._parts().state()
+        if self._writer is not None:
+            try:
+                self._writer.finish()
+            except OSError as error:
+                raise CheckpointFailed(self._not_recorded(error)) from error
+            tree["recorded"] = self._writer.finished
+        return tree
+
+    def _not_recorded(self, error: OSError) -> str:
+        assert self._writer is not None, "only what records fails to"
+        rows = f"recorded rows of rollout worker {self._config.worker}"
+        return (
+            f"{rows} could not be written to {self._writer.folder}: {error}; "
+            "free space there, or see that it can be written to"
+        )
+
+    def load_state(
+        self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
+    ) -> ResumeReport:
+        self._seat(frozen or {})
+        with self._watchdog.on_guard():
+            return self._parts().load_state(tree, replay_max_env_steps)
+
+    def _parts(self) -> WorkerState:
+        self._widen(1)
+        return WorkerState(
+            self._envs, self._table.policy_slots, self._builder, self._episodes, self._runner, self._history
+        )
+
+    def _receipt(self, policies: Mapping[str, PolicyReceipt], agents_vanished: int, began_s: float) -> Receipt:
+        runner = self._runner
+        return Receipt(
+            worker=self._config.worker,
+            env_steps=runner.env_steps,
+            agent_steps=runner.agent_steps,
+            episodes=tuple(runner.results),
+            policies=policies,
+            agents_vanished=agents_vanished,
+            env_s=runner.env_s,
+            policy_s=runner.policy_s,
+            bookkeeping_s=perf_counter() - began_s - runner.env_s - runner.policy_s,
+            next_episodes=self._episodes.not_begun,
+            faults=self._faults.take(),
+        )
+
+    def _widen(self, capacity: int) -> None:
+        self._builder.widen(capacity)
+        for slots in self._table.policy_slots:
+            if slots.buffer is not None:
+                slots.buffer.widen(capacity)
+
+    def _named(self, batch: Batch) -> Batch:
+        """Replace the worker's lanes by agent, environment, and unique lane numbers."""
+        index, agent = np.divmod(batch.segments["lane"], self._stride)
+        # A lane is the environment's position in this worker * stride + agent slot; the returned one uses its global
+        # number.
+        env_index = np.array(self._envs.numbers)[index]
+        names = {"agent": agent, "copy": env_index, "lane": env_index * self._stride + agent}
+        if self._adapting:
+            names["task"] = np.array(self._episodes.tasks)[index]
+        return Batch(batch.columns, {**batch.segments, **names})
+
+    def _load(self, weights: Mapping[str, Weights]) -> None:
+        for policy, new in weights.items():
+            slots = self._table.live(policy)
+            if slots is not None and slots.version != new.version:
+                # Live entries only: a frozen entry has the version that it was frozen with.
+                slots.load(new, policy in self._config.publishing_critics)
+
+    def _snapshot(self, policies: Iterable[str]) -> dict[str, Weights]:
+        policy_slots = [slots for policy in policies if (slots := self._table.live(policy)) is not None]
+        return {
+            p.policy: Weights(p.version, p.actor.flat()) for p in policy_slots if isinstance(p.actor, WeightedActor)
+        }
+
+    def evaluate(
+        self,
+        episodes: Sequence[int],
+        weights: Mapping[str, Weights] | None = None,
+        matchups: Sequence[Matchup] | None = None,
+        mode: EvaluationMode = "greedy",
+        frozen: Mapping[str, FrozenPolicy] | None = None,
+    ) -> Evaluated:
+        self._seat(frozen or {})
+        # Evaluation uses the actors of training, so their weights are restored afterwards.
+        training = self._snapshot(weights or {})
+        for fault in self._evaluation.widen(len(episodes)):
+            self._faults.report(fault)
+        self._load(weights or {})
+        with self._watchdog.on_guard():
+            results, was_cut = self._evaluation.play(
+                self._config.seed, episodes, matchups, mode, lambda: self._watchdog.is_late
+            )
+        self._load(training)
+        return Evaluated(tuple(results), self._faults.take(), was_cut=was_cut)
+
+    def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
+        deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+        # Environment faults left here are of a collect that raised, which has reported them.
+        faults = [fault for fault in self._faults.take() if not fault.kind.of_environment]
+        try:
+            if self._writer is not None:
+                self._writer.finish()
+        except OSError as error:
+            faults.append(self._records_failed(error))
+        return (*faults, *self._envs.close(deadline_s), *self._evaluation.close(deadline_s))

@@ -1,0 +1,184 @@
+"""Learners in processes of their own, which follow a leader, or lead for a moment and die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from marlflow.algorithms.algorithm import Member
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.r2d2 import R2D2
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.algorithms.td3 import TD3
+from marlflow.base.batch import EstimatedBatch, Transitions
+from marlflow.base.errors import ActorLost
+from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.sequences import Sequences, cut_sequences
+from marlflow.base.spaces import Spaces
+from marlflow.learner.compute import ON_CPU
+from marlflow.learner.learner import TorchLearner
+from marlflow.learner.optimizer import Adam
+from marlflow.policy.recurrent import GRU
+from marlflow.policy.torso import MLP
+from tests.learner.experience import ACTIONS, FEATURES, estimated, transitions
+
+ANSWER_S = 60
+SEEN = spaces.Box(-1.0, 1.0, (FEATURES,))
+DISCRETE, CONTINUOUS = Spaces(SEEN, spaces.Discrete(ACTIONS)), Spaces(SEEN, spaces.Box(-1.0, 1.0, (2,)))
+
+
+def _ppo(of: Spaces, seed: int) -> TorchLearner:
+    return PPO(learning_rate=1e-3).learner("hunter", {"hunter": Member(of, MLP((8,)))}, seed, ON_CPU)
+
+
+def _dqn(dueling: bool, seed: int) -> TorchLearner:
+    return DQN(learning_rate=1e-3, optimiser=Adam(eps=1e-5), dueling=dueling).learner(
+        "prey", {"prey": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU
+    )
+
+
+def _recurrent_ppo(seed: int) -> TorchLearner:
+    return RecurrentPPO(learning_rate=1e-3).learner("hunter", {"hunter": Member(DISCRETE, GRU(6, (8,)))}, seed, ON_CPU)
+
+
+def sequences(rows: int, seed: int) -> Sequences:
+    """Of all lengths from 1 to 3."""
+    batch, generator = estimated(rows, seed, masked=True), np.random.default_rng(seed)
+    memory = generator.standard_normal((rows, 6)).astype(np.float32)
+    return cut_sequences(EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 3)
+
+
+def continuous(rows: int, seed: int) -> EstimatedBatch:
+    batch = estimated(rows, seed)
+    actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (rows, 2)).astype(np.float32)
+    return EstimatedBatch({**batch.columns, "action": actions}, batch.segments)
+
+
+def _r2d2(seed: int) -> TorchLearner:
+    config = R2D2(sequence_agent_steps=3, burn_in_agent_steps=2, learning_rate=1e-3)
+    return config.learner("prey", {"prey": Member(DISCRETE, GRU(6, (8,)))}, seed, ON_CPU)
+
+
+def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
+    """Of all lengths from 1 to 3, each behind a burn-in of 2."""
+    rng, lengths = np.random.default_rng(seed), list[int]()
+    while sum(lengths) < rows:
+        lengths.append(min(int(rng.integers(1, 4)), rows - sum(lengths)))
+    length, count = np.array(lengths, np.int64)[:, None], len(lengths)
+    reward, discount = rng.random((2, count, 3)).astype(np.float32)
+    return SequenceTransitions(
+        obs=rng.standard_normal((count, 6, FEATURES)).astype(np.float32),
+        valid=np.arange(-2, 4) <= length,
+        memory=rng.standard_normal((count, 6)).astype(np.float32),
+        trained=np.arange(3) < length,
+        action=rng.integers(0, ACTIONS, (count, 3)),
+        reward=reward,
+        discount=discount,
+        following=np.minimum(np.arange(3) + 2, length),
+        weight=rng.random(count).astype(np.float32),
+        row_id=np.arange(count) + 100,
+        version=np.zeros(rows, np.int64),
+    )
+
+
+def _td3(seed: int) -> TorchLearner:
+    """Two loss groups, of which one learns on every other minibatch, and noise."""
+    return TD3(learning_rate=1e-3).learner("prey", {"prey": Member(CONTINUOUS, MLP((8,)))}, seed, ON_CPU)
+
+
+def continuous_transitions(rows: int, seed: int) -> Transitions:
+    actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (rows, 2)).astype(np.float32)
+    return replace(transitions(rows, seed), action=actions)
+
+
+class Kind(NamedTuple):
+    """How a learner is made, and what it learns from."""
+
+    learner: Callable[[int], TorchLearner]
+    batch: Callable[[int, int], EstimatedBatch | Sequences | Transitions | SequenceTransitions]
+
+
+KINDS = {
+    "ppo": Kind(lambda seed: _ppo(DISCRETE, seed), lambda rows, seed: estimated(rows, seed, masked=True)),
+    "ppo by autograd": Kind(lambda seed: _ppo(CONTINUOUS, seed), continuous),
+    "recurrent ppo": Kind(_recurrent_ppo, sequences),
+    "r2d2": Kind(_r2d2, sequence_transitions),
+    "dqn": Kind(lambda seed: _dqn(False, seed), transitions),
+    "dqn by autograd": Kind(lambda seed: _dqn(True, seed), transitions),
+    "td3": Kind(_td3, continuous_transitions),
+}
+
+
+class Process(NamedTuple):
+    """One that serves, and the way to it."""
+
+    process: BaseProcess
+    connection: Connection
+
+    def follow(self, kind: str, address: str, rank: int, world_size: int) -> None:
+        self.connection.send(("follow", kind, address, rank, world_size))
+
+    def answer(self) -> Any:
+        """What came of its task: a state, a text, or an address."""
+        assert self.connection.poll(ANSWER_S), "no answer"
+        return self.connection.recv()
+
+    def kill(self) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Sequence[Process]]:
+    context = multiprocessing.get_context("spawn")
+    started = []
+    for _ in range(count):
+        here, there = context.Pipe()
+        process = context.Process(target=serve, args=(there,), daemon=True)
+        process.start()
+        there.close()
+        started.append(Process(process, here))
+    try:
+        yield started
+    finally:
+        for process, _ in started:
+            process.kill()
+        for process, connection in started:
+            process.join()
+            process.close()
+            connection.close()
+
+
+def serve(connection: Connection) -> None:
+    """Does what it is told, one task after the other; made from another seed than the leader, it is nothing like it."""
+    torch.set_num_threads(1)
+    while True:
+        task, kind, *where = connection.recv()
+        learner = KINDS[kind].learner(99)
+        if task == "lead":
+            _lead_and_die(connection, learner, kind)
+        address, rank, world_size = where
+        try:
+            learner.follow(address, rank, world_size)
+        except ActorLost as error:
+            connection.send(str(error))
+        else:
+            connection.send(learner.state())
+
+
+def _lead_and_die(connection: Connection, learner: TorchLearner, kind: str) -> None:
+    connection.send(learner.lead(2))
+    learner.update(KINDS[kind].batch(6, 0))
+    os._exit(1)

@@ -1,0 +1,74 @@
+"""Uniformly random play of games whose exact values are known, through the rollout worker."""
+
+from collections import defaultdict
+from fractions import Fraction
+
+import numpy as np
+import pyspiel
+import pytest
+
+from marlflow.env import openspiel
+from marlflow.policy.scripted import RandomActor
+from marlflow.sampling import Rule
+from tests.sampling.workers import rollout_worker
+
+COPIES, TICKS = 64, 128
+
+
+def value(state):
+    """What player 0 gets from here on average, if everybody chooses uniformly."""
+    if state.is_terminal():
+        return Fraction(state.returns()[0])
+    if state.is_chance_node():
+        outcomes = state.chance_outcomes()
+        return sum(Fraction(p).limit_denominator(1000) * value(state.child(action)) for action, p in outcomes)
+    legal = state.legal_actions()
+    return sum(value(state.child(action)) for action in legal) / len(legal)
+
+
+def worker_of(game, copies=COPIES):
+    actor = RandomActor(openspiel.env(game).action_space("player_0"))
+    return rollout_worker(lambda: openspiel.env(game), range(copies), [Rule("*", "all")], {"all": actor}, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("game", "exact", "games_per_copy"), [("kuhn_poker", 0.125, 320), ("leduc_poker", -0.078125, 160)]
+)
+def test_random_play_is_worth_what_the_game_tree_says(game, exact, games_per_copy):
+    assert value(pyspiel.load_game(game).new_initial_state()) == exact
+    worker = worker_of(game)
+    # The first so many games of every copy: whoever counts what a number of ticks brings counts short games too often.
+    of_copy = defaultdict(list)
+    while min(map(len, of_copy.values()), default=0) < games_per_copy:
+        for episode in worker.collect(TICKS)[0].episodes:
+            assert sum(episode.returns.values()) == 0
+            of_copy[episode.copy].append(episode.returns["player_0"])
+        for copy in range(COPIES):
+            of_copy[copy] += []
+    returns = np.array([one[:games_per_copy] for one in of_copy.values()])
+    assert returns.shape == (COPIES, games_per_copy)
+    assert abs(returns.mean() - exact) < 3 * returns.std() / np.sqrt(returns.size)
+
+
+@pytest.mark.parametrize(
+    "game",
+    ["leduc_poker", "matrix_mp", "goofspiel(num_cards=4)", "coop_box_pushing(horizon=12)", "kuhn_poker(players=3)"],
+)
+def test_rows_have_all_that_was_received(game):
+    worker = worker_of(game, copies=4)
+    rows, returns, decisions = defaultdict(list), {}, 0
+    for ticks in (1, 2, 3, 50, 5, 7, 60):
+        receipt, batches = worker.collect(ticks)
+        batch = batches["all"]
+        decisions += receipt.env_steps
+        assert receipt.policies["all"].reward_unattributed == 0
+        for copy, episode, agent, reward in zip(
+            *(batch[n] for n in ("copy", "episode", "agent", "reward")), strict=True
+        ):
+            rows[copy, episode, f"player_{agent}"].append(reward)
+        for one in receipt.episodes:
+            returns |= {(one.copy, one.episode, agent): total for agent, total in one.returns.items()}
+    assert len(returns) > 16
+    for key, total in returns.items():
+        np.testing.assert_allclose(sum(map(float, rows[key])), total, rtol=0, atol=1e-6)
+    assert 0 <= decisions - sum(map(len, rows.values())) <= 4 * 3  # one open row for each agent and copy

@@ -1,0 +1,55 @@
+"""Around what is kept of workers: other copies than before, workers in the place of lost ones, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.env import cartpole_team
+from marlflow.policy.scripted import RandomActor
+from marlflow.sampling import Rule
+from marlflow.sampling.saved_state import merged, share
+from tests.sampling.test_worker_state import EVER, turning
+from tests.sampling.workers import rollout_worker
+
+
+def team(copies, **arguments):
+    actors = {"all": RandomActor(spaces.Discrete(2))}
+    return rollout_worker(cartpole_team.parallel_env, copies, [Rule("*", "all")], actors, seed=1, **arguments)
+
+
+def test_a_worker_in_the_place_of_a_lost_one_begins_where_it_is_told():
+    first, second = team([0, 4]), team([4, 0], next_episodes={0: 2, 9: 9})
+    episodes = [one for one in first.collect(400)[0].episodes if one.copy == 4 or one.episode >= 2]
+    found = {(one.copy, one.episode): one.returns for one in second.collect(400)[0].episodes}
+    assert {key: found[key] for one in episodes if (key := (one.copy, one.episode)) in found}
+    assert min(episode for number, episode in found if number == 0) == 2
+    for one in episodes:
+        if (one.copy, one.episode) in found:
+            assert found[one.copy, one.episode] == one.returns
+
+
+def test_copies_that_nothing_is_kept_of_begin_at_the_beginning():
+    worker = team([0, 1])
+    worker.collect(30)
+    wider = team([1, 2])
+    wider.load_state(share(worker.state(), [1, 2]), EVER)
+    following = {one["copy"]: one["next_episode"] for one in wider.state()["copies"]}
+    assert following[1] == worker.state()["copies"][1]["next_episode"]
+    assert following[2] == 0
+
+
+def test_what_is_kept_of_other_agents_or_policies_is_refused():
+    worker = team([0])
+    worker.collect(3)
+    with pytest.raises(CheckpointUnusable) as caught:
+        turning(copies=(0,)).load_state(worker.state(), EVER)
+    assert "the environment has agents ['built_0', 'built_1']" in caught.value.problems[0]
+    tree = turning(copies=(0,)).state()
+    tree["tables"]["rows.all"]["obs"] = np.zeros((0, 5), np.float32)
+    with pytest.raises(CheckpointUnusable, match=r"the rows of policy 'all' are kept as .*float32 \[5\]"):
+        turning(copies=(0,)).load_state(tree, EVER)
+    with pytest.raises(CheckpointUnusable, match="different agents"):
+        merged([tree, worker.state()])

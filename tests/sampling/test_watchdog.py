@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from marlflow.base.errors import ConfigInvalid, EnvironmentHung
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.policy.scripted import RandomActor
+from marlflow.sampling import Rule
+from marlflow.sampling.watchdog import Watchdog
+from tests.sampling.workers import rollout_worker
+
+TIMEOUT_S = 0.2
+
+
+class Stuck(CartPoleTeam):
+    """Never comes back from `doing`, in the episodes whose seeds are odd; swallows every exception that it can."""
+
+    doing = "step"
+    how = "spinning"
+
+    def reset(self, seed=None, options=None):
+        self.hangs = bool(seed % 2)
+        if self.hangs and self.doing == "reset":
+            self.hang()
+        return super().reset(seed, options)
+
+    def step(self, actions):
+        if self.hangs and self.doing == "step" and self._cycles == 2:
+            self.hang()
+        return super().step(actions)
+
+    def hang(self):
+        while True:
+            with contextlib.suppress(Exception):
+                if self.how == "sleeping":
+                    time.sleep(1000)
+
+
+def worker(make_env, **limits):
+    actors = {"all": RandomActor(CartPoleTeam(1).action_space("cart_0"))}
+    return rollout_worker(make_env, [0, 1], [Rule("*", "all")], actors, seed=3, **limits)
+
+
+def variant(doing, how):
+    return type("Stuck", (Stuck,), {"doing": doing, "how": how})
+
+
+@pytest.mark.parametrize("how", ["spinning", "sleeping"])
+@pytest.mark.parametrize("doing", ["step", "reset"])
+def test_an_environment_that_hangs_is_named(doing, how):
+    hanging = worker(variant(doing, how), watchdog=Watchdog(TIMEOUT_S))
+    with pytest.raises(EnvironmentHung, match=rf"{doing}\(\) took longer than env.step_timeout_s \(0.2 s\)") as caught:
+        hanging.collect(2000)
+    assert "copy " in caught.value.where
+    assert f"env step {3 if doing == 'step' else 0}" in caught.value.where
+    assert "in hang" in caught.value.user_traceback
+    assert "marlflow/" not in caught.value.user_traceback
+
+
+@pytest.mark.parametrize("doing", ["step", "reset"])
+def test_hung_episodes_are_given_up_and_the_others_go_on(doing):
+    going = worker(variant(doing, "spinning"), watchdog=Watchdog(TIMEOUT_S), tolerated_faults=1000)
+    faults, episodes = [], []
+    while len(episodes) < 5:
+        receipt, batches = going.collect(30)
+        faults += receipt.faults
+        episodes += receipt.episodes
+        assert np.isfinite(batches["all"]["obs"]).all()
+    assert faults
+    assert {fault.kind for fault in faults} == {"env_hangs"}
+
+
+def test_time_that_the_policy_takes_is_not_the_environments():
+    class Slow(RandomActor):
+        def act(self, obs, action_mask, memory, mode, generator):
+            deadline = time.perf_counter() + 2 * TIMEOUT_S
+            while time.perf_counter() < deadline:
+                pass
+            return super().act(obs, action_mask, memory, mode, generator)
+
+    actors = {"all": Slow(CartPoleTeam(1).action_space("cart_0"))}
+    calm = rollout_worker(CartPoleTeam, [0], [Rule("*", "all")], actors, seed=0, watchdog=Watchdog(TIMEOUT_S))
+    receipt, _ = calm.collect(2)
+    assert receipt.env_steps == 2
+
+
+def test_afterwards_the_alarm_is_as_it_was():
+    handler = signal.getsignal(signal.SIGALRM)
+    worker(CartPoleTeam, watchdog=Watchdog(TIMEOUT_S)).collect(3)
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_timeout_that_cannot_be_kept_is_refused():
+    caught = []
+
+    def elsewhere():
+        try:
+            worker(CartPoleTeam, watchdog=Watchdog(TIMEOUT_S))
+        except ConfigInvalid as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "main thread" in caught[0]
+
+
+IN_C = """
+from collections import deque
+from itertools import repeat
+from marlflow.sampling.watchdog import Watchdog
+
+def in_a_computation_of_c():
+    deque(repeat(0), maxlen=0)
+
+watchdog = Watchdog(0.1, end_process_after_s=0.3)
+with watchdog.on_guard():
+    watchdog.begun, watchdog.inside = 1, True
+    in_a_computation_of_c()
+"""
+
+
+def test_a_computation_that_nothing_can_interrupt_ends_its_process():
+    ended = subprocess.run([sys.executable, "-c", IN_C], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
+    assert "in in_a_computation_of_c" in ended.stderr
+
+
+def test_a_process_whose_environments_move_on_does_not_end():
+    deadline = time.monotonic() + 4 * TIMEOUT_S
+    patient = Watchdog(TIMEOUT_S, end_process_after_s=TIMEOUT_S)
+    with patient.on_guard():
+        while time.monotonic() < deadline:
+            patient.begun += 1
+            patient.inside = True

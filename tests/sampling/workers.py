@@ -1,0 +1,28 @@
+"""Rollout workers made in one call, for tests of what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from marlflow.base.items import as_it_is
+from marlflow.policy.actor import Actor
+from marlflow.sampling import RolloutWorker, SamplerConfig
+
+
+def rollout_worker(
+    make_env: Callable[[], Any],
+    copies: Sequence[int],
+    mapping: Any,
+    actors: Mapping[str, Actor],
+    seed: int,
+    *,
+    watchdog: Any = None,
+    worker_stages: Any = None,
+    writer: Any = None,
+    **settings: Any,
+) -> RolloutWorker:
+    """A worker with these very `actors`, which has no frozen entries; `settings` are further ones of SamplerConfig."""
+    config = SamplerConfig(make_env, copies, mapping, seed, **settings)
+    makers = {name: lambda actor=actor: as_it_is(actor) for name, actor in actors.items()}
+    return RolloutWorker(config, makers, watchdog, worker_stages, writer)
