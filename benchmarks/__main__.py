@@ -24,7 +24,7 @@ def main() -> None:
     print("-- one worker on one core", flush=True)
     rollout_worker.main()
     rollout_worker.main(["--memory", "--env", "cartpole_team", "connect_four"])
-    print("-- one optimiser step, one thread", flush=True)
+    print("-- one optimizer step, one thread", flush=True)
     learner_step.main()
     print("-- devices and precisions", flush=True)
     devices.report()

@@ -29,7 +29,7 @@ def marlflow_env_steps_per_s(iterations: int = 12) -> float:
     # An untrained team has 2.6 of its 4 agents alive, later up to 4: every round of 4,000 env steps fills a batch.
     ppo = PPO(batch_agent_steps=ENV_STEPS, epochs=4, minibatch_agent_steps=128)
     experiment = Experiment(
-        env=Env(parallel_env, copies=32),
+        env=Env(parallel_env, num_envs=32),
         policies={"p0": Policy(ppo), "p1": Policy(ppo)},
         mapping=[Rule("cart_[02]", "p0"), Rule("cart_[13]", "p1")],
         rollouts=Rollouts(num_workers=2, fragment_env_steps=ENV_STEPS // 2),

@@ -1,7 +1,7 @@
 """What a learner costs beside Stable-Baselines3's: the same networks, batches and numbers of updates, on one core.
 
 Both are fed rows that are there already, in turn, on one thread, and the fastest of several turns of each counts. Both
-do all of an update: rows shuffled or drawn, losses, optimiser, soft targets, and what is reported.
+do all of an update: rows shuffled or drawn, losses, optimizer, soft targets, and what is reported.
 
 python -m benchmarks.against_sb3
 """
@@ -56,7 +56,7 @@ def rows(action_space: gymnasium.Space[Any]) -> EstimatedBatch:
         **{name: random.standard_normal(ROWS).astype(np.float32) for name in floats},
         "obs": random.uniform(-1.0, 1.0, (ROWS, 8)).astype(np.float32),
         "action": random.integers(0, 4, ROWS) if discrete else random.uniform(-0.9, 0.9, (ROWS, 2)).astype(np.float32),
-        "behaviour_logp": np.full(ROWS, -1.39, np.float32),
+        "behavior_logp": np.full(ROWS, -1.39, np.float32),
         "reward": random.standard_normal(ROWS),
         "version": np.zeros(ROWS, np.int64),
     }
@@ -88,7 +88,7 @@ def ppo() -> tuple[Callable[[], None], Callable[[], None], int, str]:
     for row in range(ROWS):
         one = {name: column[name][row : row + 1] for name in ("obs", "action", "reward")}
         value = torch.from_numpy(column["value"][row : row + 1])
-        logp = torch.from_numpy(column["behaviour_logp"][row : row + 1])
+        logp = torch.from_numpy(column["behavior_logp"][row : row + 1])
         buffer.add(one["obs"], one["action"], one["reward"], np.zeros(1), value, logp)
     buffer.compute_returns_and_advantage(torch.zeros(1), np.zeros(1))
     return lambda: void(learn(batch)), theirs.train, updates, "PPO, 64 x 64, minibatches of 64"

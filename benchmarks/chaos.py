@@ -46,11 +46,11 @@ PARTS = {"worker": 2, f"learner-{ON_POLICY}": 1, f"learner-{OFF_POLICY}": 1, f"r
 
 
 def experiment(folder: Path, seed: int) -> Experiment:
-    """PPO and DQN with a prioritised replay in a process of its own, two carts each, until both have learned."""
+    """PPO and DQN with a prioritized replay in a process of its own, two carts each, until both have learned."""
     ppo = JournalledPPO(batch_agent_steps=2_000, folder=folder)
     dqn = JournalledDQN(prioritized=True, folder=folder)
     return Experiment(
-        env=Env(partial(Carts, folder, max_cycles=200, rewards=REWARDS), copies=16),
+        env=Env(partial(Carts, folder, max_cycles=200, rewards=REWARDS), num_envs=16),
         policies={ON_POLICY: Policy(ppo), OFF_POLICY: Policy(dqn, placement=PlacementOverrides(replay="own"))},
         mapping=(Rule("cart_[01]", ON_POLICY), Rule("*", OFF_POLICY)),
         rollouts=Rollouts(num_workers=2, fragment_env_steps=512),
@@ -75,7 +75,7 @@ def report(seconds: float = 60.0, seed: int = 0) -> list[str]:
         killer = Killer(journals, victims, PARTS, (journals / "enough").touch, APART_S, seed)
         result = _chaotic(setting, Path(found) / "run", killer, seconds)
         killed = [process for _, process in killer.killed]
-        evidence = Evidence(journals, result.metrics, killed, seed, setting.env.copies, JournalledDQN())
+        evidence = Evidence(journals, result.metrics, killed, seed, setting.env.num_envs, JournalledDQN())
         wrong = violations(evidence)
     policies = result.metrics["policies"]
     returns = {name: policies[name]["return_mean"] or 0.0 for name in policies}

@@ -54,7 +54,7 @@ def ppo_batch(network: Network, rng: np.random.Generator) -> EstimatedBatch:
     names = ("advantage", "value_target", "value")
     columns: dict[str, Array] = {name: rng.standard_normal(rows).astype(np.float32) for name in names}
     columns |= {"obs": network.rows(rows, rng), "action": rng.integers(0, ACTIONS, rows), "reward": np.ones(rows)}
-    columns |= {"behaviour_logp": np.full(rows, -1.79, np.float32), "version": np.zeros(rows, np.int64)}
+    columns |= {"behavior_logp": np.full(rows, -1.79, np.float32), "version": np.zeros(rows, np.int64)}
     return EstimatedBatch(columns, {"carried": np.zeros(1, bool)})
 
 

@@ -46,7 +46,7 @@ WARM_AFTER, AT_MOST_S = 1 / 3, 300.0
 OBJECT_STORE = "object store"
 ACTORS = ("ray::RolloutActor", "ray::Host")
 EXPERIMENT = Experiment(
-    env=Env(parallel_env, copies=16),
+    env=Env(parallel_env, num_envs=16),
     policies={"ppo": Policy(PPO(batch_agent_steps=2_000)), "dqn": Policy(DQN(replay_agent_steps=20_000))},
     mapping=MAPPING,
     rollouts=Rollouts(num_workers=2, fragment_env_steps=512),

@@ -1,7 +1,7 @@
-"""What one optimiser step costs: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
+"""What one optimizer step costs: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
 
 Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. The step is also taken apart: the loss with its gradient,
-in closed form and by autograd, and the optimiser (clearing, norm, Adam); the rest is minibatches and reports.
+in closed form and by autograd, and the optimizer (clearing, norm, Adam); the rest is minibatches and reports.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def best_us(run: Callable[[], object], per_call: int, repeats: int = 9) -> float
 
 def ppo_batch(rows: int, rng: np.random.Generator) -> Batch:
     """Random rows as the advantage estimator leaves them."""
-    floats = ("behaviour_logp", "advantage", "value_target", "value")
+    floats = ("behavior_logp", "advantage", "value_target", "value")
     columns = {name: rng.standard_normal(rows).astype(np.float32) for name in floats}
-    columns["behaviour_logp"] = np.full(rows, -0.69, np.float32)
+    columns["behavior_logp"] = np.full(rows, -0.69, np.float32)
     columns["obs"] = rng.standard_normal((rows, 4)).astype(np.float32)
     columns |= {"action": rng.integers(0, 2, rows), "version": np.zeros(rows, np.int64), "reward": np.ones(rows)}
     return Batch(columns, {"carried": np.zeros(1, bool)})
@@ -62,21 +62,21 @@ def composed(step: Any, learner: TorchLearner, minibatch: dict[str, torch.Tensor
 
 
 def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
-    """Microseconds of the loss with its gradient, of the same by autograd, and of the optimiser."""
+    """Microseconds of the loss with its gradient, of the same by autograd, and of the optimizer."""
     step: Any = learner.parameters.groups[0].loss
 
     def autograd() -> None:
         composed(step, learner, minibatch).total.backward()
 
-    def optimise() -> None:
+    def optimize() -> None:
         learner.parameters.flat.gradient.zero_()
         learner.parameters.groups[0].optimizer.step()
 
     def gradient() -> None:
         step(learner.module, learner.parameters.target_module, minibatch)
 
-    found = [best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (gradient, autograd, optimise)]
-    return "gradient {:6.1f} (by autograd {:6.1f})  optimiser {:6.1f}".format(*found)
+    found = [best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (gradient, autograd, optimize)]
+    return "gradient {:6.1f} (by autograd {:6.1f})  optimizer {:6.1f}".format(*found)
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ class Printing(Silent):
 
 def _experiment(factory: Callable[..., Any]) -> Experiment:
     return Experiment(
-        env=Env(factory, copies=16),
+        env=Env(factory, num_envs=16),
         policies={"cart": Policy()},
         rollouts=Rollouts(num_workers=1, fragment_env_steps=_ENV_STEPS),
         runtime=RuntimeConfig("ray"),

@@ -59,7 +59,7 @@ class Case:
         return None
 
     def worker(self, copies: int | None = None) -> RolloutWorker:
-        """A worker with a randomly initialised network for each policy, an MLP of 64 x 64 or a CNN; all rows count."""
+        """A worker with a randomly initialized network for each policy, an MLP of 64 x 64 or a CNN; all rows count."""
         adapter = open_adapter(self.make())
         rules = self.rules or [Rule(f"{name}*", name) for name in dict.fromkeys(map(group, adapter.agents))]
         actors: dict[str, Actor] = {}
@@ -73,7 +73,7 @@ class Case:
         return RolloutWorker(SamplerConfig(self.make, range(copies or self.copies), rules, seed=0), makers)
 
 
-def _grey(env: Any) -> Any:
+def _gray(env: Any) -> Any:
     return supersuit.color_reduction_v0(env, mode="full")
 
 
@@ -102,7 +102,7 @@ CASES = (
         "pistonball",
         0.85,
         "pettingzoo.butterfly.pistonball_v6.parallel_env",
-        wrappers=(_grey, _small, _stacked),
+        wrappers=(_gray, _small, _stacked),
         copies=2,
         ticks=32,
         turn_s=1.0,

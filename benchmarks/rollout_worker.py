@@ -2,7 +2,7 @@
 
     python -m benchmarks.rollout_worker [--env connect_four] [--copies 32] [--repeats 15] [--memory] [--profile]
 
-Worker: every copy stepped in lockstep, a randomly initialised network for each policy (MLP 64 x 64; for pixels a CNN,
+Worker: every copy stepped in lockstep, a randomly initialized network for each policy (MLP 64 x 64; for pixels a CNN,
 its time left out), all rows recorded. Bare: see `benchmarks.bare`. The figure that counts is the worker's env steps per
 second over those of bare stepping with a seed for each episode, which is how a worker resets; beside it stands the one
 over a loop that seeds once. Agent steps per second are printed too: per env step there are as many as agents live.

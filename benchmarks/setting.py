@@ -38,7 +38,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
         epsilon=1.0,
     )
     return Experiment(
-        env=Env(parallel_env, copies=copies),
+        env=Env(parallel_env, num_envs=copies),
         policies={"ppo": Policy(ppo), "dqn": Policy(dqn)},
         mapping=MAPPING,
         rollouts=Rollouts(num_workers=num_workers, fragment_env_steps=env_steps_per_round // num_workers),

@@ -168,7 +168,7 @@ def report(env_steps_per_round: int, copies: int, rounds: int, repeats: int = 5)
         f"DQN {figures.dqn_s * 1e3:.2f} ms for {figures.dqn_updates:.1f}, together {figures.together_s * 1e3:.2f} ms\n"
         f"  {figures.share_of_best:.3f} of the theoretical best (target 0.85)\n"
         f"  {figures.env_steps / figures.together_s:,.0f} env steps/s, {share:.3f} of bare ({bare:,.0f}), "
-        f"{share / RLLIB_FLOW_SHARE_OF_BARE:.1f} times RLlib Flow's (target 14); an optimiser step of PPO costs "
+        f"{share / RLLIB_FLOW_SHARE_OF_BARE:.1f} times RLlib Flow's (target 14); an optimizer step of PPO costs "
         f"{figures.ppo_s / figures.ppo_updates * 1e6:.0f} us here: by that alone at most {ceiling:.3f} of bare",
         flush=True,
     )

@@ -54,16 +54,16 @@ SETTINGS = """
   is a number or a schedule of the policy's own agent steps sampled: `Linear(start, end, agent_steps)`,
   `CosineDecay(start, end, agent_steps)`, `PiecewiseConstant(values, at_agent_steps)`, or a class of your own with
   `at(agent_steps)`.
-- **Optimizer.** `optimiser` is `marlflow.learner.optimizer.Adam`, or a class of torch.optim with its settings. Gradients
+- **Optimizer.** `optimizer` is `marlflow.learner.optimizer.Adam`, or a class of torch.optim with its settings. Gradients
   are scaled down to `max_grad_norm`.
-- **Normalisation.** `model.normalise_observations` shifts and scales what the networks see by its running mean and
-  variance; `algorithm.normalise_returns`, where there is a critic of states, lets it learn in units that follow the
+- **Normalization.** `model.normalize_observations` shifts and scales what the networks see by its running mean and
+  variance; `algorithm.normalize_values`, where there is a critic of states, lets it learn in units that follow the
   returns (Pop-Art). Both belong to the policy: they are published, kept in checkpoints and resumed with its weights.
 
 ```
-marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.normalise_observations=true \\
+marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.normalize_observations=true \\
     'policies.agent.algorithm.learning_rate={_target_: marlflow.CosineDecay, start: 1e-3, end: 0, agent_steps: 5e5}' \\
-    'policies.agent.algorithm.optimiser={_target_: torch.optim.RMSprop, alpha: 0.99}'
+    'policies.agent.algorithm.optimizer={_target_: torch.optim.RMSprop, alpha: 0.99}'
 ```
 
 ## Plans

@@ -39,7 +39,7 @@ choice a file, and from the classes behind them.
 | `policy@policies.prey=dqn` | adds a policy, `prey`, from `conf/policy/dqn.yaml` |
 | `algorithm@policies.prey.algorithm=apex` | another algorithm of a policy that there is |
 | `model@policies.prey.model=cnn` | another network of one |
-| `'policies.prey.algorithm.optimiser={_target_: torch.optim.RMSprop}'` | a class, and its settings beside `_target_` |
+| `'policies.prey.algorithm.optimizer={_target_: torch.optim.RMSprop}'` | a class, and its settings beside `_target_` |
 | `+env.render_mode=human` | adds a key that the file does not have: an argument that the environment takes |
 | `-m seed=1,2,3` | one run for each |
 
@@ -239,7 +239,7 @@ def environments() -> Iterator[str]:
     for name, file in files("env").items():
         yield f"### env: {name}\n"
         yield cell(" ".join(file.heading)) + "\n"
-        usual = {"copies": str(mf.Env.copies), "step_timeout_s": "null", "wrappers": "null"}
+        usual = {"copies": str(mf.Env.num_envs), "step_timeout_s": "null", "wrappers": "null"}
         entries = [one for one in own(file) if usual.get(one.path[0]) != one.value and one.path[-1] != TARGET]
         yield table(entries, "env.")
 

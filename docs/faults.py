@@ -102,7 +102,7 @@ def full_reports(*words: str) -> str:
 def never_closes() -> str:
     """A run whose environments cannot be closed in the time that they have, which is short here."""
     with patch("marlflow.sampling.env_closing.CLOSE_TIMEOUT_S", 0.2):
-        return run(*env("NeverCloses"), "env.copies=1", "rollouts.num_workers=1", "evaluation.episodes=0")
+        return run(*env("NeverCloses"), "env.num_envs=1", "rollouts.num_workers=1", "evaluation.episodes=0")
 
 
 def spoiled(spoil: Callable[[Path], Any], *words: str, stop: int = 800) -> str:
@@ -156,12 +156,12 @@ QUICK = [
     Fault("An environment hangs", lambda: run(*env("Hangs"), *ONE_FAULT, "env.step_timeout_s=0.5"), f"{ERROR}|{ON}",
           "the rows of that episode that were not delivered", "`env.step_timeout_s`, `faults.env_hangs: 0`"),
     Fault("It hangs when `stop.time_s` is over",
-          lambda: run(*env("Hangs"), *ONE_FAULT, "stop.time_s=3", "stop.grace_s=1"), f"{ERROR}|{ON}",
-          "the rows of that episode that were not delivered", "`stop.time_s`, `stop.grace_s: 30`"),
+          lambda: run(*env("Hangs"), *ONE_FAULT, "stop.time_s=3", "stop.grace_period_s=1"), f"{ERROR}|{ON}",
+          "the rows of that episode that were not delivered", "`stop.time_s`, `stop.grace_period_s: 30`"),
     Fault("A living agent has no reward", lambda: run(*env("Unpaid"), *ONE_FAULT), f"{ERROR}|{ON}",
           "the rows of that episode that were not delivered", "`faults.env_errors: 0`"),
     Fault("A loss is not finite", lambda: run(*env("Jackpot")),
-          r"^learner .*: a gradient was not finite.*", "that optimiser step", "`faults.updates_skipped: 100`"),
+          r"^learner .*: a gradient was not finite.*", "that optimizer step", "`faults.updates_skipped: 100`"),
     Fault("Beyond a budget", lambda: run(*env("Jackpot"), "faults.updates_skipped=0"),
           rf"{ERROR}|^that was updates_skipped .*|{ON}", KEPT,
           "`faults.updates_skipped: 0`"),
@@ -202,9 +202,9 @@ QUICK = [
 ]  # fmt: skip
 SLOW = [
     Fault("Ctrl-C", lambda: signalled(signal.SIGINT), rf"^finishing.*|^stopping: .*|{ON}", KEPT,
-          "`stop.grace_s: 30`"),
+          "`stop.grace_period_s: 30`"),
     Fault("SIGTERM", lambda: signalled(signal.SIGTERM), rf"^finishing.*|^stopping: .*|{ON}", KEPT,
-          "`stop.grace_s: 30`"),
+          "`stop.grace_period_s: 30`"),
     Fault("The driver is killed, and the run resumed", lambda: signalled(signal.SIGKILL), r"^going on from .*",
           "what came after the last checkpoint, which a resume does again", "`checkpoint.every_env_steps`"),
     Fault("A rollout worker is killed", lambda: killed("ray::RolloutActor", 0), r"^rollout worker .*: it died and .*",

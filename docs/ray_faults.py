@@ -86,8 +86,8 @@ FAULTS = [
     RayFault("Ray's control service (GCS) is killed", kills("gcs_server"), ERROR_AND_HOW,
              "what came after the last checkpoint", "`checkpoint.every_env_steps`"),
     RayFault("SIGTERM to the process group (`timeout`, Slurm, a container's stop)", signals(signal.SIGTERM), ORDERLY,
-             KEPT, "`stop.grace_s: 30`"),
-    RayFault("SIGHUP: the terminal is closed", signals(signal.SIGHUP), ORDERLY, KEPT, "`stop.grace_s: 30`"),
+             KEPT, "`stop.grace_period_s: 30`"),
+    RayFault("SIGHUP: the terminal is closed", signals(signal.SIGHUP), ORDERLY, KEPT, "`stop.grace_period_s: 30`"),
     RayFault(f"All processes are stopped for {SLEEP_S:g} s, as when a machine sleeps", sleeps, r"^stopping: .*",
              "nothing: the run goes on", "none", ("stop.env_steps=4000",)),
     RayFault("The folder of Ray's sessions cannot be used", nothing, ERROR_AND_HOW, "nothing: it did not start",
@@ -116,7 +116,7 @@ BY_HAND = (
     "WARNING: rollout worker 0 has not been heard from for 30 s: its process is stopped, or code in C, of an "
     "environment for example, keeps Python's lock there; nothing ends that; env.step_timeout_s=<seconds> would "
     "`` | nothing: the round waits, `stop.time_s` does not end it, and this is said again after 60 s, 120 s and "
-    "so on; Ctrl-C ends the run after `stop.grace_s` | `env.step_timeout_s` |",
+    "so on; Ctrl-C ends the run after `stop.grace_period_s` | `env.step_timeout_s` |",
     "| The same with `env.step_timeout_s=5` | after 10 s: `` rollout worker 0: it died and is replaced; "
     "workers_lost 1, and faults.workers_lost allows 100 `` | its round and its episodes | `faults.workers_lost: "
     "100` |",

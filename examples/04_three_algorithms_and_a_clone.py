@@ -1,7 +1,7 @@
 """Three algorithms at once, and a fourth that learns from what one of them did.
 
 Six cart-poles stand in one environment. Two are balanced by PPO, whose learning rate falls along a cosine; two by DQN,
-whose optimiser is one of torch's; two by SAC. What PPO's did is recorded. Then `clone` learns with MARWIL from the
+whose optimizer is one of torch's; two by SAC. What PPO's did is recorded. Then `clone` learns with MARWIL from the
 records alone, and plays an episode only to show what it has learned.
 
     python examples/04_three_algorithms_and_a_clone.py
@@ -20,7 +20,7 @@ RANDOM_RETURN = 22.0
 def school() -> mf.Experiment:
     """Three policies learn side by side, each from its own two carts; the rows of `ppo` are recorded."""
     return mf.Experiment(
-        env=mf.Env(cartpole_team.parallel_env, {"num_agents": 6}, copies=8),
+        env=mf.Env(cartpole_team.parallel_env, {"num_agents": 6}, num_envs=8),
         policies={
             "ppo": mf.Policy(
                 mf.PPO(batch_agent_steps=1_600, learning_rate=mf.CosineDecay(2e-3, 1e-4, agent_steps=2 * ENV_STEPS))
@@ -28,7 +28,7 @@ def school() -> mf.Experiment:
             "dqn": mf.Policy(
                 mf.DQN(
                     learning_rate=1e-3,
-                    optimiser=TorchOptimizer(torch.optim.RMSprop, {"alpha": 0.95}),
+                    optimizer=TorchOptimizer(torch.optim.RMSprop, {"alpha": 0.95}),
                     epsilon=mf.Linear(1.0, 0.05, agent_steps=ENV_STEPS),
                 )
             ),

@@ -38,12 +38,12 @@ class ActorCriticAlgorithm(LearningAlgorithm):
     value_coefficient: ScheduledFloat = 0.5
     entropy_coefficient: ScheduledFloat = 0.01
     max_grad_norm: ScheduledFloat = 0.5
-    optimiser: Optimizer = Adam(eps=1e-5)
+    optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
-    normalise_returns: bool = False
+    normalize_values: bool = False
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
-        return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns)
+        return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalize_values)
 
     def losses(self, spaces: Spaces) -> LossFunction:
         return A2CLoss(initial_value(self.value_coefficient), initial_value(self.entropy_coefficient))

@@ -124,7 +124,7 @@ class TorchAlgorithm:
     """What LearningAlgorithm and JointAlgorithm share: settings, their checks, and how a learner is made.
 
     The learner is built from the network and losses and from the fields `learning_rate` (required), `max_grad_norm` and
-    `optimiser`. An algorithm with a replay buffer also adds `replay`. Valid ranges of fields are in experiment.ranges,
+    `optimizer`. An algorithm with a replay buffer also adds `replay`. Valid ranges of fields are in experiment.ranges,
     by name; any other whole number must be at least 1, or at least 0 if named in `non_negative_fields`.
     """
 
@@ -135,7 +135,7 @@ class TorchAlgorithm:
 
     learning_rate: ScheduledFloat
     max_grad_norm: ScheduledFloat = float("inf")
-    optimiser: Optimizer = Adam()
+    optimizer: Optimizer = Adam()
 
     stages: ClassVar[Mapping[str, Where]] = {}
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"epsilon", "exploration_noise"})
@@ -148,7 +148,7 @@ class TorchAlgorithm:
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         problems += self._minibatch_problems()
-        return [*problems, *memory_problems(self.name, self.capabilities, model), *self._normalising_problems(model)]
+        return [*problems, *memory_problems(self.name, self.capabilities, model), *self._normalizing_problems(model)]
 
     def _network_and_losses(
         self, members: Mapping[str, Member], seed: int
@@ -165,7 +165,7 @@ class TorchAlgorithm:
             trains_on=self.capabilities.trains_on,
             learning_rate=initial_value(self.learning_rate),
             max_grad_norm=initial_value(self.max_grad_norm),
-            optimizer=self.optimiser,
+            optimizer=self.optimizer,
             seed=seed,
             compute=compute,
             target=self.has_target,
@@ -183,8 +183,8 @@ class TorchAlgorithm:
         """Whether the learner itself receives every row it learns from, as running statistics require."""
         return True
 
-    def _normalising_problems(self, model: TorsoConfig) -> Iterator[Problem]:
-        asked = {"normalise_observations": model, "normalise_returns": self}
+    def _normalizing_problems(self, model: TorsoConfig) -> Iterator[Problem]:
+        asked = {"normalize_observations": model, "normalize_values": self}
         for setting, where in asked.items():
             if getattr(where, setting, False) and not self.learner_sees_every_row:
                 reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
@@ -208,7 +208,7 @@ class TorchAlgorithm:
 class LearningAlgorithm(TorchAlgorithm):
     """Base of algorithms of one policy: a frozen dataclass derives from it and adds `network`, `losses` and `plan`.
 
-    Its fields `learning_rate` (required), `max_grad_norm` and `optimiser` are the learner's. With a replay buffer it
+    Its fields `learning_rate` (required), `max_grad_norm` and `optimizer` are the learner's. With a replay buffer it
     also adds `replay`.
     """
 
@@ -239,7 +239,7 @@ class JointAlgorithm(TorchAlgorithm):
     """Base of algorithms that train several policies on joint rows: add `network`, `losses` and `plan`.
 
     Its capabilities have `joint=True` and `trains_on=JointBatch`. Its fields `learning_rate` (required),
-    `max_grad_norm` and `optimiser` are the learner's. `experience` of its plan is the joint stream: a `Concat` gathers
+    `max_grad_norm` and `optimizer` are the learner's. `experience` of its plan is the joint stream: a `Concat` gathers
     it, and a `Join` at the learner makes the joint rows.
     """
 

@@ -36,7 +36,7 @@ class APPO(ActorCriticAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)
 
     batch_agent_steps: int = 2_000
-    waiting_fragments: int = 4
+    queue_fragments: int = 4
     epochs: int = 4
     minibatch_agent_steps: int = 128
     clip_range: ScheduledFloat = 0.2
@@ -48,7 +48,7 @@ class APPO(ActorCriticAlgorithm):
         trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
         reports = (
             # Drops the oldest fragments if the learner is too slow, so that workers never wait.
-            experience.queue(self.waiting_fragments, full="drop_oldest", name="newest")
+            experience.queue(self.queue_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
             .then(VTrace(*trace), at=learner)
             .then(Normalize(), at=learner)
@@ -66,5 +66,5 @@ class APPOLoss(PPOLoss):
     """PPO's loss with the ratio to the policy at the start of the batch instead of the behavior policy."""
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        # `logp` is from VTrace, at the start of the batch; `behaviour_logp` is from sampling.
-        return super().__call__(module, target_module, {**minibatch, "behaviour_logp": minibatch["logp"]})
+        # `logp` is from VTrace, at the start of the batch; `behavior_logp` is from sampling.
+        return super().__call__(module, target_module, {**minibatch, "behavior_logp": minibatch["logp"]})

@@ -21,7 +21,7 @@ from marlflow.flow import Flow, Plan
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.losses.imitation import behavioural_cloning_loss
+from marlflow.losses.imitation import behavioral_cloning_loss
 from marlflow.policy.actor_critic import StochasticActor, stochastic_actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
@@ -40,7 +40,7 @@ class BC(LearningAlgorithm):
     minibatch_agent_steps: int = 128
     learning_rate: ScheduledFloat = 1e-3
     max_grad_norm: ScheduledFloat = 10.0
-    optimiser: Optimizer = Adam()
+    optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         reports = (
@@ -69,7 +69,7 @@ class BCLoss:
         logp, entropy = actor.log_prob_and_entropy(
             actor(minibatch["obs"]), minibatch["action"], minibatch.get("action_mask")
         )
-        loss = behavioural_cloning_loss(logp).mean()
+        loss = behavioral_cloning_loss(logp).mean()
         return LossTerms(loss, {"policy": loss.detach(), "entropy": entropy.mean().detach()})
 
 

@@ -64,7 +64,7 @@ class DQN(OffPolicyAlgorithm):
     epsilon: ScheduledFloat = Linear(1.0, 0.05, 10_000)
     huber_delta: ScheduledFloat = 1.0
     max_grad_norm: ScheduledFloat = 10.0
-    optimiser: Optimizer = Adam()
+    optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

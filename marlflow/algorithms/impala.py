@@ -29,7 +29,7 @@ class IMPALA(ActorCriticAlgorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)
 
     batch_agent_steps: int = 500
-    waiting_fragments: int = 4
+    queue_fragments: int = 4
     trace_lambda: ScheduledFloat = 1.0
     rho_max: ScheduledFloat = 1.0
     c_max: ScheduledFloat = 1.0
@@ -38,7 +38,7 @@ class IMPALA(ActorCriticAlgorithm):
         trace = map(initial_value, (self.discount, self.trace_lambda, self.rho_max, self.c_max))
         reports = (
             # Drops the oldest fragments if the learner is too slow, so that workers never wait.
-            experience.queue(self.waiting_fragments, full="drop_oldest", name="newest")
+            experience.queue(self.queue_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
             .then(VTrace(*trace), at=learner)
             .then(Learn(), at=learner)

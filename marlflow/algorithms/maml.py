@@ -57,7 +57,7 @@ class MAML(LearningAlgorithm):
     gae_lambda: ScheduledFloat = 0.97
     clip_range: ScheduledFloat = 0.2
     max_grad_norm: ScheduledFloat = 0.5
-    optimiser: Optimizer = Adam(eps=1e-5)
+    optimizer: Optimizer = Adam(eps=1e-5)
     max_staleness: int = 0
 
     @property
@@ -121,8 +121,8 @@ class MetaLoss:
         parameters = network.parameters().expand(tasks, -1)
         for phase in before:
             parameters = self._inner_step(network, parameters, phase)
-        logp, behaviour_logp = network.log_prob(parameters, last), last["behaviour_logp"]
-        policy = clipped_surrogate_loss(logp, behaviour_logp, last["advantage"], self._clip_range)
-        kl = approximate_kl(logp.detach(), behaviour_logp)
+        logp, behavior_logp = network.log_prob(parameters, last), last["behavior_logp"]
+        policy = clipped_surrogate_loss(logp, behavior_logp, last["advantage"], self._clip_range)
+        kl = approximate_kl(logp.detach(), behavior_logp)
         total = (policy * last["weight"]).sum(1).mean()
         return LossTerms(total, {"policy": total.detach(), "kl": (kl * last["weight"]).sum(1).mean()})

@@ -53,7 +53,7 @@ class MARWIL(LearningAlgorithm):
     scale_start: float = 1.0
     scale_rate: float = 0.1
     max_grad_norm: ScheduledFloat = 10.0
-    optimiser: Optimizer = Adam()
+    optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         reports = (

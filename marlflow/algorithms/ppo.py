@@ -43,9 +43,9 @@ class PPO(LearningAlgorithm):
     value_coefficient: ScheduledFloat = 0.5
     entropy_coefficient: ScheduledFloat = 0.01
     max_grad_norm: ScheduledFloat = 0.5
-    optimiser: Optimizer = Adam(eps=1e-5)
+    optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
-    normalise_returns: bool = False
+    normalize_values: bool = False
     max_staleness: int = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -60,7 +60,7 @@ class PPO(LearningAlgorithm):
         return Plan("ppo", output=reports, waits_for_rounds=True)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
-        return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalise_returns)
+        return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalize_values)
 
     def losses(self, spaces: Spaces) -> PPOLoss:
         # Initial values; set_schedule gives the loss later ones.

@@ -62,13 +62,13 @@ class PPOLoss:
         `value_error` converts squared errors to the critic's scale.
         """
         weights = self.coefficients
-        behaviour_logp = rows["behaviour_logp"]
+        behavior_logp = rows["behavior_logp"]
         logp, entropy_by_row = actor.log_prob_and_entropy(outputs, rows["action"], rows.get("action_mask"))
-        policy = mean(clipped_surrogate_loss(logp, behaviour_logp, rows["advantage"], weights.clip_range))
+        policy = mean(clipped_surrogate_loss(logp, behavior_logp, rows["advantage"], weights.clip_range))
         values = mean(value_error(self._value_loss(value, rows)))
         entropy = mean(entropy_by_row)
         total = policy + weights.value * values - weights.entropy * entropy
-        kl = mean(approximate_kl(logp.detach(), behaviour_logp))
+        kl = mean(approximate_kl(logp.detach(), behavior_logp))
         terms = {"policy": policy.detach(), "value": values.detach(), "entropy": entropy.detach(), "kl": kl}
         return LossTerms(total, terms)
 
@@ -79,10 +79,10 @@ class PPOLoss:
             mask = minibatch.get("action_mask")
             rows = PPORows(
                 action=minibatch["action"].numpy(),
-                behaviour_logp_t=minibatch["behaviour_logp"].numpy(),
+                behavior_logp_t=minibatch["behavior_logp"].numpy(),
                 advantage_t=minibatch["advantage"].numpy(),
                 target_tm1=minibatch["value_target"].numpy(),
-                behaviour_v_tm1=minibatch["value"].numpy(),
+                behavior_v_tm1=minibatch["value"].numpy(),
                 mask=None if mask is None else mask.numpy(),
             )
             now = self.coefficients

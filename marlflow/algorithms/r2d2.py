@@ -58,7 +58,7 @@ class R2D2(LearningAlgorithm):
     publish_every_updates: int = 10
     epsilon: ScheduledFloat = Linear(1.0, 0.05, 20_000)
     max_grad_norm: ScheduledFloat = 10.0
-    optimiser: Optimizer = Adam()
+    optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

@@ -50,8 +50,8 @@ class RecurrentPPO(LearningAlgorithm):
     value_coefficient: ScheduledFloat = 0.5
     entropy_coefficient: ScheduledFloat = 0.01
     max_grad_norm: ScheduledFloat = 0.5
-    optimiser: Optimizer = Adam(eps=1e-5)
-    normalise_returns: bool = False
+    optimizer: Optimizer = Adam(eps=1e-5)
+    normalize_values: bool = False
     max_staleness: int = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
@@ -76,7 +76,7 @@ class RecurrentPPO(LearningAlgorithm):
         return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:
-        return RecurrentActorCritic(spaces, model, seed, self.normalise_returns)
+        return RecurrentActorCritic(spaces, model, seed, self.normalize_values)
 
     def losses(self, spaces: Spaces) -> RecurrentPPOLoss:
         clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))

@@ -53,7 +53,7 @@ class SAC(OffPolicyActorCritic):
     target_every_updates: int = 1
     publish_every_updates: int = 10
     max_grad_norm: ScheduledFloat = float("inf")
-    optimiser: Optimizer = Adam()
+    optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

@@ -54,7 +54,7 @@ class TD3(OffPolicyActorCritic):
     actor_every_updates: int = 2
     publish_every_updates: int = 10
     max_grad_norm: ScheduledFloat = float("inf")
-    optimiser: Optimizer = Adam()
+    optimizer: Optimizer = Adam()
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         (replay,) = replays

@@ -24,7 +24,7 @@ Array: TypeAlias = NDArray[Any]
 class Batch(TrainBatch):
     """Whole segments of rows of one policy.
 
-    `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behaviour_logp`, `version`, `t_env`
+    `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behavior_logp`, `version`, `t_env`
     (env steps in the episode before the decision), `t_agent` (this agent's decisions before it), `action_mask` (bool
     [N, A], only where the agents have one), and what stages add (`advantage`, `value_target`, ...).
 

@@ -74,7 +74,7 @@ class Inserted:
 class Update:
     """The report of one update of a learner.
 
-    `rows` counts agent steps trained on, each as often as it was used; `updates` counts optimiser steps, and
+    `rows` counts agent steps trained on, each as often as it was used; `updates` counts optimizer steps, and
     `updates_skipped` those that were not taken because their gradient was not finite; `version` is
     the learner's when it began; `staleness_mean` is over the rows; `priorities` and `row_ids` go back to a replay.
     """

@@ -100,7 +100,7 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
     findings.about_reproducing()
     watch("its speed")
     try:
-        findings.speed = measured(make_env, seats, fits, env.copies, seed)
+        findings.speed = measured(make_env, seats, fits, env.num_envs, seed)
     except Exception as error:  # noqa: BLE001  (all else went well; what was found is not to be lost)
         findings.notes.append(f"its speed could not be measured: {type(error).__name__}: {error}")
 

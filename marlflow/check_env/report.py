@@ -20,7 +20,7 @@ _LABEL = 18
 
 
 def as_text(trial: Trial, width: int = 100) -> str:
-    """All of it without colours, `width` characters wide."""
+    """All of it without colors, `width` characters wide."""
     into = io.StringIO()
     show(trial, Console(file=into, width=width, color_system=None, highlight=False, force_terminal=False))
     return into.getvalue().rstrip()

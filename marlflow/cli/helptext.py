@@ -77,7 +77,7 @@ some values (--cfg job of train prints all, with comments):
   stop.env_steps=1e6                       env steps of the whole run
   stop.policies.<id>.return_mean=150       or until a policy is good enough
   rollouts.num_workers=4                   processes that play the environment
-  env.copies=32                            environments at once, over all workers
+  env.num_envs=32                            environments at once, over all workers
   faults.env_errors=20                     episodes that the environment may break before the run ends
   policies.<id>.algorithm.learning_rate=1e-3
   'policies.<id>.algorithm.learning_rate={{_target_: marlflow.Linear, start: 1e-3, end: 0, agent_steps: 1e6}}'
@@ -94,7 +94,7 @@ marlflow resume: go on with a run from its last checkpoint, in its own directory
 
 usage: marlflow resume <run directory> [key=value ...] [--trust]
 
-  It goes on as if it had never stopped: parameters, optimisers, replays, paces, counters, and the episodes that were
+  It goes on as if it had never stopped: parameters, optimizers, replays, paces, counters, and the episodes that were
   being played, from the newest checkpoint that is whole. Everything is as in the run, but for the values given here.
   It may be given in any folder: the run goes on in the one that it was started in, where your modules are, and where
   relative paths begin.
@@ -108,7 +108,7 @@ what may change:
   stop, checkpoint, log, evaluation, faults, rollouts, placement, runtime, and settings of algorithms that have no part
   in the shape of what was kept (learning_rate, say)
 what may not:
-  seed, env and env.copies, the policies, their algorithms and models
+  seed, env and env.num_envs, the policies, their algorithms and models
 
 flags:
   --trust                go on with a run that somebody else started, or whose configuration was changed by hand, though
@@ -135,7 +135,7 @@ choices:
 
 some values:
   seed=1                                   of the episodes and of the actions in them
-  env.copies=32                            environments at once when its speed is measured
+  env.num_envs=32                            environments at once when its speed is measured
   env.step_timeout_s=10                    seconds that a step may take; null: any time
 
 flags:

@@ -33,7 +33,7 @@ def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
                 'options={"task": n}; or use ppo'
             )
         if spec.ticks < phases:
-            least = -(-phases * spec.copies // spec.num_workers)
+            least = -(-phases * spec.num_envs // spec.num_workers)
             yield (
                 f"{subject} adapts in {phases} phases of a collect, but each copy takes {spec.ticks} env steps in one; "
                 f"raise rollouts.fragment_env_steps to at least {least}, better to {phases} whole episodes of each copy"

@@ -40,12 +40,12 @@ class Env:
     factory: Callable[..., Any] | str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
-    copies: int = _Unsaid(16)
+    num_envs: int = _Unsaid(16)
     step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         """Looks a name up."""
-        copies: int = self.copies
+        copies: int = self.num_envs
         if isinstance(self.factory, str) and "." not in self.factory:
             from marlflow.config.named_environments import named_environment
 
@@ -53,7 +53,7 @@ class Env:
             object.__setattr__(self, "factory", named.factory)
             object.__setattr__(self, "arguments", named.arguments)
             object.__setattr__(self, "wrappers", (*named.wrappers, *self.wrappers))
-            copies = named.copies if isinstance(copies, _Unsaid) else copies
+            copies = named.num_envs if isinstance(copies, _Unsaid) else copies
         if isinstance(copies, _Unsaid):
             copies = int(copies)
         object.__setattr__(self, "copies", copies)
@@ -179,7 +179,7 @@ class Stop:
     """When a run ends; any of them ends it.
 
     `policies` maps a policy to the `return_mean` it has to reach; all of them together are one condition. `time_s`
-    (seconds) has room for the last evaluation, and cuts a round short. `grace_s` is how long what is under way may take
+    (seconds) has room for the last evaluation, and cuts a round short. `grace_period_s` is how long what is under way may take
     to finish when the run is interrupted, and a step or reset of an environment, or the last evaluation, when `time_s`
     is over.
     """
@@ -187,7 +187,7 @@ class Stop:
     env_steps: int | None = None
     time_s: float | None = None
     policies: Mapping[str, float] = field(default_factory=dict)
-    grace_s: float = 30.0
+    grace_period_s: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Faults:
 
     Episodes that an environment broke, each of which costs its rows that were not yet delivered: `env_errors` raised or
     broke PettingZoo's contract, `env_hangs` took longer than `env.step_timeout_s`. Processes that died and were
-    replaced: `workers_lost`, `learners_lost`, `replays_lost`. `updates_skipped`: optimiser steps that were not taken
+    replaced: `workers_lost`, `learners_lost`, `replays_lost`. `updates_skipped`: optimizer steps that were not taken
     because the gradient was not finite. `checkpoints_failed`: checkpoints that could not be written; `reports_failed`:
     writes to metrics.jsonl, TensorBoard events and drawings that failed; `records_failed`: times that recorded rows
     could not be written, which are written later. `closes_failed`: environments whose `close()` raised, or took too

@@ -28,18 +28,18 @@ def limit_problems(experiment: Experiment) -> Problems:
 
 
 def _shares(experiment: Experiment) -> Iterator[str]:
-    copies, workers = experiment.env.copies, experiment.rollouts.num_workers
+    copies, workers = experiment.env.num_envs, experiment.rollouts.num_workers
     if copies < workers:
         yield (
-            f"env.copies ({copies}) is less than rollouts.num_workers ({workers}), and each worker needs a copy; "
-            f"raise env.copies or lower rollouts.num_workers"
+            f"env.num_envs ({copies}) is less than rollouts.num_workers ({workers}), and each worker needs a copy; "
+            f"raise env.num_envs or lower rollouts.num_workers"
         )
         return
     most, steps = -(-copies // workers), experiment.rollouts.fragment_env_steps
     if steps < most:
         yield (
             f"rollouts.fragment_env_steps ({steps}) is less than the {most} copies that a worker steps at once; "
-            f"raise it to at least {most}, or lower env.copies"
+            f"raise it to at least {most}, or lower env.num_envs"
         )
 
 

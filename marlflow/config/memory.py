@@ -118,7 +118,7 @@ def _network_needs(
     found = parameters_of(policy.actor)
     if found is not None:
         # Weights, gradients, Adam's moments, and what is published; and what acts on each worker.
-        moments = 2 if isinstance(getattr(algorithm, "optimiser", None), Adam) else 0
+        moments = 2 if isinstance(getattr(algorithm, "optimizer", None), Adam) else 0
         on_cpu = torch.device(placement.torch_device).type == "cpu"
         learners = placement.num_learners if separate else 1
         sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers
@@ -137,7 +137,7 @@ def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: i
     batch = getattr(algorithm, "batch_agent_steps", 0)
     yield Need(batch * row, f"the rows of a batch ({path}.algorithm.batch_agent_steps)")
     if policy.name not in spec.records:
-        fragments = spec.ticks * spec.copies
+        fragments = spec.ticks * spec.num_envs
         yield Need(fragments * row, "the rows of fragments (rollouts.fragment_env_steps)")
 
 

@@ -25,7 +25,7 @@ class NamedEnvironment:
     factory: str
     arguments: Mapping[str, Any]
     wrappers: Sequence[Any]
-    copies: int
+    num_envs: int
 
 
 def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:

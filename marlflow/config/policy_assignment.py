@@ -204,4 +204,4 @@ def dealer_of(experiment: Experiment, seats: AllowedSeats) -> Dealer | None:
     """
     if not callable(experiment.mapping):
         return None
-    return Dealer(copy.deepcopy(experiment.mapping), seats, experiment.env.copies, experiment.seed)
+    return Dealer(copy.deepcopy(experiment.mapping), seats, experiment.env.num_envs, experiment.seed)

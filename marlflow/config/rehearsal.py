@@ -150,7 +150,7 @@ def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, row
         learners={learner.name: learner},
         mapping={agent: policy.name for agent, policy in agents.items()},
         make_env=partial(SpacesOnlyEnv, {agent: policy.spaces for agent, policy in agents.items()}, state_space),
-        copies=rows,
+        num_envs=rows,
         num_workers=1,
         fragment_env_steps=rows,
         seed=spec.seed,
@@ -196,7 +196,7 @@ def _of_stage(broken: FailedStage, alone: RunSpec) -> str:
             f"give it one with .then(..., at=learner): {reason}"
         )
     whose = "this policy's" if len(alone.policies) == 1 else "its policies'"
-    return f"{where} breaks on {alone.copies} rows of {whose} spaces: {reason}"
+    return f"{where} breaks on {alone.num_envs} rows of {whose} spaces: {reason}"
 
 
 @contextmanager

@@ -111,10 +111,14 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
             problems.append(f"env.{key} is not set; give it a value")
             return LEFT
     wrappers = wrappers_of(values.get("wrappers"), problems)
-    copies = fit(values.get("copies", Env.copies), int, "env.copies", problems)
+    copies = fit(values.get("copies", Env.num_envs), int, "env.num_envs", problems)
     timeout_s = fit(values.get("step_timeout_s"), float | None, "env.step_timeout_s", problems)
     return Env(
-        factory, arguments, wrappers, Env.copies if copies is LEFT else copies, None if timeout_s is LEFT else timeout_s
+        factory,
+        arguments,
+        wrappers,
+        Env.num_envs if copies is LEFT else copies,
+        None if timeout_s is LEFT else timeout_s,
     )
 
 

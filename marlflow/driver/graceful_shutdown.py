@@ -38,14 +38,14 @@ class GracefulShutdown:
 
     `explain` says what keeps the run from finishing, if anything is known.
 
-    What is under way may take `grace_s` seconds; then it is as if the user had interrupted again, which ends it.
+    What is under way may take `grace_period_s` seconds; then it is as if the user had interrupted again, which ends it.
     `failure` is what `fail` was given.
     """
 
     def __init__(
-        self, grace_s: float, tell: Callable[[str], None], explain: Callable[[], Sequence[str]] = tuple
+        self, grace_period_s: float, tell: Callable[[str], None], explain: Callable[[], Sequence[str]] = tuple
     ) -> None:
-        self._grace_s, self._tell, self._explain = grace_s, tell, explain
+        self._grace_s, self._tell, self._explain = grace_period_s, tell, explain
         self._news, self._over = threading.Event(), threading.Event()
         self._heard = list(_SAYS)
         self._is_under_way = self._is_listening = False

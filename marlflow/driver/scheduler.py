@@ -26,7 +26,7 @@ class Scheduler:
             learner = self._spec.learners[name]
             actor_only_settings = learner.algorithm.actor_only_settings
             self._tell(name, {key: value for key, value in values.items() if key not in actor_only_settings})
-            found |= {policy: {**values, "copies": self._spec.copies} for policy in learner.members}
+            found |= {policy: {**values, "copies": self._spec.num_envs} for policy in learner.members}
         return found
 
     def values(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:

@@ -56,9 +56,11 @@ class TimeLimit:
 
     def limit_last_evaluation(self) -> None:
         """Requests to workers from here on may take longer than stop.time_s by its grace period."""
-        self._tell(None if self._stop.time_s is None else self._clock.began_s + self._stop.time_s + self._stop.grace_s)
+        self._tell(
+            None if self._stop.time_s is None else self._clock.began_s + self._stop.time_s + self._stop.grace_period_s
+        )
 
     def _tell(self, ends_s: float | None) -> None:
         if ends_s is not None and ends_s != self._told_s:
             self._told_s = ends_s
-            self._runtime.end_by(Deadline(ends_s, self._stop.grace_s))
+            self._runtime.end_by(Deadline(ends_s, self._stop.grace_period_s))

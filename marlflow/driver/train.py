@@ -141,7 +141,7 @@ def _go_alone(
         stack.callback(_say, last_notices, shown)  # below the last state, where they stay
         stack.callback(shown.close)
         relay = Relay(experiment, shown.notice)
-        interrupt = GracefulShutdown(experiment.stop.grace_s, shown.notice, relay.running)
+        interrupt = GracefulShutdown(experiment.stop.grace_period_s, shown.notice, relay.running)
         stack.enter_context(interrupt.listening())
         stack.callback(relay.close)
         stack.callback(runtime.close)
@@ -235,7 +235,7 @@ def _how_to_go_on(env_steps: int | None, where: Path) -> str:
 
 
 def _rounds_too_long(made: CheckedExperiment) -> Iterator[str]:
-    round_env_steps, asked = made.spec.ticks * made.spec.copies, made.experiment.stop.env_steps
+    round_env_steps, asked = made.spec.ticks * made.spec.num_envs, made.experiment.stop.env_steps
     if asked is not None and asked < round_env_steps:
         least = f"a round is {round_env_steps:,} env steps, and the least that a run takes"
         yield f"{least}; lower rollouts.fragment_env_steps for stop.env_steps={asked:,}"

@@ -27,7 +27,7 @@ _Space = spaces.Space[Any]
 _MASK = "action_mask"
 
 
-def grey(env: _Env, mode: str = "full") -> Any:
+def gray(env: _Env, mode: str = "full") -> Any:
     """Convert colors [height, width, 3] to [height, width]: a luminance mix (full), or one channel (R, G, B)."""
     return _image_changed(env, color_reduction, mode)
 

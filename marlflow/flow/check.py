@@ -18,7 +18,7 @@ def problems(plan: AnyPlan) -> list[str]:
     """Return one sentence per problem of the plan; empty if it can run."""
     plans, stages, owner = plans_of(plan), all_stages(plan), owners(plan)
     sentences = [f"plan {member.name!r}: {problem}" for member in plans for problem in member.unmet]
-    sentences += [*_names(plans, stages, owner), *_calls(stages, owner), *_neighbours(stages, owner)]
+    sentences += [*_names(plans, stages, owner), *_calls(stages, owner), *_neighbors(stages, owner)]
     sentences += [*_capacities(stages, owner), *_uses(plan, stages, owner), *_learners(stages, owner)]
     sentences += pace_problems(plans, stages, owner)
     if isinstance(plan, Together):
@@ -48,7 +48,7 @@ def _calls(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
             yield f"stage {stage.name!r} of {_where(stage, owner)} {problem}"
 
 
-def _neighbours(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
+def _neighbors(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
     for stage in stages:
         if stage.kind not in (Kind.THEN, Kind.GATHER, Kind.SPLIT):
             continue

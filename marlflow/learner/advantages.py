@@ -56,7 +56,7 @@ def values_around(batch: Batch, learner: Critic) -> tuple[Array, Array]:
     return value, next_value
 
 
-def normalised(batch: EstimatedBatch) -> EstimatedBatch:
+def normalized(batch: EstimatedBatch) -> EstimatedBatch:
     """`batch` with its `advantage` column shifted to mean 0 and scaled to standard deviation 1, over all rows."""
     if not batch.rows:
         return batch

@@ -63,7 +63,7 @@ class FlatParameters:
         spans = sorted((self._span[parameter] for parameter in set(parameters)), key=lambda span: span.start)
         whole = slice(spans[0].start, spans[-1].stop)
         if sum(span.stop - span.start for span in spans) != whole.stop - whole.start:
-            raise ValueError("the parameters that one loss is for must be one submodule, or neighbouring ones")
+            raise ValueError("the parameters that one loss is for must be one submodule, or neighboring ones")
         return whole
 
     def _pieces(self, actor: nn.Module) -> list[slice]:

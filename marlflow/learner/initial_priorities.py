@@ -54,7 +54,7 @@ def chunked_priorities(
 ) -> Array:
     """The priorities of `columns`, [N, ...] each, float32 [N]; a row's does not depend on the rows beside it.
 
-    Raises TypeError for a loss that is no PrioritisingLoss.
+    Raises TypeError for a loss that is no PrioritizingLoss.
     """
     if not isinstance(loss, PrioritizingLoss):
         raise TypeError(f"{type(loss).__name__} gives no priorities; InitialPriorities needs a loss with `priorities`")

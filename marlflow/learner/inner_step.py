@@ -28,11 +28,11 @@ class InnerStep:
     def __call__(self, network: FlatNetwork, parameters: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """The parameters [T, P] after one step each on `rows` [T, N, ...] of its own.
 
-        `rows` has `obs`, `action`, `behaviour_logp`, `advantage`, `action_mask` if there is one, and `weight`, by which
+        `rows` has `obs`, `action`, `behavior_logp`, `advantage`, `action_mask` if there is one, and `weight`, by which
         the losses of each are added up.
         """
         logp = network.log_prob(parameters, rows)
-        by_row = likelihood_ratio_loss(logp, rows["behaviour_logp"], rows["advantage"]) * rows["weight"]
+        by_row = likelihood_ratio_loss(logp, rows["behavior_logp"], rows["advantage"]) * rows["weight"]
         # Of all at once: nobody's loss depends on another's parameters.
         (gradient,) = torch.autograd.grad(by_row.sum(), parameters, create_graph=self.order == "second")
         return parameters - self.learning_rate * (network.learns * gradient)

@@ -27,7 +27,7 @@ from marlflow.learner.update_job import UpdateRequest
 from marlflow.learner.update_loop import UpdateLoop
 from marlflow.learner.update_report import gradients_of, step_report, update_report
 from marlflow.learner.value_chunks import chunked_values
-from marlflow.policy.normalised import observers
+from marlflow.policy.normalized import observers
 from marlflow.policy.tensors import as_tensor
 
 LearnsOn: TypeAlias = Literal["learner", "workers"]

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from marlflow.base.batch import Array, Batch, EstimatedBatch
-from marlflow.learner.advantages import advantages, normalised
+from marlflow.learner.advantages import advantages, normalized
 from marlflow.losses.advantages import reverse_linear_recurrence
 from marlflow.losses.maml import fitted_values
 
 _MOST_FEATURES = 64
 _RIDGE = 1e-5
-_FOR_LOSSES = ("obs", "action", "behaviour_logp", "advantage", "action_mask")
+_FOR_LOSSES = ("obs", "action", "behavior_logp", "advantage", "action_mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class AdaptedBatch(EstimatedBatch):
 class TaskBatch(Batch):
     """Rows laid out by task; here a row of columns is a task, and so is what a learner counts as one.
 
-    `columns`: `obs`, `action`, `behaviour_logp`, `advantage` and `action_mask` if there is one are [T, K + 1, R, ...]:
+    `columns`: `obs`, `action`, `behavior_logp`, `advantage` and `action_mask` if there is one are [T, K + 1, R, ...]:
     of each task and phase so many agent steps, the rest padding. `weight` [T, K + 1, R] is 1 by how many these are, and
     0 for padding. `version` is [T]. `agent_steps` is how many there are in all.
     """
@@ -51,7 +51,7 @@ class TaskBatch(Batch):
 
 
 def linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> EstimatedBatch:
-    """`batch` with the columns of an EstimatedBatch by linear critics, one for each copy; advantages normalised each.
+    """`batch` with the columns of an EstimatedBatch by linear critics, one for each copy; advantages normalized each.
 
     Segments of one copy have to follow each other, as those of one worker do.
     """
@@ -65,7 +65,7 @@ def linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> Estim
 
 def _linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> EstimatedBatch:
     featured = _with_features(batch)
-    return normalised(advantages(featured, _fitted(featured, discount), discount, gae_lambda))
+    return normalized(advantages(featured, _fitted(featured, discount), discount, gae_lambda))
 
 
 def _fitted(batch: Batch, discount: float) -> _LinearCritic:

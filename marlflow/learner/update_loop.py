@@ -19,7 +19,7 @@ from marlflow.learner.loss_groups import OptimizerGroup, norm_of_all
 from marlflow.learner.minibatches import Division
 from marlflow.learner.parameters import LearnerParameters
 from marlflow.learner.update_job import StepLog, UpdateJob, UpdateResult
-from marlflow.policy.normalised import observers
+from marlflow.policy.normalized import observers
 
 
 class UpdateLoop:

@@ -43,7 +43,7 @@ def corrected(
     # Segments stand behind each other on one time axis; lambda 0 at their ends keeps them apart.
     lambdas = np.full(batch.rows, trace_lambda)
     lambdas[batch.ends()] = 0.0
-    log_rho = logp.astype(np.float64) - batch.columns["behaviour_logp"]
+    log_rho = logp.astype(np.float64) - batch.columns["behavior_logp"]
     columns = (batch.columns["reward"], np.full(batch.rows, discount), lambdas, value, next_value, log_rho)
     r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_tm1 = (torch.from_numpy(c.astype(np.float64)) for c in columns)
     estimate = vtrace(r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_tm1, rho_max, c_max)

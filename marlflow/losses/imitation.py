@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def behavioural_cloning_loss(logp_t: Tensor) -> Tensor:
+def behavioral_cloning_loss(logp_t: Tensor) -> Tensor:
     """Compute the negative log-likelihood of the expert's action per row, [N].
 
     Pomerleau, "ALVINN: an autonomous land vehicle in a neural network", 1989, NeurIPS.

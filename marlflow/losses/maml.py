@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def likelihood_ratio_loss(logp_t: Tensor, behaviour_logp_t: Tensor, advantage_t: Tensor) -> Tensor:
+def likelihood_ratio_loss(logp_t: Tensor, behavior_logp_t: Tensor, advantage_t: Tensor) -> Tensor:
     """Compute the negative importance-weighted advantage per row, [N], which an inner step minimizes.
 
     On-policy its gradient is the policy gradient, and its second derivative the low-variance curvature of Rothfuss et
@@ -19,10 +19,10 @@ def likelihood_ratio_loss(logp_t: Tensor, behaviour_logp_t: Tensor, advantage_t:
 
     Args:
         logp_t: log-probabilities of the actions under the adapting policy, [N], with gradient.
-        behaviour_logp_t: their log-probabilities when chosen, [N].
+        behavior_logp_t: their log-probabilities when chosen, [N].
         advantage_t: advantage estimates, [N].
     """
-    return -torch.exp(logp_t - behaviour_logp_t) * advantage_t
+    return -torch.exp(logp_t - behavior_logp_t) * advantage_t
 
 
 def fitted_values(

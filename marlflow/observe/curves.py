@@ -22,7 +22,7 @@ Curve: TypeAlias = tuple[list[float], list[float]]  # env steps and values
 Reports: TypeAlias = Sequence[dict[str, Any]]
 
 # Okabe and Ito's palette for color-blind readers (https://jfly.uni-koeln.de/color/).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _INK, _GRID = "#333333", "#DDDDDD"
 _NOTE: dict[str, Any] = {"loc": "left", "fontsize": 9, "color": "#666666"}
 _LOWER_LABELS: dict[Lower, str] = {"updates_per_s": "updates per second", "staleness_mean": "staleness (versions)"}
@@ -78,12 +78,12 @@ def updates_per_s(reports: Reports, learner: str) -> Curve:
     return steps, rates
 
 
-def _coloured(reports: Reports, section: Literal["policies", "learners"] = "policies") -> list[tuple[str, str]]:
+def _colored(reports: Reports, section: Literal["policies", "learners"] = "policies") -> list[tuple[str, str]]:
     """Return the policies, or the learners, with their colors; a learner with a policy's name has its color."""
     names = dict.fromkeys(name for of in ("policies", "learners") for report in reports for name in report[of])
-    colours = {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
+    colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(names)}
     shown = dict.fromkeys(name for report in reports for name in report[section])
-    return [(name, colours[name]) for name in shown]
+    return [(name, colors[name]) for name in shown]
 
 
 def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float]]:
@@ -94,12 +94,12 @@ def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float
 
 
 def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:
-    for policy, colour in _coloured(reports):
-        axes.plot(*curve(reports, policy, "return_mean"), color=colour, linewidth=1.8, label=policy, **_dot(reports))
+    for policy, color in _colored(reports):
+        axes.plot(*curve(reports, policy, "return_mean"), color=color, linewidth=1.8, label=policy, **_dot(reports))
         if measured := evaluations(everything, policy):
             steps, means, stds = (np.array(column, float) for column in zip(*measured, strict=True))
-            axes.plot(steps, means, color=colour, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
-            axes.fill_between(steps, means - stds, means + stds, color=colour, alpha=0.12, linewidth=0)
+            axes.plot(steps, means, color=color, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
+            axes.fill_between(steps, means - stds, means + stds, color=color, alpha=0.12, linewidth=0)
     _finish(axes, "mean return per agent and episode")
     modes = {policy.get("eval_mode") for report in reports for policy in report["policies"].values()} - {None}
     evaluation = " ".join(["evaluation", *([f"({', '.join(sorted(modes))})"] if modes else [])])
@@ -113,14 +113,14 @@ def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:
         "updates_per_s": lambda learner: updates_per_s(reports, learner),
         "staleness_mean": lambda learner: curve(reports, learner, "staleness_mean", "learners"),
     }
-    named = dict(_coloured(reports))  # the legend has these already
-    for learner, colour in _coloured(reports, "learners"):
+    named = dict(_colored(reports))  # the legend has these already
+    for learner, color in _colored(reports, "learners"):
         steps, values = draw[lower](learner)
         # A learner without updates gets no line at zero.
         if any(values) or lower == "staleness_mean":
             label: dict[str, Any] = {} if learner in named else {"label": learner}
             # Unclipped, so that the axis does not hide half of a line at zero.
-            axes.plot(steps, values, color=colour, linewidth=1.5, clip_on=False, zorder=3, **label, **_dot(reports))
+            axes.plot(steps, values, color=color, linewidth=1.5, clip_on=False, zorder=3, **label, **_dot(reports))
     _finish(axes, _LOWER_LABELS[lower])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("env steps", color=_INK)

@@ -23,12 +23,12 @@ class Acted(NamedTuple):
     """The result of `Actor.act` for N rows.
 
     `action` [N, ...] has the dtype of the action column; Discrete actions count from 0, whatever the space's `start`.
-    `behaviour_logp` float32 [N] is the log-probability of choosing it in this mode, NaN where unknown. Pass `memory` to
+    `behavior_logp` float32 [N] is the log-probability of choosing it in this mode, NaN where unknown. Pass `memory` to
     each row's next `act`.
     """
 
     action: Array
-    behaviour_logp: Array
+    behavior_logp: Array
     memory: Any
 
 

@@ -13,7 +13,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.gaussian import GaussianActor
-from marlflow.policy.normalised import ReturnScale, in_units_of
+from marlflow.policy.normalized import ReturnScale, in_units_of
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 StochasticActor: TypeAlias = CategoricalActor | GaussianActor
@@ -22,7 +22,7 @@ StochasticActor: TypeAlias = CategoricalActor | GaussianActor
 class ActorCritic(nn.Module):
     """Publishes `actor`; `critic` estimates returns.
 
-    With `critic_torso` None the critic shares the actor's torso and trains it too. With `normalise_returns` the
+    With `critic_torso` None the critic shares the actor's torso and trains it too. With `normalize_values` the
     critic's head is normalized by Pop-Art (see ReturnScale).
     """
 
@@ -32,7 +32,7 @@ class ActorCritic(nn.Module):
         torso: TorsoConfig,
         critic_torso: TorsoConfig | None,
         seed: int,
-        normalise_returns: bool = False,
+        normalize_values: bool = False,
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
@@ -42,7 +42,7 @@ class ActorCritic(nn.Module):
         if critic_torso is not None:
             self.critic_torso, features = build_torso(spaces, critic_torso, generator)
         self.critic_head = linear(features, 1, 1.0, generator)
-        self.returns = ReturnScale(self.critic_head) if normalise_returns else None
+        self.returns = ReturnScale(self.critic_head) if normalize_values else None
         self.layers = _layers_of(self)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ class BoxCoordinates(nn.Module):
     ConfigInvalid for a Box with a `box_problem`.
     """
 
-    centre: Tensor
+    center: Tensor
     scale: Tensor
 
     def __init__(self, box: spaces.Box) -> None:
@@ -30,20 +30,20 @@ class BoxCoordinates(nn.Module):
         self._shape, self.size = box.shape, int(np.prod(box.shape))
         self._low, self._high = box.low.astype(np.float32).ravel(), box.high.astype(np.float32).ravel()
         low, high = self._low.astype(np.float64), self._high.astype(np.float64)
-        self._centre, self._scale = (0.5 * (low + high)).astype(np.float32), (0.5 * (high - low)).astype(np.float32)
+        self._center, self._scale = (0.5 * (low + high)).astype(np.float32), (0.5 * (high - low)).astype(np.float32)
         self.log_volume = float(np.log(self._scale, dtype=np.float64).sum())
-        self.register_buffer("centre", torch.from_numpy(self._centre), persistent=False)
+        self.register_buffer("center", torch.from_numpy(self._center), persistent=False)
         self.register_buffer("scale", torch.from_numpy(self._scale), persistent=False)
 
     def within(self, action: Tensor) -> Tensor:
         """Rescale actions of the `action` column, [N, *shape], to [N, D] in [-1, 1]."""
         flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
-        return (flat - self.centre) / self.scale
+        return (flat - self.center) / self.scale
 
     def in_box(self, action: Array) -> Array:
         """Rescale actions [N, D] in [-1, 1] to the `action` column, float32 [N, *shape], clipped to the bounds."""
         # Rounding may leave the bounds by one unit in the last place, hence the clipping.
-        rounded: Array = np.minimum(np.maximum(self._centre + self._scale * action, self._low), self._high)
+        rounded: Array = np.minimum(np.maximum(self._center + self._scale * action, self._low), self._high)
         return rounded.reshape(len(action), *self._shape)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import Dense, as_rows, linear, through
-from marlflow.policy.normalised import NormalisedRows
+from marlflow.policy.normalized import NormalizedRows
 from marlflow.policy.torso import MLP, NestedTorsoConfig, TorsoConfig, build_torso
 
 
@@ -57,7 +57,7 @@ class BoxCritics(nn.Module):
 class ConcatFirst(nn.Module):
     """A torso over the concatenated observation and action."""
 
-    def __init__(self, torso: nn.Module, rows: NormalisedRows | None) -> None:
+    def __init__(self, torso: nn.Module, rows: NormalizedRows | None) -> None:
         super().__init__()
         self.torso, self.rows = torso, rows
 
@@ -89,9 +89,9 @@ def _build_join(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) 
     if vector and not isinstance(model, NestedTorsoConfig):
         numbers = sum(leaf.size for leaf in layout.leaves)
         rows = None
-        if isinstance(model, MLP) and model.normalise_observations:
+        if isinstance(model, MLP) and model.normalize_observations:
             # Normalize only the observation: actions are in [-1, 1] already.
-            rows, model = NormalisedRows(numbers), replace(model, normalise_observations=False)
+            rows, model = NormalizedRows(numbers), replace(model, normalize_observations=False)
         torso, features = model.build((numbers + size,), generator)
         return ConcatFirst(torso, rows), features
     torso, features = build_torso(spaces, model, generator)

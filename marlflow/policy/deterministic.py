@@ -26,7 +26,7 @@ class DeterministicActor(nn.Module):
     """A torso with a linear head and a tanh.
 
     The schedule `exploration_noise` is the standard deviation of the noise, in coordinates where every action component
-    is in [-1, 1]. `behaviour_logp` is NaN.
+    is in [-1, 1]. `behavior_logp` is NaN.
     """
 
     def __init__(

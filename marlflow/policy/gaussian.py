@@ -32,7 +32,7 @@ class GaussianActor(nn.Module):
     Greedy actions are the mean, with the log-probability of sampling it.
     """
 
-    centre: Tensor
+    center: Tensor
     scale: Tensor
     low: Tensor
     high: Tensor
@@ -44,9 +44,9 @@ class GaussianActor(nn.Module):
         low, high = box.low.astype(np.float32).ravel(), box.high.astype(np.float32).ravel()
         bounded = np.isfinite(low) & np.isfinite(high)
         # Halve before adding: the sum of two large bounds could overflow float32.
-        centre = np.where(bounded, 0.5 * np.where(bounded, low, 0.0) + 0.5 * np.where(bounded, high, 0.0), 0.0)
-        scale = np.where(bounded, np.where(bounded, high, 0.0) - centre, 1.0)
-        for name, value in {"low": low, "high": high, "centre": centre, "scale": scale}.items():
+        center = np.where(bounded, 0.5 * np.where(bounded, low, 0.0) + 0.5 * np.where(bounded, high, 0.0), 0.0)
+        scale = np.where(bounded, np.where(bounded, high, 0.0) - center, 1.0)
+        for name, value in {"low": low, "high": high, "center": center, "scale": scale}.items():
             self.register_buffer(name, torch.from_numpy(value.astype(np.float32)), persistent=False)
         self.torso = torso
         self.head = linear(features, len(low), 0.01, generator)
@@ -59,7 +59,7 @@ class GaussianActor(nn.Module):
     def log_prob_and_entropy(self, mean: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return log-probabilities of the clipped `action` [N, *shape] and Gaussian entropies, [N] each, in nats."""
         flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
-        noise = ((flat - self.centre) / self.scale - mean) * torch.exp(-self.log_std)
+        noise = ((flat - self.center) / self.scale - mean) * torch.exp(-self.log_std)
         inside = -0.5 * noise.square() - self.log_std - _HALF_LOG_TWO_PI
         # log_ndtr(noise) is the mass below, log_ndtr(-noise) the mass above, so one evaluation covers both bounds.
         at_low, at_high = flat <= self.low, flat >= self.high
@@ -75,7 +75,7 @@ class GaussianActor(nn.Module):
             if mode != "greedy":
                 noise = np.stack([generator.normal() for _ in range(mean.shape[1])], axis=-1).astype(np.float32)
                 sampled = mean + as_tensor(noise, self.device) * torch.exp(self.log_std)
-            action = torch.clamp(self.centre + self.scale * sampled, self.low, self.high)
+            action = torch.clamp(self.center + self.scale * sampled, self.low, self.high)
             logp, _ = self.log_prob_and_entropy(mean, action, None)
         likelihood = as_array(logp)
         if not np.isfinite(likelihood.sum()):

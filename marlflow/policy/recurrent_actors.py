@@ -14,7 +14,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.actor_critic import StochasticActor, stochastic_head
 from marlflow.policy.dense import linear
-from marlflow.policy.normalised import ReturnScale, in_units_of
+from marlflow.policy.normalized import ReturnScale, in_units_of
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import RecurrentTorso, build_recurrent_torso
 from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
@@ -44,7 +44,7 @@ class RecurrentNetworkActor(nn.Module, Generic[Head]):
             features, after = self.torso.step(as_tensor(obs, self.device), as_tensor(memory, self.device))
         # The recurrent features are the head's observation.
         acted = self.head.act(as_array(features), action_mask, None, mode, generator)
-        return Acted(acted.action, acted.behaviour_logp, as_array(after))
+        return Acted(acted.action, acted.behavior_logp, as_array(after))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.head.set_schedule(values)
@@ -72,15 +72,15 @@ def recurrent_stochastic_actor(
 class RecurrentActorCritic(nn.Module):
     """Publishes `actor`; the critic shares the actor's torso and trains it too.
 
-    With `normalise_returns` the critic's head is normalized by Pop-Art (see ReturnScale).
+    With `normalize_values` the critic's head is normalized by Pop-Art (see ReturnScale).
     """
 
-    def __init__(self, spaces: Spaces, model: TorsoConfig, seed: int, normalise_returns: bool = False) -> None:
+    def __init__(self, spaces: Spaces, model: TorsoConfig, seed: int, normalize_values: bool = False) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.actor = recurrent_stochastic_actor(spaces, model, generator)
         self.critic_head = linear(self.actor.torso.features, 1, 1.0, generator)
-        self.returns = ReturnScale(self.critic_head) if normalise_returns else None
+        self.returns = ReturnScale(self.critic_head) if normalize_values else None
 
     def forward(self, obs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Return actor outputs [S, T, ...] and values [S, T] of `obs` [S, T, ...]; see `RecurrentTorso.unroll`."""

@@ -18,7 +18,7 @@ from marlflow.base.observations import ObservationLayout, named
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import Activation, Dense
 from marlflow.policy.nested import BRIGHTEST, Flattened, Joined, ObservationLeaf
-from marlflow.policy.normalised import NormalisedTorso
+from marlflow.policy.normalized import NormalizedTorso
 
 # In place, because either backward pass needs only the result.
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
@@ -62,9 +62,9 @@ def build_for(layout: ObservationLayout, model: TorsoConfig, generator: torch.Ge
         return model.build(layout.shape, generator)
     if isinstance(model, NestedTorsoConfig):
         return model.build_nested(layout, generator)
-    if layout.form != "flat" and getattr(model, "normalise_observations", False):
+    if layout.form != "flat" and getattr(model, "normalize_observations", False):
         raise ConfigInvalid(
-            ["normalise_observations is for observations of plain numbers, not with pixels or categories among them"]
+            ["normalize_observations is for observations of plain numbers, not with pixels or categories among them"]
         )
     torso, features = model.build((sum(leaf.size for leaf in layout.leaves),), generator)
     return (torso if layout.form == "flat" else Flattened(layout, torso)), features
@@ -74,17 +74,17 @@ def build_for(layout: ObservationLayout, model: TorsoConfig, generator: torch.Ge
 class MLP:
     """Fully connected layers over the flattened observation.
 
-    `normalise_observations` normalizes each number by its running mean and variance, which belong to the policy.
+    `normalize_observations` normalizes each number by its running mean and variance, which belong to the policy.
     """
 
     hidden_sizes: Sequence[int] = (64, 64)
     activation: Activation = "tanh"
-    normalise_observations: bool = False
+    normalize_observations: bool = False
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
         sizes = [math.prod(obs_shape), *self.hidden_sizes]
         dense = Dense(sizes, self.activation, generator)
-        return NormalisedTorso(dense, sizes[0]) if self.normalise_observations else dense, sizes[-1]
+        return NormalizedTorso(dense, sizes[0]) if self.normalize_observations else dense, sizes[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class LearnerPlacement:
     """What a learner takes, and how it computes.
 
     `num_learners` processes learn together, and each takes `num_cpus`, `num_gpus`, `resources` and `node` (see
-    Reservation). `replay` says whether a replay lives in its learner's process or in one of its own (then a prioritised
+    Reservation). `replay` says whether a replay lives in its learner's process or in one of its own (then a prioritized
     draw may go out before the last one's priorities are back). `device` is torch's; None means cuda if it has a share
     of a GPU, else cpu. `precision` is that of forward passes; parameters are float32. `stages` says where stages of the
     plan run that are not to run where they would.
@@ -221,7 +221,7 @@ class RunSpec:
     learners: Mapping[str, LearnerSpec]
     mapping: Mapping[str, str] | Callable[[str], str | None] | None
     make_env: Callable[[], Any]
-    copies: int
+    num_envs: int
     num_workers: int
     fragment_env_steps: int
     seed: int
@@ -252,7 +252,7 @@ class RunSpec:
 
     def copies_of(self, worker: int) -> tuple[int, ...]:
         """The copies that a worker plays: every num_workers-th."""
-        return tuple(range(worker, self.copies, self.num_workers))
+        return tuple(range(worker, self.num_envs, self.num_workers))
 
     @property
     def actors(self) -> dict[str, Callable[[], Actor]]:
@@ -285,7 +285,7 @@ class RunSpec:
         if not self.records:
             return play(copies, made)
         readers = {
-            name: DatasetReader(records, copies, self.copies, (next_fragments or {}).get(name))
+            name: DatasetReader(records, copies, self.num_envs, (next_fragments or {}).get(name))
             for name, records in self.records.items()
         }
         played = {name: found for name, found in made.items() if name not in self.records}
@@ -323,4 +323,4 @@ class RunSpec:
     @property
     def ticks(self) -> int:
         """Env steps that each copy takes in a collect, so that a worker makes `fragment_env_steps` or a few more."""
-        return -(-self.fragment_env_steps * self.num_workers // self.copies)
+        return -(-self.fragment_env_steps * self.num_workers // self.num_envs)

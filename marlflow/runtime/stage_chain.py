@@ -1,4 +1,4 @@
-"""Runs neighbouring stages one after the other where they live; the same code for every runtime."""
+"""Runs neighboring stages one after the other where they live; the same code for every runtime."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class StepBuffer:
         self._row_of: dict[int, int] = {}
         # Flat views of `data`: numpy writes with one index array several times as fast as with two.
         self._flat: dict[str, Array] = {}
-        shapes = {**seen, "action": action, "behaviour_logp": ((), np.dtype(np.float32))}
+        shapes = {**seen, "action": action, "behavior_logp": ((), np.dtype(np.float32))}
         self.data = {name: np.zeros((0, 0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         self.rows = self.capacity = 0
 
@@ -99,7 +99,7 @@ class StepBuffer:
         for name, column in seen.items():
             flat[name][at] = column
         flat["action"][at] = action
-        flat["behaviour_logp"][at] = logp
+        flat["behavior_logp"][at] = logp
 
     def carry(self, row: Array, cell: Array) -> None:
         """Move the open cells to the front."""

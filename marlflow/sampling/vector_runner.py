@@ -125,7 +125,7 @@ class SyncVectorRunner:
             if memory is not None:
                 seen = {**seen, **memory.decided(slots.lanes, acted.memory, slots.version)}
             if slots.buffer is not None and cells is not None:
-                slots.buffer.write(slots.rows, cells[where], seen, acted.action, acted.behaviour_logp)
+                slots.buffer.write(slots.rows, cells[where], seen, acted.action, acted.behavior_logp)
             for position, choice in zip(slots.positions, slots.choices(acted.action), strict=True):
                 actions[position] = choice
             if self._history is not None:

@@ -110,8 +110,10 @@ class Watchdog:
 
     @property
     def _limits_s(self) -> list[float]:
-        grace_s = [] if self.deadline is None else [min(max(self.deadline.grace_s, 0.1), _LOOKS * _LONGEST_LOOK_S)]
-        return grace_s if self.timeout_s is None else [self.timeout_s, *grace_s]
+        grace_period_s = (
+            [] if self.deadline is None else [min(max(self.deadline.grace_period_s, 0.1), _LOOKS * _LONGEST_LOOK_S)]
+        )
+        return grace_period_s if self.timeout_s is None else [self.timeout_s, *grace_period_s]
 
     def _postpone_the_end(self) -> None:
         if self._end_process_after_s is not None:
@@ -131,7 +133,7 @@ class Watchdog:
         elif (end := self.deadline) is not None and end.interrupts(self._since_s, now_s):
             self._seen = -1
             taken_s = now_s - self._since_s
-            raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_s used up")
+            raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_period_s used up")
 
     def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
         """Return the error for `error`, with the environment's own traceback lines."""

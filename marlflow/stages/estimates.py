@@ -11,7 +11,7 @@ from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment
 from marlflow.flow import Traits
-from marlflow.learner.advantages import advantages, normalised
+from marlflow.learner.advantages import advantages, normalized
 from marlflow.learner.protocol import Learner
 from marlflow.learner.vtrace import PolicyEvaluator, corrected, log_probs
 
@@ -48,7 +48,7 @@ class Normalize:
     traits: ClassVar[Traits] = Traits(movable="batches")
 
     def __call__(self, batch: EstimatedBatch) -> EstimatedBatch:
-        return normalised(batch)
+        return normalized(batch)
 
 
 @dataclass(frozen=True, slots=True)

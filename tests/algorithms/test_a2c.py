@@ -76,7 +76,7 @@ def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:
     columns: dict[str, Array] = {
         "obs": rng.standard_normal((rows, 2)).astype(np.float32),
         "action": action,
-        "behaviour_logp": np.full(rows, -1.0, np.float32),
+        "behavior_logp": np.full(rows, -1.0, np.float32),
         "advantage": rng.standard_normal(rows).astype(np.float32),
         "value": rng.standard_normal(rows).astype(np.float32),
         "value_target": rng.standard_normal(rows).astype(np.float32),
@@ -154,7 +154,7 @@ def learner_of(config: A2C) -> TorchLearner:
 
 
 def test_the_mean_gradient_of_microbatches_is_that_of_all_rows_at_once() -> None:
-    config = A2C(optimiser=TorchOptimizer(torch.optim.SGD), learning_rate=0.1)
+    config = A2C(optimizer=TorchOptimizer(torch.optim.SGD), learning_rate=0.1)
     apart, at_once = learner_of(config), learner_of(config)
     batches = [batch_of(rows, seed) for seed, rows in enumerate((7, 20, 3))]
     found = apart.apply(mean_gradients([apart.gradients(batch) for batch in batches]))

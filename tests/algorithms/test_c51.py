@@ -116,6 +116,6 @@ def test_distributions_become_the_rewards_of_a_bandit(dueling: bool) -> None:
         learner.update(drawn)
     with torch.no_grad():
         found = learner.module.logits(torch.zeros(1, 2)).softmax(-1)[0]
-    # Each reward's mass is on its two neighbours: -3 between -4 and -2, 0.5 between 0 and 2, 3.5 between 2 and 4.
+    # Each reward's mass is on its two neighbors: -3 between -4 and -2, 0.5 between 0 and 2, 3.5 between 2 and 4.
     table = [[0.5, 0.5, 0.0, 0.0, 0.0], [0.0, 0.0, 0.75, 0.25, 0.0], [0.0, 0.0, 0.0, 0.25, 0.75]]
     np.testing.assert_allclose(found.numpy(), table, atol=0.05)

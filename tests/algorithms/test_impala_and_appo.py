@@ -20,7 +20,7 @@ from tests.sentences import sentences
 
 
 def test_impala_drops_the_oldest_and_corrects_the_rest() -> None:
-    assert str(make_plan(IMPALA(waiting_fragments=6, trace_lambda=0.9, c_max=0.5))) == (
+    assert str(make_plan(IMPALA(queue_fragments=6, trace_lambda=0.9, c_max=0.5))) == (
         "impala\n"
         "└── experience → newest(6, drop_oldest) → Concat(agent_steps=500)\n"
         "    → [VTrace(discount=0.99, trace_lambda=0.9, rho_max=1.0, c_max=0.5) → Learn(epochs=1)"
@@ -66,7 +66,7 @@ def test_appo_is_ppo_whose_ratio_is_to_the_policy_at_the_start_of_the_batch(spac
     rows = len(columns["action"])
     logp = np.log(np.random.default_rng(1).uniform(0.15, 0.6, rows)).astype(np.float32)
     found = loss_and_gradient(appo, {**columns, "logp": logp})
-    expected = loss_and_gradient(ppo, {**columns, "behaviour_logp": logp})
+    expected = loss_and_gradient(ppo, {**columns, "behavior_logp": logp})
     assert found[0] == expected[0]
     np.testing.assert_array_equal(found[1], expected[1])
     otherwise = loss_and_gradient(ppo, columns)

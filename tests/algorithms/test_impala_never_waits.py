@@ -18,8 +18,8 @@ ROWS, WAITING, MADE = 10, 3, 20
 PATIENCE = 500
 """Turns of the event loop that whoever stands still gives the other."""
 ALGORITHMS: list[Any] = [
-    IMPALA(batch_agent_steps=2 * ROWS, waiting_fragments=WAITING),
-    APPO(batch_agent_steps=2 * ROWS, waiting_fragments=WAITING, minibatch_agent_steps=ROWS),
+    IMPALA(batch_agent_steps=2 * ROWS, queue_fragments=WAITING),
+    APPO(batch_agent_steps=2 * ROWS, queue_fragments=WAITING, minibatch_agent_steps=ROWS),
 ]
 
 

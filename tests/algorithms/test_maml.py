@@ -68,7 +68,7 @@ def made_up_tasks(masked: bool, seed: int = 1) -> dict[str, Tensor]:
     columns = {
         "obs": random.normal(size=(*shape, 2)),
         "action": action,
-        "behaviour_logp": random.uniform(-2.5, -0.3, shape),
+        "behavior_logp": random.uniform(-2.5, -0.3, shape),
         "advantage": random.normal(size=shape),
         "weight": weight,
     }
@@ -88,7 +88,7 @@ def by_loops(module: MetaActor, tasks: Mapping[str, Tensor]) -> float:
         for phase in range(PHASES - 1):
             adapted.zero_grad()
             loss = sum(
-                (-torch.exp(logp(adapted, tasks, task, phase, row) - tasks["behaviour_logp"][task, phase, row]))
+                (-torch.exp(logp(adapted, tasks, task, phase, row) - tasks["behavior_logp"][task, phase, row]))
                 * tasks["advantage"][task, phase, row]
                 for row in range(ROWS - 1)
             )
@@ -99,7 +99,7 @@ def by_loops(module: MetaActor, tasks: Mapping[str, Tensor]) -> float:
                     parameter.sub_(RATE * parameter.grad)
         for row in range(ROWS - 1):
             ratio = torch.exp(
-                logp(adapted, tasks, task, PHASES - 1, row) - tasks["behaviour_logp"][task, PHASES - 1, row]
+                logp(adapted, tasks, task, PHASES - 1, row) - tasks["behavior_logp"][task, PHASES - 1, row]
             ).item()
             advantage = tasks["advantage"][task, PHASES - 1, row].item()
             clipped = min(max(ratio, 1.0 - CLIP), 1.0 + CLIP)
@@ -205,7 +205,7 @@ def test_a_learner_adapts_as_its_actors_do() -> None:
         logits.load_flat(actor.parameters_of(copy).numpy())
         last = {name: torch.from_numpy(column[task, -1]) for name, column in tasks.items()}
         found, _ = logits.log_prob_and_entropy(logits(last["obs"]), last["action"], last["action_mask"])
-        tasks["behaviour_logp"][task, -1] = found.detach().numpy()
+        tasks["behavior_logp"][task, -1] = found.detach().numpy()
     found = MetaLoss(InnerStep(RATE, "second"), CLIP)(
         learner.module, None, {n: torch.from_numpy(c) for n, c in tasks.items()}
     )

@@ -92,7 +92,7 @@ def minibatch(masked: bool, rows: int = 11) -> dict[str, Array]:
     columns: dict[str, Array] = {
         "obs": rng.standard_normal((rows, 2)).astype(np.float32),
         "action": action,
-        "behaviour_logp": np.log(rng.uniform(0.15, 0.6, rows)).astype(np.float32),
+        "behavior_logp": np.log(rng.uniform(0.15, 0.6, rows)).astype(np.float32),
         "advantage": rng.standard_normal(rows).astype(np.float32),
         "value": rng.standard_normal(rows).astype(np.float32),
         "value_target": rng.standard_normal(rows).astype(np.float32),
@@ -110,12 +110,12 @@ def naive_terms(config: PPO, module: Any, columns: dict[str, Array]) -> dict[str
         legal = [a for a in range(NUM_ACTIONS) if "action_mask" not in columns or columns["action_mask"][row, a]]
         weights = {a: math.exp(logits[row, a]) for a in legal}
         probability = {a: weight / sum(weights.values()) for a, weight in weights.items()}
-        logp, behaviour = math.log(probability[int(columns["action"][row])]), float(columns["behaviour_logp"][row])
-        ratio, advantage = math.exp(logp - behaviour), float(columns["advantage"][row])
+        logp, behavior = math.log(probability[int(columns["action"][row])]), float(columns["behavior_logp"][row])
+        ratio, advantage = math.exp(logp - behavior), float(columns["advantage"][row])
         clipped = min(max(ratio, 1.0 - config.clip_range), 1.0 + config.clip_range)
         sums["policy"] -= min(ratio * advantage, clipped * advantage)
         sums["entropy"] -= sum(p * math.log(p) for p in probability.values())
-        sums["kl"] += ratio - 1.0 - (logp - behaviour)
+        sums["kl"] += ratio - 1.0 - (logp - behavior)
         target, old = float(columns["value_target"][row]), float(columns["value"][row])
         errors = [(values[row] - target) ** 2]
         if config.value_clip_range is not None:
@@ -189,7 +189,7 @@ def bandit(learner: TorchLearner, rewards: Array, masked: bool) -> EstimatedBatc
         "obs": obs,
         "action": action,
         "reward": rewards[action].astype(np.float64),
-        "behaviour_logp": logp.astype(np.float32),
+        "behavior_logp": logp.astype(np.float32),
         "version": np.zeros(rows, np.int64),
         "value": np.zeros(rows, np.float32),
         "advantage": (rewards[action] - rewards[legal].mean()).astype(np.float32),

@@ -85,7 +85,7 @@ def ppo_rows(action_space: gymnasium.Space[Any], seed: int) -> EstimatedBatch:
     columns = {
         "obs": random.uniform(-2.0, 2.0, (ROWS, 3)).astype(np.float32),
         "action": random.integers(0, 4, ROWS) if action_space is DISCRETE else inside,
-        "behaviour_logp": random.normal(-1.4, 0.4, ROWS).astype(np.float32),
+        "behavior_logp": random.normal(-1.4, 0.4, ROWS).astype(np.float32),
         "advantage": random.normal(0.0, 2.0, ROWS).astype(np.float32),
         "value": random.normal(0.0, 1.0, ROWS).astype(np.float32),
         "value_target": random.normal(1.0, 3.0, ROWS).astype(np.float32),
@@ -96,7 +96,7 @@ def ppo_rows(action_space: gymnasium.Space[Any], seed: int) -> EstimatedBatch:
 
 
 def ppo_samples(rows: EstimatedBatch) -> RolloutBufferSamples:
-    names = ("obs", "action", "value", "behaviour_logp", "advantage", "value_target")
+    names = ("obs", "action", "value", "behavior_logp", "advantage", "value_target")
     return RolloutBufferSamples(*(torch.from_numpy(rows.columns[name]) for name in names))
 
 

@@ -121,9 +121,9 @@ def test_unrolled_probabilities_are_those_acted_by_and_values_those_estimated_by
         outputs, values = learner.module(columns["obs"], columns["memory"], valid)
         mask = columns["action_mask"][valid] if "action_mask" in columns else None
         logp, _ = learner.module.actor.head.log_prob_and_entropy(outputs[valid], columns["action"][valid], mask)
-    np.testing.assert_allclose(logp.numpy(), batch.columns["behaviour_logp"], atol=1e-5)
+    np.testing.assert_allclose(logp.numpy(), batch.columns["behavior_logp"], atol=1e-5)
     np.testing.assert_allclose(values[valid].numpy(), estimated.columns["value"], atol=1e-5)
-    assert np.ptp(batch.columns["behaviour_logp"]) > 0.1
+    assert np.ptp(batch.columns["behavior_logp"]) > 0.1
 
 
 def test_a_segment_that_goes_on_is_valued_by_what_the_next_one_begins_with() -> None:
@@ -174,7 +174,7 @@ def sequences(masked: bool = True, lengths: tuple[int, ...] = (5, 1, 3)) -> Sequ
         "obs": rng.standard_normal((rows, 2)).astype(np.float32),
         "action": action,
         "reward": np.zeros(rows),
-        "behaviour_logp": np.log(rng.uniform(0.15, 0.6, rows)).astype(np.float32),
+        "behavior_logp": np.log(rng.uniform(0.15, 0.6, rows)).astype(np.float32),
         "advantage": rng.standard_normal(rows).astype(np.float32),
         "value": rng.standard_normal(rows).astype(np.float32),
         "value_target": rng.standard_normal(rows).astype(np.float32),
@@ -199,7 +199,7 @@ def naive_terms(config: RecurrentPPO, module: Any, cut: Sequences) -> dict[str, 
             legal = [a for a in range(NUM_ACTIONS) if "action_mask" not in row or row["action_mask"][a]]
             total = sum(math.exp(logits[a]) for a in legal)
             logp = {a: logits[a] - math.log(total) for a in legal}
-            log_ratio = logp[int(row["action"])] - float(row["behaviour_logp"])
+            log_ratio = logp[int(row["action"])] - float(row["behavior_logp"])
             ratio, advantage = math.exp(log_ratio), float(row["advantage"])
             clipped = min(max(ratio, 1 - config.clip_range), 1 + config.clip_range)
             sums["policy"] -= min(ratio * advantage, clipped * advantage)

@@ -28,7 +28,7 @@ from marlflow.stages import Learn, SyncTarget
 SEED, ROWS, DISCOUNT, TAU, LEARNING_RATE = 3, 64, 0.97, 0.05, 1e-3
 OBSERVATION = gymnasium.spaces.Box(-2.0, 2.0, (3,), np.float32)
 ACTION = gymnasium.spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32))
-CENTRE, SCALE = np.array([1.0, 0.5], np.float32), np.array([2.0, 0.5], np.float32)
+CENTER, SCALE = np.array([1.0, 0.5], np.float32), np.array([2.0, 0.5], np.float32)
 
 
 class Spaced(gymnasium.Env[Any, Any]):
@@ -53,7 +53,7 @@ def transitions(seed: int) -> Transitions:
 def samples(rows: Transitions) -> ReplayBufferSamples:
     """The same rows as Stable-Baselines3 keeps them: columns of width 1, and actions in [-1, 1]."""
     column = {name: torch.from_numpy(getattr(rows, name)) for name in ("obs", "next_obs", "reward", "discount")}
-    action = torch.from_numpy((rows.action - CENTRE) / SCALE)
+    action = torch.from_numpy((rows.action - CENTER) / SCALE)
     ended = (column["discount"] == 0.0).float().unsqueeze(1)
     return ReplayBufferSamples(
         column["obs"], action, column["next_obs"], ended, column["reward"].unsqueeze(1), torch.tensor(DISCOUNT)

@@ -75,7 +75,7 @@ def test_random_is_uniform_over_the_legal_actions() -> None:
 def test_random_says_with_which_probability_it_chose() -> None:
     mask = np.array([[True, False, True], [True, True, True]])
     acted = Random().actor(MASKED, SMALL, 0).act(np.zeros((2, 2), np.float32), mask, None, "greedy", draws(2))
-    np.testing.assert_allclose(acted.behaviour_logp, np.log([1 / 2, 1 / 3]), rtol=1e-6)
+    np.testing.assert_allclose(acted.behavior_logp, np.log([1 / 2, 1 / 3]), rtol=1e-6)
 
 
 def test_random_stays_inside_a_box() -> None:
@@ -100,7 +100,7 @@ def test_a_users_function_is_asked_with_obs_mask_and_randomness() -> None:
     acted = Scripted(choose).actor(MASKED, SMALL, 0).act(obs, mask, "memory", "greedy", draws(2))
     assert acted.action.tolist() == [1, 2]
     assert acted.memory == "memory"
-    assert np.isnan(acted.behaviour_logp).all()
+    assert np.isnan(acted.behavior_logp).all()
     assert seen[0][0] is obs
     assert seen[0][1] is mask
     assert seen[0][2] == 2

@@ -66,7 +66,7 @@ def test_an_algorithm_or_a_model_has_the_defaults_of_its_class(path: Path) -> No
 
 
 def _made(field: dataclasses.Field[Any]) -> Any:
-    """The default of a setting; of one that is itself made from settings (a schedule, an optimiser), with its class."""
+    """The default of a setting; of one that is itself made from settings (a schedule, an optimizer), with its class."""
     value = field.default
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **_plain(value)}

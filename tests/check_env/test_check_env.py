@@ -40,7 +40,7 @@ def _measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tried(factory: Callable[..., Any], episodes: int = 6, **arguments: Any) -> Trial:
-    return check_environment(Env(factory, arguments, copies=2), episodes, SEED)
+    return check_environment(Env(factory, arguments, num_envs=2), episodes, SEED)
 
 
 def test_a_good_environment_is_ready_and_its_figures_agree() -> None:
@@ -113,7 +113,7 @@ def test_what_differs_between_two_plays_of_one_seed_is_named() -> None:
 
 
 def test_an_environment_that_never_ends_is_told_so() -> None:
-    trial = check_environment(Env(Endless, copies=1), 2, SEED, budget_s=0.05)
+    trial = check_environment(Env(Endless, num_envs=1), 2, SEED, budget_s=0.05)
     assert trial.episodes.out_of_time_s == 0.05
     assert any("no episode ended within" in problem.what for problem in trial.problems)
     assert "stopped after 0.05 s" in str(trial)

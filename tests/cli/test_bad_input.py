@@ -144,7 +144,7 @@ CASES = {
         ["plan", "policy@policies.cart=ppo", "algorithm@policies.crat.algorithm=dqn"],
         "algorithm@policies.crat.algorithm: there is no policy 'crat'; did you mean 'cart'?",
     ),
-    "text for a number": (["plan", "env.copies=many"], "env.copies must be a whole number, not 'many'"),
+    "text for a number": (["plan", "env.num_envs=many"], "env.num_envs must be a whole number, not 'many'"),
     "half for a whole number": (["plan", "seed=1.5"], "seed must be a whole number, not 1.5"),
     "not one of": (
         ["plan", "rollouts.pace=lockstp"],
@@ -152,21 +152,21 @@ CASES = {
     ),
     "unset": (["plan", "policy@policies.cart=scripted"], "policies.cart.algorithm.choose is not set; give it a value"),
     "unset of the environment": (["plan", "experiment=cartpole_team_bc"], "env.folder is not set; give it a value"),
-    "number too small": (["plan", "env.copies=0"], "env.copies must be at least 1, not 0"),
+    "number too small": (["plan", "env.num_envs=0"], "env.num_envs must be at least 1, not 0"),
     "time too short": (["plan", "stop.time_s=0"], "stop.time_s must be more than 0 seconds, not 0"),
     "negative reservation": (
         ["plan", "rollouts.placement.num_cpus=-1"],
         "rollouts.placement.num_cpus must be at least 0, not -1",
     ),
     "fewer copies than workers": (
-        ["plan", "env.copies=1"],
-        "env.copies (1) is less than rollouts.num_workers (2), and each worker needs a copy; "
-        "raise env.copies or lower rollouts.num_workers",
+        ["plan", "env.num_envs=1"],
+        "env.num_envs (1) is less than rollouts.num_workers (2), and each worker needs a copy; "
+        "raise env.num_envs or lower rollouts.num_workers",
     ),
     "fragment too short": (
         ["plan", "rollouts.fragment_env_steps=4"],
         "rollouts.fragment_env_steps (4) is less than the 8 copies that a worker steps at once; "
-        "raise it to at least 8, or lower env.copies",
+        "raise it to at least 8, or lower env.num_envs",
     ),
     "no learners": (
         ["plan", "default_policy.placement.num_learners=0"],
@@ -441,7 +441,7 @@ def test_all_problems_are_said_at_once(marlflow: Marlflow) -> None:
         "train",
         TAG,
         "env.continuous_actions=true",
-        "env.copies=1",
+        "env.num_envs=1",
         "policy@policies.adversary=dqn",
         "policy@policies.agnt=ppo",
         "model@policies.adversary.model=cnn",
@@ -456,7 +456,7 @@ def test_all_problems_are_said_at_once(marlflow: Marlflow) -> None:
         "there is no sead; ",
         "there is no policies.adversary.algorithm.lerning_rate; ",
         "there is no rollouts.num_wrokers; ",
-        "env.copies (1) is less than ",
+        "env.num_envs (1) is less than ",
         "policy 'agnt' plays no agent: ",
         "policy 'adversary' (dqn) cannot act in Box(5,) of agent 'adversary_0'",
         "policy 'adversary' (dqn): a CNN sees ",

@@ -84,7 +84,9 @@ STUCK = "env._target_=tests.cli.broken_environments.Stuck"
 
 
 def test_past_the_grace_the_last_whole_checkpoint_stands(tmp_path: Path) -> None:
-    with started(["train", *INLINE, "checkpoint.every_env_steps=400", "stop.grace_s=0.2", STUCK], tmp_path) as command:
+    with started(
+        ["train", *INLINE, "checkpoint.every_env_steps=400", "stop.grace_period_s=0.2", STUCK], tmp_path
+    ) as command:
         command.wait_for("stuck")
         command.send(signal.SIGTERM)
         assert command.ends() == 143

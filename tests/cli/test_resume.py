@@ -158,11 +158,11 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "flag": (nothing, ["run", "--multirun"], ["marlflow resume has no flag --multirun"]),
     "another run": (
         nothing,
-        ["run", "seed=3", "env.copies=4", "policy@policies.cart=ppo", "policies.cart.model.hidden_sizes=[8]"],
+        ["run", "seed=3", "env.num_envs=4", "policy@policies.cart=ppo", "policies.cart.model.hidden_sizes=[8]"],
         [
             "3 problems in this checkpoint:",
             "seed was 0 when it was kept, and is 3 now",
-            "env.copies was 2 when it was kept, and is 4 now",
+            "env.num_envs was 2 when it was kept, and is 4 now",
             "policies.cart.model was ",
         ],
     ),
@@ -172,7 +172,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
         ["env.max_cycles was ", " when it was kept, and is 50 now"],
     ),
     "other agents": (nothing, ["run", "env.num_agents=2"], ["env.agents was ['cart_0', 'cart_1', 'cart_2', 'cart_3']"]),
-    "what no run could have": (nothing, ["run", "env.copies=0"], ["env.copies must be at least 1, not 0"]),
+    "what no run could have": (nothing, ["run", "env.num_envs=0"], ["env.num_envs must be at least 1, not 0"]),
 }
 
 

@@ -21,7 +21,7 @@ SHORT = (
     "log.console=none",
     "log.tensorboard=false",
     "evaluation.episodes=0",
-    "env.copies=2",
+    "env.num_envs=2",
     "default_policy.algorithm.batch_agent_steps=300",
     "default_policy.algorithm.epochs=1",
 )
@@ -99,7 +99,7 @@ def test_resources_that_the_machine_does_not_have_are_said_with_all_else(marlflo
         "policy@policies.cart=ppo",
         "policies.cart.placement.num_gpus=99",
         "rollouts.num_wrokers=3",
-        "env.copies=0",
+        "env.num_envs=0",
     )
     assert said.code == 2
     first, *problems = said.err.splitlines()

@@ -136,7 +136,7 @@ def sites() -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], li
         yield f"schedule.{name}", values, _of_part(f"schedule.{name}")
         held = {TARGET: "marlflow.algorithms.ppo.PPO", "learning_rate": values}
         yield f"scheduled.{name}", held, _of_part(f"scheduled.{name}")
-    sgd = {TARGET: "marlflow.algorithms.ppo.PPO", "optimiser": {TARGET: "torch.optim.SGD", "momentum": 0.9}}
+    sgd = {TARGET: "marlflow.algorithms.ppo.PPO", "optimizer": {TARGET: "torch.optim.SGD", "momentum": 0.9}}
     yield "algorithm.sgd", sgd, _of_part("algorithm.sgd")
 
 

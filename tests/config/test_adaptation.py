@@ -15,7 +15,7 @@ from tests.sentences import sentences
 
 def problems(algorithm: MAML | PPO, fragment_env_steps: int, inference: InferencePlacement | None = None) -> list[str]:
     experiment = Experiment(
-        Env(cartpole_family.parallel_env, copies=4),
+        Env(cartpole_family.parallel_env, num_envs=4),
         policies={"cart": Policy(algorithm)},
         rollouts=Rollouts(num_workers=2, fragment_env_steps=fragment_env_steps),
     )

@@ -54,7 +54,7 @@ def test_a_shown_configuration_is_the_same_with_comments_and_no_key_of_marlflows
     assert yaml.safe_load(text) == yaml.safe_load(shown)
     silent = {line.strip().partition(":")[0] for line in text.splitlines() if ":" in line and "#" not in line}
     sections = {"runtime", "rollouts", "log", *(word.rpartition("=")[2] for word in policies)}
-    wrappers = {"pad_observations", "pad_actions", "grey", "resize", "stack"}
+    wrappers = {"pad_observations", "pad_actions", "gray", "resize", "stack"}
     assert silent == {"_target_", "name", *sections, *wrappers}
 
 

@@ -40,7 +40,7 @@ class Car:
     wheels: Sequence[Wheel]
     engine: Engine = field(default_factory=Diesel)
     doors: int | None = 4
-    colour: Literal["red", "blue"] = "red"
+    color: Literal["red", "blue"] = "red"
     extras: Mapping[str, float] = field(default_factory=dict)
     horn: Callable[..., Any] | None = None
 
@@ -59,7 +59,7 @@ def test_everything_that_fits() -> None:
             "wheels": [{"inches": 17.0}, {"inches": 18, "name": "front"}],
             "engine": {"_target_": f"{HERE}.Diesel", "litres": 3},
             "doors": None,
-            "colour": "blue",
+            "color": "blue",
             "extras": {"radio": 100},
             "horn": "builtins.print",
         }
@@ -75,7 +75,7 @@ def test_everything_that_does_not_fit_is_said_and_its_default_stands_in() -> Non
             "wheels": [{"inches": "big"}, {"inches": 17, "nmae": "front"}],
             "engine": {"litres": 3},
             "doors": 2.5,
-            "colour": "rde",
+            "color": "rde",
             "extras": {"radio": "loud"},
             "horn": "builtins.sortd",
             "wingz": 2,
@@ -87,10 +87,10 @@ def test_everything_that_does_not_fit_is_said_and_its_default_stands_in() -> Non
         "there is no car.wheels[1].nmae; did you mean 'car.wheels[1].name'?",
         "car.engine has no _target_: it must name the class to make it from, package.module.Class",
         "car.doors must be a whole number or null, not 2.5",
-        "car.colour must be one of red, blue, not 'rde'; did you mean 'red'?",
+        "car.color must be one of red, blue, not 'rde'; did you mean 'red'?",
         "car.extras.radio must be a number, not 'loud'",
         "car.horn: module builtins has no 'sortd'; did you mean 'sorted'?",
-        "there is no car.wingz; Car takes wheels, engine, doors, colour, extras, horn",
+        "there is no car.wingz; Car takes wheels, engine, doors, color, extras, horn",
     ]
 
 

@@ -24,11 +24,11 @@ def test_every_environment_of_the_command_line_has_its_name_in_python(name: str)
 
 
 def test_what_is_said_beside_a_name_is_in_place_of_its_own_or_around_it() -> None:
-    env = mf.Env("knights_archers_zombies", {"num_knights": 1, "render_mode": None}, [repr], copies=16)
+    env = mf.Env("knights_archers_zombies", {"num_knights": 1, "render_mode": None}, [repr], num_envs=16)
     (clip,) = mf.Env("knights_archers_zombies").wrappers
     assert (env.arguments["num_knights"], env.arguments["num_archers"], env.arguments["render_mode"]) == (1, 2, None)
     assert list(env.wrappers) == [clip, repr]
-    assert (mf.Env("pistonball").copies, mf.Env("pistonball", copies=16).copies) == (4, 16)
+    assert (mf.Env("pistonball").copies, mf.Env("pistonball", num_envs=16).copies) == (4, 16)
 
 
 def test_an_environment_by_name_can_be_run() -> None:

@@ -89,7 +89,7 @@ def test_what_hydra_would_take_for_something_else_is_refused_together() -> None:
         "env.max_cycles=abc",
         "+env.render_mode=human",
         "env.num_agents=2",
-        "env.copies=many",  # not the environment's
+        "env.num_envs=many",  # not the environment's
         "seed=1e3",
     )
     assert job.problems == [

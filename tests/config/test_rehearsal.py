@@ -260,7 +260,7 @@ def _spec(policy: PolicySpec, replay: Literal["with_learner", "own"] = "with_lea
         {"own": LearnerSpec("own", (policy,), policy.algorithm, policy.seed, LearnerPlacement(replay=replay))},
         {"agent_0": "own"},
         SpacesOnlyEnv,
-        copies=2,
+        num_envs=2,
         num_workers=1,
         fragment_env_steps=8,
         seed=0,

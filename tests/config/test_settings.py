@@ -63,7 +63,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "seed",
         "episodes",
         "final_episodes",
-        "grace_s",
+        "grace_period_s",
         "replay_max_env_steps",
         "num_cpus",
         "num_gpus",
@@ -81,7 +81,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     | OF_THE_ENVIRONMENT,
     "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
-    "true": {"double", "dueling", "prioritized", "shared_torso", "normalise_observations", "normalise_returns"}
+    "true": {"double", "dueling", "prioritized", "shared_torso", "normalize_observations", "normalize_values"}
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
@@ -134,7 +134,7 @@ def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> No
         ),
         (PPO(epochs=2.5), "policies.prey.algorithm.epochs must be a whole number, not 2.5"),  # type: ignore[arg-type]
         (PPO(discount=Linear(0.5, 1.5, 10)), "policies.prey.algorithm.discount.end must be at most 1, not 1.5"),
-        (DQN(optimiser=Adam(beta_1=2)), "policies.prey.algorithm.optimiser.beta_1 must be less than 1, not 2"),
+        (DQN(optimizer=Adam(beta_1=2)), "policies.prey.algorithm.optimizer.beta_1 must be less than 1, not 2"),
         (
             DQN(epsilon=PiecewiseConstant([1, math.inf], [5])),
             "policies.prey.algorithm.epsilon.values[1] must be a finite number",
@@ -201,7 +201,7 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
     ) -> None: ...
 
     def of(**arguments: Any) -> list[str]:
-        return sentences(limit_problems(dataclasses.replace(small_run(), env=Env(factory, arguments, copies=4))))
+        return sentences(limit_problems(dataclasses.replace(small_run(), env=Env(factory, arguments, num_envs=4))))
 
     assert of(max_cycles=3, name="b", render=True, speed=2, far=math.inf) == []
     assert of(max_cycles="abc", name=3, render="no", speed=math.nan) == [
@@ -211,7 +211,7 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
         "env.speed must be a finite number, not nan",
     ]
     # Its parallel_env takes whatever there is, and hands it on to the raw_env beside it.
-    passing_on = Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": "abc"}, copies=4)
+    passing_on = Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": "abc"}, num_envs=4)
     assert sentences(limit_problems(dataclasses.replace(small_run(), env=passing_on))) == [
         "env.max_cycles must be a number, such as 25, not 'abc'"
     ]
@@ -240,5 +240,5 @@ def test_an_optimizer_of_torch_has_ranges_too() -> None:
     import torch
 
     optimizer = TorchOptimizer(torch.optim.SGD, {"momentum": math.nan})
-    (problem,) = sentences(setting_problems(PPO(optimiser=optimizer), "algorithm"))
-    assert problem.startswith("algorithm.optimiser.momentum must be a number")
+    (problem,) = sentences(setting_problems(PPO(optimizer=optimizer), "algorithm"))
+    assert problem.startswith("algorithm.optimizer.momentum must be a number")

@@ -73,7 +73,7 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
         "black_death": ["black_death"],
         "mask_in_info": ["mask_in_info"],
         "padding": ["pad_observations", "pad_actions"],
-        "pixels": ["grey", "resize", "stack"],
+        "pixels": ["gray", "resize", "stack"],
     }
     chosen = prepared(f"wrappers={option}")
     assert list(chosen.config.env.wrappers) == around[option]
@@ -144,7 +144,7 @@ def test_what_is_wrong_with_an_environment_or_its_wrappers_is_said(overrides: li
 
 
 def test_an_environment_of_ones_own_takes_its_arguments() -> None:
-    made = ready_of("env=python", *GIVEN["python"], "env.num_agents=3", "env.copies=2")
+    made = ready_of("env=python", *GIVEN["python"], "env.num_agents=3", "env.num_envs=2")
     assert made.experiment.env.arguments == {"num_agents": 3}
     assert made.agents == ("cart_0", "cart_1", "cart_2")
 

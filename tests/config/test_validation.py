@@ -103,10 +103,10 @@ def test_a_run_may_end_by_the_stops_of_its_policies_alone() -> None:
 
 
 def test_an_environment_that_fails_hides_no_other_problem() -> None:
-    problems = _problems(env=Env("nowhere.env", copies=0), mapping=[Rule("*", "x")], stop=Stop(policies={"y": 1.0}))
+    problems = _problems(env=Env("nowhere.env", num_envs=0), mapping=[Rule("*", "x")], stop=Stop(policies={"y": 1.0}))
     assert [problem.split(";")[0] for problem in problems] == [
         "environment nowhere.env cannot be imported: No module named 'nowhere'",
-        "env.copies must be at least 1, not 0",
+        "env.num_envs must be at least 1, not 0",
         "stop.policies.y: there is no policy 'y'",
     ]
 
@@ -116,7 +116,7 @@ def test_a_callable_that_makes_no_environment_is_named() -> None:
 
 
 def test_ready_raises_what_problems_of_says() -> None:
-    broken = dataclasses.replace(FARM, env=Env(TwoTeams, copies=0))
+    broken = dataclasses.replace(FARM, env=Env(TwoTeams, num_envs=0))
     with pytest.raises(ConfigInvalid) as caught:
         ready(broken)
     assert list(caught.value.problems) == sentences(problems_of(broken)[1]) != []

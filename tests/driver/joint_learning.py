@@ -147,7 +147,10 @@ def team_run(env_steps: int = 480, runtime: Literal["inline", "ray"] = "inline",
         "log": Log(every_env_steps=120, console="none", tensorboard=False),
     }
     return mf.Experiment(
-        env=mf.Env(ThreeGroups, copies=4), **(settings | changes), runtime=RuntimeConfig(runtime), stop=Stop(env_steps)
+        env=mf.Env(ThreeGroups, num_envs=4),
+        **(settings | changes),
+        runtime=RuntimeConfig(runtime),
+        stop=Stop(env_steps),
     )
 
 

@@ -58,7 +58,7 @@ def against_past_selves(
     """Two carts, of which one is a frozen version of the other; an episode lasts about three rounds."""
     experiment = small_run(
         runtime,
-        env=Env(cartpole_team.parallel_env, {"max_cycles": 50, "num_agents": 2}, copies=4),
+        env=Env(cartpole_team.parallel_env, {"max_cycles": 50, "num_agents": 2}, num_envs=4),
         policies={"main": main},
         mapping=PastSelves(),
         rollouts=Rollouts(num_workers=2, fragment_env_steps=20),

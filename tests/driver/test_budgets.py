@@ -142,7 +142,7 @@ class Jackpot(CartPoleTeam):
 
 
 def jackpot(**changes: Any) -> Experiment:
-    return small_run(env=Env(Jackpot, {"max_cycles": 50}, copies=4), **changes)
+    return small_run(env=Env(Jackpot, {"max_cycles": 50}, num_envs=4), **changes)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(env: type[CartPoleTeam], runtime: Literal["inline", "ray"] = "inline") -> Experiment:
     """With an evaluation at its end, whose environments are closed too."""
     made = small_run(runtime, 160, evaluation=Evaluation(every_env_steps=10_000, episodes=1))
-    return replace(made, env=Env(env, {"max_cycles": 20}, copies=2))
+    return replace(made, env=Env(env, {"max_cycles": 20}, num_envs=2))
 
 
 @pytest.mark.parametrize("env", [CloseRaises, CloseHangs])
@@ -66,7 +66,7 @@ def test_beyond_its_budget_the_run_ends_with_an_error_and_everything_kept(tmp_pa
 def test_a_look_at_one_that_cannot_be_closed_only_says_so(
     env: type[CartPoleTeam], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert ready(run(env)).spec.copies == 2
+    assert ready(run(env)).spec.num_envs == 2
     assert "environment Close" in caplog.text
     assert "close()" in caplog.text
 
@@ -74,7 +74,7 @@ def test_a_look_at_one_that_cannot_be_closed_only_says_so(
 @pytest.mark.parametrize("env", [CloseRaises, CloseHangs])
 def test_check_env_finds_it_once(env: type[CartPoleTeam], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_ROUND_S", 0.01)
-    trial = check_environment(Env(env, {"max_cycles": 20}, copies=2), 2)
+    trial = check_environment(Env(env, {"max_cycles": 20}, num_envs=2), 2)
     (problem,) = trial.problems
     assert "close() " in problem.what
     assert trial.speed is not None

@@ -33,7 +33,7 @@ EVALUATION_COPY = -1
 def run_of(mode: Any, algorithm: Any, model: Any = SMALL) -> Experiment:
     """Two policies that have learned nothing, and are all but uniform if they are stochastic."""
     return small_run(
-        env=Env(RockPaperScissors, copies=2),
+        env=Env(RockPaperScissors, num_envs=2),
         policies={name: Policy(algorithm, model) for name in ("red", "blue")},
         mapping=(Rule("player_0", "red"), Rule("player_1", "blue")),
         evaluation=Evaluation(10_000, 0, EPISODES, mode),

@@ -71,7 +71,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name_
 def run_of(kind: Callable[[], Breaks], budget: Faults | None = None, **changes: Any) -> Experiment:
     timeout_s = TIMEOUT_S if kind is Hangs else None
     given: dict[str, Any] = {
-        "env": Env(kind, copies=4, step_timeout_s=timeout_s),
+        "env": Env(kind, num_envs=4, step_timeout_s=timeout_s),
         "faults": budget or Faults(),
         "seed": SEED,
         # Each hang lasts as long as it may: a few are enough.
@@ -334,7 +334,7 @@ def test_each_fault_is_told_and_counted_those_of_evaluations_too(
         ({"faults": Faults(env_errors=-1)}, "faults.env_errors must be at least 0, not -1"),
         ({"faults": Faults(env_hangs=-2)}, "faults.env_hangs must be at least 0, not -2"),
         (
-            {"env": Env(partial(Raises), copies=4, step_timeout_s=0.0)},
+            {"env": Env(partial(Raises), num_envs=4, step_timeout_s=0.0)},
             "env.step_timeout_s must be at least 0.001 seconds",
         ),
     ],

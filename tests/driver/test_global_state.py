@@ -59,7 +59,7 @@ def test_only_the_rows_of_who_needs_it_have_the_state(tmp_path: Path, monkeypatc
         return receipt, batches
 
     monkeypatch.setattr(RolloutWorker, "collect", see)
-    experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN), env=Env(SeenFromAbove, copies=4))
+    experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN), env=Env(SeenFromAbove, num_envs=4))
     assert ready(experiment).spec.with_state == ("hunters",)
     result = train(experiment, tmp_path)
     assert result.metrics["learners"]["hunters"]["updates"] > 0

@@ -51,7 +51,7 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def run_of(env_steps: int = 10_000, **changes: Any) -> Experiment:
     changes.setdefault("checkpoint", CheckpointConfig(every_env_steps=None))
-    return small_run(env=Env(Signals, {"max_cycles": 50}, copies=4), env_steps=env_steps, **changes)
+    return small_run(env=Env(Signals, {"max_cycles": 50}, num_envs=4), env_steps=env_steps, **changes)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def lost_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Experiment]:
 
     def run(env_step: int) -> Experiment:
         monkeypatch.setattr(LosesItsRuntime, "steps_left", env_step)
-        env = Env(LosesItsRuntime, {"max_cycles": 50}, copies=4)
+        env = Env(LosesItsRuntime, {"max_cycles": 50}, num_envs=4)
         return small_run(env=env, env_steps=10 * ROUND, checkpoint=CheckpointConfig(every_env_steps=4 * ROUND))
 
     monkeypatch.setattr(InlineRuntime, "start", starts)

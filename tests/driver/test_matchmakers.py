@@ -153,7 +153,7 @@ def test_what_it_raises_on_trial_comes_with_its_own_lines() -> None:
 
 def test_agents_that_one_policy_is_seated_as_need_the_same_spaces() -> None:
     [problem] = sentences(
-        problems_of(small_run(mapping=SEATS, env=Env(Odd, copies=4), policies=policies(hunters=PPO(), prey=PPO())))[1]
+        problems_of(small_run(mapping=SEATS, env=Env(Odd, num_envs=4), policies=policies(hunters=PPO(), prey=PPO())))[1]
     )[:1]
     assert problem == (
         "policy 'hunters' plays 'cart_0' and 'cart_3', which do Discrete(2) and Box(1,); "
@@ -162,7 +162,7 @@ def test_agents_that_one_policy_is_seated_as_need_the_same_spaces() -> None:
 
 
 def test_agents_that_nobody_declared_cannot_be_seated() -> None:
-    assert sentences(problems_of(small_run(mapping=SEATS, env=Env(Undeclared, copies=4)))[1]) == [
+    assert sentences(problems_of(small_run(mapping=SEATS, env=Env(Undeclared, num_envs=4)))[1]) == [
         "mapping: RandomSeats cannot seat the agents of an environment that does not declare them; "
         "give it possible_agents, or map by rules"
     ]
@@ -313,7 +313,7 @@ def test_what_a_matchmaker_raises_in_a_run_ends_it_with_its_own_lines(tmp_path: 
 def test_who_comes_later_is_played_by_the_policy_that_the_rules_or_its_group_say(
     mapping: Any, chosen: Any, tmp_path: Path, seen: Seen
 ) -> None:
-    train(small_run(mapping=mapping, policies=chosen, env=Env(Undeclared, copies=4), env_steps=200), tmp_path)
+    train(small_run(mapping=mapping, policies=chosen, env=Env(Undeclared, num_envs=4), env_steps=200), tmp_path)
     rules = mapping or [Rule("*", "cart")]
     assert seen.episodes
     for episode in seen.episodes:
@@ -325,7 +325,7 @@ def test_who_comes_later_is_played_by_the_policy_that_the_rules_or_its_group_say
 def test_a_rule_for_somebody_who_may_come_needs_a_policy_whose_spaces_are_known() -> None:
     rules = [Rule("cart_3", "late"), Rule("*", "cart")]
     experiment = small_run(
-        mapping=rules, policies=policies(late=SMALL_PPO, cart=SMALL_PPO), env=Env(Undeclared, copies=4)
+        mapping=rules, policies=policies(late=SMALL_PPO, cart=SMALL_PPO), env=Env(Undeclared, num_envs=4)
     )
     assert sentences(problems_of(experiment)[1]) == [
         "mapping rule 1 (match 'cart_3', policy 'late') matches no agent; the agents are cart_0, cart_1, cart_2"

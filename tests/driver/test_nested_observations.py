@@ -83,7 +83,7 @@ def experiment(env: Env, eye: Policy) -> Experiment:
 @pytest.mark.parametrize("model", [MLP((32,)), CNN((4,), (2,), (1,), (32,))])
 def test_what_agents_see_reaches_what_learns(model, tmp_path: Path) -> None:
     eye = Policy(PPO(batch_agent_steps=200, minibatch_agent_steps=50, learning_rate=3e-3, discount=0.0), model)
-    metrics = train(experiment(Env(Panels, copies=4), eye), tmp_path).metrics["policies"]
+    metrics = train(experiment(Env(Panels, num_envs=4), eye), tmp_path).metrics["policies"]
     # Guessing gets a third of the rounds.
     assert metrics["eye"]["eval_return_mean"] > 0.95 * ROUNDS
     assert metrics["ear"]["eval_return_mean"] > 0.95 * ROUNDS
@@ -92,7 +92,7 @@ def test_what_agents_see_reaches_what_learns(model, tmp_path: Path) -> None:
 def test_an_observation_outside_its_space_ends_the_run_and_is_named(tmp_path: Path) -> None:
     expected = r"panels_v0, copy 0, .* agent 'eye': .*\['lights'\] has 256 at \[\d, 0, 0\], above its bound 255"
     with pytest.raises(StageFailed, match=expected):
-        train(experiment(Env(Panels, {"brightest": 256}, copies=1), Policy(Random())), tmp_path)
+        train(experiment(Env(Panels, {"brightest": 256}, num_envs=1), Policy(Random())), tmp_path)
 
 
 class Chat(Panels):

@@ -39,7 +39,7 @@ def game(opponents: Any, episodes: int = 6, **changes: Any) -> mf.Experiment:
     """A run of rock, paper, scissors of 40 env steps, which is evaluated after its first round and at its end."""
     evaluation = mf.Evaluation(10_000, episodes, mode="sampled", opponents=opponents)
     changes = {"policies": ONE, "mapping": (mf.Rule("*", "player"),), **changes}
-    return small_run(env=mf.Env(RockPaperScissors, copies=2), evaluation=evaluation, env_steps=40, **changes)
+    return small_run(env=mf.Env(RockPaperScissors, num_envs=2), evaluation=evaluation, env_steps=40, **changes)
 
 
 def seatings(episodes: Any) -> list[tuple[str, ...]]:
@@ -121,7 +121,7 @@ def groups(opponents: Any, **changes: Any) -> mf.Experiment:
     """Two groups that see and do different things."""
     policies = {name: mf.Policy(A2C, SMALL) for name in ("left", "right")}
     evaluation = mf.Evaluation(10_000, 2, opponents=opponents)
-    env = mf.Env(TwoGroups, {"box": ("right",)}, copies=2)
+    env = mf.Env(TwoGroups, {"box": ("right",)}, num_envs=2)
     changes = {"env": env, "policies": policies, "mapping": None, "evaluation": evaluation, **changes}
     return small_run(env_steps=40, **changes)
 
@@ -186,7 +186,7 @@ def test_an_opponent_whose_spaces_are_others_is_refused() -> None:
 
 def test_seats_of_agents_that_nobody_declared_cannot_be_given_away() -> None:
     policies = {"walker": mf.Policy(A2C, SMALL)}
-    experiment = groups(("random",), env=mf.Env(Undeclared, copies=2), policies=policies)
+    experiment = groups(("random",), env=mf.Env(Undeclared, num_envs=2), policies=policies)
     with pytest.raises(ConfigInvalid, match="the environment does not declare its agents, so their seats cannot be"):
         ready(replace(experiment, mapping=(mf.Rule("*", "walker"),)))
 

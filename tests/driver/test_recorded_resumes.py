@@ -49,7 +49,7 @@ class Killed(BaseException):
 
 def experiment(workers: int, folder: Path | None = None, env_steps: int = END, replayed: int = 10_000) -> Experiment:
     return Experiment(
-        Env(cartpole_team.parallel_env, {"num_agents": 3, "max_cycles": 30}, copies=COPIES),
+        Env(cartpole_team.parallel_env, {"num_agents": 3, "max_cycles": 30}, num_envs=COPIES),
         {**{name: Policy(Random()) for name in POLICIES}, "learner": Policy(PPO(batch_agent_steps=100_000))},
         [Rule("cart_0", POLICIES[0]), Rule("cart_1", POLICIES[1]), Rule("*", "learner")],
         rollouts=Rollouts(num_workers=workers, fragment_env_steps=ROUND),

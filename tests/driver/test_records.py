@@ -64,11 +64,11 @@ def run_of(env: Env, env_steps: int | None = ENV_STEPS, **policies: Policy) -> E
     )
 
 
-CARTS = Env(cartpole_team.parallel_env, {"num_agents": 2, "max_cycles": 30}, copies=4)
+CARTS = Env(cartpole_team.parallel_env, {"num_agents": 2, "max_cycles": 30}, num_envs=4)
 
 
 def offline(records: Path, passes: int = 1) -> Env:
-    return Env(recorded_environment, {"folder": str(records), "passes": passes}, copies=4)
+    return Env(recorded_environment, {"folder": str(records), "passes": passes}, num_envs=4)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def test_an_offline_algorithm_without_records_is_an_error_at_start() -> None:
 
 
 def test_records_of_other_spaces_are_an_error_that_says_both(records: Path) -> None:
-    blind = Env(cartpole_team.parallel_env, {"num_agents": 2, "velocities": False}, copies=4)
+    blind = Env(cartpole_team.parallel_env, {"num_agents": 2, "velocities": False}, num_envs=4)
     pupil = Policy(SMALL_BC, experience=OfflineData(str(records), "expert"))
     with pytest.raises(ConfigInvalid, match=r"policy 'pupil' sees and does .*\(2,\).*was recorded with .*\(4,\)"):
         ready(run_of(blind, pupil=pupil))

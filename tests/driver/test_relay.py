@@ -76,7 +76,7 @@ def test_what_is_left_out_is_said_at_once_and_then_rarely(caplog: pytest.LogCapt
     ],
 )
 def test_a_worker_that_is_silent_is_named(timeout_s: float | None, ends: str, caplog: pytest.LogCaptureFixture) -> None:
-    shown = Shown(env=Env(CartPoleTeam, step_timeout_s=timeout_s, copies=4))
+    shown = Shown(env=Env(CartPoleTeam, step_timeout_s=timeout_s, num_envs=4))
     shown.relay(Silent(3, 30.0))
     assert caplog.messages == [
         "rollout worker 3 has not been heard from for 30 s: its process is stopped, or code in C, of an environment "
@@ -89,10 +89,10 @@ def test_a_worker_that_is_silent_is_named(timeout_s: float | None, ends: str, ca
     [
         ({}, "nothing ends it; env.step_timeout_s=<seconds> would, and faults.env_hangs says how often"),
         (
-            {"stop": Stop(time_s=60.0, grace_s=10.0)},
-            "stop.time_s=60 and stop.grace_s=10 end it after 70 s at the latest; env.step_timeout_s=<seconds> would",
+            {"stop": Stop(time_s=60.0, grace_period_s=10.0)},
+            "stop.time_s=60 and stop.grace_period_s=10 end it after 70 s at the latest; env.step_timeout_s=<seconds> would",
         ),
-        ({"env": Env(CartPoleTeam, step_timeout_s=300.0, copies=4)}, "env.step_timeout_s=300 ends it"),
+        ({"env": Env(CartPoleTeam, step_timeout_s=300.0, num_envs=4)}, "env.step_timeout_s=300 ends it"),
     ],
     ids=["no bound", "time_s", "step_timeout_s"],
 )

@@ -1,4 +1,4 @@
-"""Train 2N equals train N, resume, train N: parameters, optimisers, replays, workers, counters, metrics; each bit."""
+"""Train 2N equals train N, resume, train N: parameters, optimizers, replays, workers, counters, metrics; each bit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RecurrentActor:
     def act(self, obs: Array, mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         seen = (obs + 0.5 * memory).astype(obs.dtype)
         made = self.inner.act(seen, mask, None, mode, generator)
-        return Acted(made.action, made.behaviour_logp, seen.astype(np.float32))
+        return Acted(made.action, made.behavior_logp, seen.astype(np.float32))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.inner.set_schedule(values)
@@ -85,7 +85,7 @@ def remembering(kind: type[Any], like: Any) -> Any:
 
 def connect_four(mapping: Any) -> Experiment:
     board = {"red": SMALL_PPO, "yellow": SMALL_DQN}
-    return small_run(env=Env(connect_four_v3.env, copies=6), policies=policies(**board), mapping=mapping)
+    return small_run(env=Env(connect_four_v3.env, num_envs=6), policies=policies(**board), mapping=mapping)
 
 
 class Alternating:
@@ -111,7 +111,7 @@ EVALUATED = Evaluation(every_env_steps=300, episodes=3)
 RUNS: dict[str, Experiment] = {
     "cartpole_team": small_run(),
     "evaluated": small_run(evaluation=EVALUATED),
-    "prioritised": small_run(
+    "prioritized": small_run(
         policies=policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, prioritized=True, replay_agent_steps=700))
     ),
     "connect_four": connect_four((Rule("player_0", "red"), Rule("player_1", "yellow"))),
@@ -253,7 +253,7 @@ def test_a_replay_that_is_not_kept_begins_empty(tmp_path: Path) -> None:
 def test_another_run_is_refused_with_every_difference(tmp_path: Path) -> None:
     train(until(small_run(), HALF), tmp_path)
     other = small_run(
-        env=Env(cartpole_team.parallel_env, {"max_cycles": 50}, copies=8),
+        env=Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=8),
         policies={"hunters": Policy(SMALL_PPO, MLP((32,))), "others": Policy(SMALL_DQN, SMALL)},
         mapping=(Rule("cart_0", "hunters"), Rule("cart_1", "hunters"), Rule("*", "others")),
         seed=3,
@@ -264,7 +264,7 @@ def test_another_run_is_refused_with_every_difference(tmp_path: Path) -> None:
     assert len(refused.value.problems) == 7
     for text in (
         "seed was 0 when it was kept, and is 3 now",
-        "env.copies was 4 when it was kept, and is 8 now",
+        "env.num_envs was 4 when it was kept, and is 8 now",
         'policies.hunters.model was "MLP(hidden_sizes=(16,)',
         "it has policies.prey, which this run has not",
         "it has no policies.others, which this run has",
@@ -286,7 +286,7 @@ def test_a_file_of_the_environment_that_was_moved_can_be_linked(
     (old := tmp_path / "old.map").write_text("####", encoding="utf-8")
 
     def on(path: str) -> Experiment:
-        return small_run(env=Env(_on_a_map, {"path": path}, copies=4))
+        return small_run(env=Env(_on_a_map, {"path": path}, num_envs=4))
 
     train(until(on("old.map"), HALF), tmp_path / "run")
     old.rename(new := tmp_path / "new.map")
@@ -380,7 +380,7 @@ class Torso:
 
 def test_what_a_run_is_does_not_depend_on_the_process() -> None:
     spec = ready(small_run()).spec.policies["hunters"]
-    made = [ready(small_run(env=Env(partial(cartpole_team.parallel_env, max_cycles=50), copies=4))) for _ in range(2)]
+    made = [ready(small_run(env=Env(partial(cartpole_team.parallel_env, max_cycles=50), num_envs=4))) for _ in range(2)]
     assert identity(made[0]) == identity(made[1])
     assert identity(made[0])["env"]["factory"] == "parallel_env"
     assert replace(spec, model=Torso()).model is not None
@@ -389,7 +389,7 @@ def test_what_a_run_is_does_not_depend_on_the_process() -> None:
 
 def test_the_longest_episode_to_be_played_again_is_as_the_settings_say(tmp_path: Path) -> None:
     """Both ways: what is remembered, and what is played again."""
-    long = small_run(env=Env(cartpole_team.parallel_env, {"max_cycles": 500}, copies=4), rollouts=Rollouts(1, 40))
+    long = small_run(env=Env(cartpole_team.parallel_env, {"max_cycles": 500}, num_envs=4), rollouts=Rollouts(1, 40))
     for limit, name in ((5, "few"), (500, "all")):
         settings = CheckpointStore(every_env_steps=None, replay_max_env_steps=limit)
         train(until(long, 200, checkpoint=settings), tmp_path / name)

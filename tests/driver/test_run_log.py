@@ -72,7 +72,7 @@ def test_a_resume_adds_what_it_was_made_with(tmp_path: Path) -> None:
 
 def test_the_log_says_how_a_run_failed(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailed):
-        train(small_run(env=mf.Env(Raises, copies=4)), tmp_path)
+        train(small_run(env=mf.Env(Raises, num_envs=4)), tmp_path)
     assert any(message.startswith("ended by EnvironmentFailed: ") for message in messages(tmp_path))
 
 
@@ -88,7 +88,7 @@ SHIPPED = [
     ["experiment=cartpole_team_ppo_dqn"],
     ["experiment=simple_tag_three_algorithms", "stop.policies.agent.return_mean=3"],
     ["env=cartpole_team", "wrappers=[padding,agent_indicator]", "record={}"],
-    ["env=cartpole_team", "policy@policies.cart=dqn", "policies.cart.algorithm.optimiser={_target_: torch.optim.SGD}"],
+    ["env=cartpole_team", "policy@policies.cart=dqn", "policies.cart.algorithm.optimizer={_target_: torch.optim.SGD}"],
 ]
 
 

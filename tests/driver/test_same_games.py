@@ -125,7 +125,7 @@ def test_two_policies_in_a_game_that_no_seed_changes_play_one_game(
 
 def test_nothing_is_said_where_seeds_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Carts start at random, so no two episodes are alike; all are of one team, whose agents receive the same."""
-    env = mf.Env(cartpole_team.parallel_env, {"max_cycles": 20}, copies=2)
+    env = mf.Env(cartpole_team.parallel_env, {"max_cycles": 20}, num_envs=2)
     team = {"player": ONE["player"]}
     experiment = replace(game(None, policies=team), env=env, log=PLAIN, stop=mf.Stop(env_steps=800))
     train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)

@@ -28,7 +28,7 @@ def test_an_evaluation_that_would_never_end_does_and_is_not_counted(tmp_path: Pa
     experiment = small_run(
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
         evaluation=Evaluation(episodes=100_000),
-        stop=Stop(time_s=0.5, grace_s=0.5),
+        stop=Stop(time_s=0.5, grace_period_s=0.5),
     )
     result = train(experiment, tmp_path)
     assert result.stopped_by == "stop.time_s=0.5"
@@ -49,9 +49,9 @@ class Hangs(CartPoleTeam):
 
 def test_a_run_whose_environment_hangs_ends_with_the_time_and_a_checkpoint(tmp_path: Path) -> None:
     experiment = small_run(
-        env=Env(type("Hangs", (Hangs,), {}), copies=4),
+        env=Env(type("Hangs", (Hangs,), {}), num_envs=4),
         rollouts=Rollouts(num_workers=2, fragment_env_steps=8),
-        stop=Stop(time_s=1.0, grace_s=0.3),
+        stop=Stop(time_s=1.0, grace_period_s=0.3),
     )
     with pytest.raises(EnvironmentHung, match=r"step\(\) was given up after .* s: stop.time_s was over") as caught:
         train(experiment, tmp_path)

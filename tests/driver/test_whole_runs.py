@@ -144,7 +144,7 @@ def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, s
 def connect_four() -> Experiment:
     return small_run(
         env_steps=1_500,
-        env=Env("pettingzoo.classic.connect_four_v3.env", copies=4),
+        env=Env("pettingzoo.classic.connect_four_v3.env", num_envs=4),
         mapping=(Rule("player_0", "hunters"), Rule("player_1", "prey")),
     )
 
@@ -170,7 +170,7 @@ def test_turns_and_masks_train_with_every_count_exact(tmp_path: Path, seen: Seen
 def test_groups_of_agents_with_different_spaces_train_side_by_side(tmp_path: Path, gathers: list[Concat]) -> None:
     experiment = small_run(
         env_steps=800,
-        env=Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": 25}, copies=4),
+        env=Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": 25}, num_envs=4),
         policies=policies(adversary=SMALL_PPO, agent=SMALL_DQN),
         mapping=(),
     )

@@ -110,7 +110,7 @@ def pair(left: str, right: str, records: str, runtime: str = "inline", env_steps
         policies[group] = mf.Policy(algorithm, model, experience=recorded)
     box = tuple(group for group, name in {"left": left, "right": right}.items() if name in IN_A_BOX)
     return mf.Experiment(
-        mf.Env(TwoGroups, {"box": box}, copies=4),
+        mf.Env(TwoGroups, {"box": box}, num_envs=4),
         policies,
         rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=40),
         runtime=mf.RuntimeConfig(runtime),  # type: ignore[arg-type]

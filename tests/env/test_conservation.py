@@ -265,5 +265,5 @@ def test_both_kinds_of_one_environment_give_the_same_rows(name):
         rows, others = parallel.rows[(*place, agent)], aec.rows[(*place, agent)]
         assert len(rows) == len(others) > 0
         for row, other in zip(rows, others, strict=True):
-            for column in ("obs", "action", "reward", "behaviour_logp", "t_agent"):
+            for column in ("obs", "action", "reward", "behavior_logp", "t_agent"):
                 np.testing.assert_array_equal(row[column], other[column])

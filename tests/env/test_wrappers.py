@@ -28,7 +28,7 @@ ENVIRONMENTS = {
 }
 STACK = Wrapper("stack", supersuit.frame_stack_v2, {"stack_size": 4})
 PADDING = (wrappers.pad_observations, wrappers.pad_actions)
-PIXELS = (wrappers.grey, wrappers.resize, STACK)
+PIXELS = (wrappers.gray, wrappers.resize, STACK)
 
 
 def made(name, *around):
@@ -117,7 +117,7 @@ def test_agents_may_see_their_group_alone():
 
 
 def test_an_image_gets_a_channel_for_each_agent():
-    env = made("cooperative_pong", wrappers.grey, wrappers.resize, wrappers.agent_indicator)
+    env = made("cooperative_pong", wrappers.gray, wrappers.resize, wrappers.agent_indicator)
     observations, _ = env.reset(seed=0)
     for number, agent in enumerate(env.possible_agents):
         assert env.observation_space(agent).contains(observations[agent])
@@ -242,7 +242,7 @@ def test_wrappers_from_a_configuration_can_be_sent_to_other_processes():
         ("connect_four", wrappers.pad_observations, r"agents see .*wrappers=\[mask_in_info,"),
         ("connect_four", wrappers.black_death, "name its parallel_env$"),
         ("rps", wrappers.black_death, r"'player_0' sees Discrete\(4\), not a Box$"),
-        ("cartpole_team", wrappers.grey, "not pixels$"),
+        ("cartpole_team", wrappers.gray, "not pixels$"),
         ("cartpole_team", wrappers.mask_in_info, "not a Dict of an observation and an action_mask$"),
         ("simple_tag", wrappers.agent_indicator, "put padding before it$"),
         (

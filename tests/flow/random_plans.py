@@ -158,7 +158,7 @@ class Change(Operator):
 
 
 class Placed(Operator):
-    """One new token for each, made in one call with its neighbours."""
+    """One new token for each, made in one call with its neighbors."""
 
     def __call__(self, token: Token) -> Token:
         self.taken.append(token)

@@ -69,13 +69,13 @@ def _paced(pace: Any, a: Flow[Any], b: Flow[Any]) -> Plan:
     return Plan("p", b, {"a": a}, pace)
 
 
-def test_neighbours_whose_types_differ_with_the_stage_that_would_bridge_them() -> None:
+def test_neighbors_whose_types_differ_with_the_stage_that_would_bridge_them() -> None:
     assert problems(Plan("p", source(read).then(learn))) == [
         "stage 'learn' of plan 'p' expects Estimated, but 'read' gives Rows; put Advantages(learner) between them"
     ]
 
 
-def test_neighbours_are_compared_through_forks_queues_and_merges() -> None:
+def test_neighbors_are_compared_through_forks_queues_and_merges() -> None:
     a, b = source(read).fork(2, capacity=1)
     flow = merge(Freely(), a=a.queue(2), b=b).then(learn)
     assert set(problems(Plan("p", flow))) == {

@@ -24,7 +24,7 @@ class Picky(Keep):
         return super().__call__(item)
 
 
-def test_neighbours_of_one_place_are_one_call_metered_and_named_apart() -> None:
+def test_neighbors_of_one_place_are_one_call_metered_and_named_apart() -> None:
     place, log = FakePlace("learner"), Log()
     operators = {name: Keep() for name in ("Advantages", "Learn", "Publish")}
     flow = source(Count(2, lambda n: Item(n, 5)), name="Read")

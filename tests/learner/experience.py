@@ -16,7 +16,7 @@ def ragged(lengths: list[int], seed: int = 0) -> Batch:
             "obs": rng.standard_normal((rows, FEATURES)).astype(np.float32),
             "action": rng.integers(0, ACTIONS, rows),
             "reward": rng.standard_normal(rows),
-            "behaviour_logp": (-rng.random(rows) - 0.5).astype(np.float32),
+            "behavior_logp": (-rng.random(rows) - 0.5).astype(np.float32),
             "version": np.zeros(rows, np.int64),
         },
         {

@@ -44,7 +44,7 @@ def _ppo(of: Spaces, seed: int) -> TorchLearner:
 
 
 def _dqn(dueling: bool, seed: int) -> TorchLearner:
-    return DQN(learning_rate=1e-3, optimiser=Adam(eps=1e-5), dueling=dueling).learner(
+    return DQN(learning_rate=1e-3, optimizer=Adam(eps=1e-5), dueling=dueling).learner(
         "prey", {"prey": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU
     )
 

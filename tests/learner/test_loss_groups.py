@@ -1,4 +1,4 @@
-"""Parts that learn by losses of their own, optimisers by name, noise, soft targets: against plain torch."""
+"""Parts that learn by losses of their own, optimizers by name, noise, soft targets: against plain torch."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def parts(every: int = 1, critic_rate: float | None = None) -> Sequence[LossGrou
     )
 
 
-def learner(loss: Any, optimiser: Optimizer = TorchOptimizer(torch.optim.SGD), rate: float = 0.01) -> TorchLearner:
-    return TorchLearner("p", Pair(), loss, trains_on=Transitions, learning_rate=rate, optimizer=optimiser, target=True)
+def learner(loss: Any, optimizer: Optimizer = TorchOptimizer(torch.optim.SGD), rate: float = 0.01) -> TorchLearner:
+    return TorchLearner("p", Pair(), loss, trains_on=Transitions, learning_rate=rate, optimizer=optimizer, target=True)
 
 
 def weights(one: TorchLearner) -> tuple[float, float]:
@@ -105,7 +105,7 @@ def test_learning_rates_of_parts_and_their_schedules() -> None:
     assert one.scheduled == {"learning_rate": 0.1, "max_grad_norm": 7.0, "critic_learning_rate": 0.2}
 
 
-def test_parameters_of_one_loss_are_neighbours() -> None:
+def test_parameters_of_one_loss_are_neighbors() -> None:
     class Four(Pair):
         def __init__(self) -> None:
             super().__init__()
@@ -115,12 +115,12 @@ def test_parameters_of_one_loss_are_neighbours() -> None:
         LossGroup("first", lambda m: [m.critic.weight, m.other.bias], Product("first")),
         LossGroup("second", lambda m: [m.actor.weight, m.other.weight], Product("second")),
     ]
-    with pytest.raises(ValueError, match="must be one submodule, or neighbouring ones"):
+    with pytest.raises(ValueError, match="must be one submodule, or neighboring ones"):
         TorchLearner("p", Four(), crossed, trains_on=Transitions, learning_rate=1.0)
 
 
 @pytest.mark.parametrize(
-    ("optimiser", "plain"),
+    ("optimizer", "plain"),
     [
         (Adam(0.8, 0.99, 1e-3), lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.99), eps=1e-3)),
         (Adam(weight_decay=0.1), lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1)),
@@ -133,8 +133,8 @@ def test_parameters_of_one_loss_are_neighbours() -> None:
     ],
     ids=["adam", "adamw", "rmsprop", "sgd", "nadam"],
 )
-def test_optimisers_are_torchs_and_go_on_from_what_was_kept(optimiser: Optimizer, plain: Any) -> None:
-    one, module, other = learner(Product("both"), optimiser), Pair(), None
+def test_optimizers_are_torchs_and_go_on_from_what_was_kept(optimizer: Optimizer, plain: Any) -> None:
+    one, module, other = learner(Product("both"), optimizer), Pair(), None
     reference = plain([module.actor.weight, module.critic.weight])
     for turn in range(6):
         one.update(batch())
@@ -147,12 +147,12 @@ def test_optimisers_are_torchs_and_go_on_from_what_was_kept(optimiser: Optimizer
             other.update(batch())
             assert weights(other) == weights(one)
         if turn in (0, 2):
-            other = learner(Product("both"), optimiser)
+            other = learner(Product("both"), optimizer)
             other.load_state(from_bytes(to_bytes(one.state())))
     assert float(one.module.mean) == 5.0  # a running statistic is nobody's to step, nor to decay
 
 
-def test_gradients_are_clipped_for_every_optimiser() -> None:
+def test_gradients_are_clipped_for_every_optimizer() -> None:
     sgd = TorchLearner(
         "p",
         Pair(),
@@ -176,7 +176,7 @@ def test_gradients_are_clipped_for_every_optimiser() -> None:
         (torch.optim.LBFGS, {}, "LBFGS does not step each number by itself; take Adam, RMSprop or SGD"),
     ],
 )
-def test_optimisers_that_cannot_be(make: Any, settings: dict[str, Any], problem: str) -> None:
+def test_optimizers_that_cannot_be(make: Any, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigInvalid, match=problem):
         TorchOptimizer(make, settings)
 

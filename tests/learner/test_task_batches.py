@@ -21,7 +21,7 @@ def played(seed: int = 0) -> Batch:
     return Batch({**batch.columns, "t_agent": t_agent}, {**batch.segments, "copy": COPY})
 
 
-def test_advantages_are_normalised_in_each_copy_and_rows_stay_where_they_are() -> None:
+def test_advantages_are_normalized_in_each_copy_and_rows_stay_where_they_are() -> None:
     batch = played()
     found = linear_advantages(batch, 0.9, 0.8)
     for name, column in batch.columns.items():
@@ -58,7 +58,7 @@ def test_a_return_that_time_explains_leaves_no_advantage() -> None:
             "obs": np.zeros((rows, 2), np.float32),
             "reward": np.ones(rows),
             "t_agent": t_agent,
-            "behaviour_logp": np.zeros(rows, np.float32),
+            "behavior_logp": np.zeros(rows, np.float32),
         },
         {
             "length": lengths,
@@ -106,7 +106,7 @@ def test_rows_are_laid_out_by_task_and_phase_as_a_plain_loop_does() -> None:
                 for row in range(batch.rows)
                 if (batch["copy"][row], batch["task"][row], batch["adapted"][row]) == (copy, task, phase)
             ]
-            for name in ("obs", "action", "behaviour_logp", "advantage"):
+            for name in ("obs", "action", "behavior_logp", "advantage"):
                 laid = found.columns[name][index, phase]
                 np.testing.assert_array_equal(laid[: len(rows)], batch.columns[name][rows])
                 assert not laid[len(rows) :].any()

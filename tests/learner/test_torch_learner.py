@@ -189,7 +189,7 @@ def test_values_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> 
     assert learner.values(obs[:0]).shape == (0,)
 
 
-def test_schedules_reach_the_optimiser_and_the_loss() -> None:
+def test_schedules_reach_the_optimizer_and_the_loss() -> None:
     learner, loss = recording_learner()
     learner.set_schedule({"learning_rate": 0.5, "entropy_coefficient": 0.1})
     assert learner.parameters.groups[0].optimizer.learning_rate == 0.5

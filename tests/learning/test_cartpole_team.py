@@ -28,7 +28,7 @@ def team(env_steps: int, seed: int = 0, **policies: Algorithm) -> Experiment:
     names = list(policies)
     rules = (Rule("cart_0", names[0]), Rule("cart_1", names[0]), Rule("*", names[-1]))
     return Experiment(
-        Env(cartpole_team.parallel_env, copies=8),
+        Env(cartpole_team.parallel_env, num_envs=8),
         policies={name: Policy(algorithm) for name, algorithm in policies.items()},
         mapping=rules if len(names) > 1 else rules[-1:],
         rollouts=Rollouts(num_workers=1, fragment_env_steps=400),

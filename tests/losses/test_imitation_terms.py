@@ -10,7 +10,7 @@ from marlflow.losses import imitation
 
 def test_cloning_against_a_table() -> None:
     logp = torch.tensor([0.5, 1.0, 0.25]).log()
-    torch.testing.assert_close(imitation.behavioural_cloning_loss(logp), torch.tensor([math.log(2), 0.0, math.log(4)]))
+    torch.testing.assert_close(imitation.behavioral_cloning_loss(logp), torch.tensor([math.log(2), 0.0, math.log(4)]))
 
 
 def test_weighted_imitation_against_a_table() -> None:
@@ -22,7 +22,7 @@ def test_weighted_imitation_against_a_table() -> None:
 def test_without_beta_it_is_cloning() -> None:
     logp, advantage = torch.tensor([-0.1, -2.0]), torch.tensor([3.0, -7.0])
     found = imitation.exponential_imitation_loss(logp, advantage, torch.tensor(0.5), beta=0.0, max_weight=20.0)
-    torch.testing.assert_close(found, imitation.behavioural_cloning_loss(logp))
+    torch.testing.assert_close(found, imitation.behavioral_cloning_loss(logp))
 
 
 def test_only_log_probabilities_have_a_gradient_and_it_is_the_weight() -> None:

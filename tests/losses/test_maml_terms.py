@@ -8,7 +8,7 @@ import torch
 
 from marlflow.losses.maml import fitted_values, likelihood_ratio_loss
 
-# logp, behaviour_logp, advantage, loss
+# logp, behavior_logp, advantage, loss
 TABLE = [
     (math.log(0.5), math.log(0.5), 2.0, -2.0),
     (math.log(0.6), math.log(0.3), 1.5, -3.0),
@@ -17,9 +17,9 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("logp", "behaviour_logp", "advantage", "expected"), TABLE)
-def test_the_loss_is_minus_the_weighted_advantage(logp, behaviour_logp, advantage, expected):
-    found = likelihood_ratio_loss(*(torch.tensor([x], dtype=torch.float64) for x in (logp, behaviour_logp, advantage)))
+@pytest.mark.parametrize(("logp", "behavior_logp", "advantage", "expected"), TABLE)
+def test_the_loss_is_minus_the_weighted_advantage(logp, behavior_logp, advantage, expected):
+    found = likelihood_ratio_loss(*(torch.tensor([x], dtype=torch.float64) for x in (logp, behavior_logp, advantage)))
     assert found.item() == pytest.approx(expected)
 
 

@@ -22,8 +22,8 @@ def test_surrogate_has_no_gradient_where_it_is_clipped() -> None:
 def test_value_losses_against_a_table() -> None:
     value, target = torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 0.0, 0.0])
     torch.testing.assert_close(ppo.value_loss(value, target), torch.tensor([0.5, 4.5, 0.0]))
-    behaviour = torch.tensor([0.0, 3.0, 1.0])
-    clipped = ppo.clipped_value_loss(value, behaviour, target, 0.5)
+    behavior = torch.tensor([0.0, 3.0, 1.0])
+    clipped = ppo.clipped_value_loss(value, behavior, target, 0.5)
     torch.testing.assert_close(clipped, torch.tensor([0.5 * 1.5**2, 4.5, 0.5 * 0.5**2]))
 
 

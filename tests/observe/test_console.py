@@ -130,7 +130,7 @@ def test_a_terminal_that_is_closed_ends_what_is_shown_but_raises_nothing(caplog:
     ]
 
 
-def test_plain_text_has_neither_colour_nor_cursor_movement() -> None:
+def test_plain_text_has_neither_color_nor_cursor_movement() -> None:
     text = "\n".join(lines_of(1, 2, 3))
     assert "\x1b" not in text
     assert text.isascii()

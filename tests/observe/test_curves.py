@@ -66,18 +66,18 @@ def test_updates_per_s_are_of_the_time_between_reports(metrics: Path) -> None:
 
 
 @pytest.mark.parametrize("lower", ["updates_per_s", "staleness_mean"])
-def test_the_figure_shows_each_policy_in_its_colour(
+def test_the_figure_shows_each_policy_in_its_color(
     metrics: Path, tmp_path: Path, lower: Literal["updates_per_s", "staleness_mean"]
 ) -> None:
     draw_learning_curves(metrics, tmp_path / "curves.png", lower=lower)
     with Image.open(tmp_path / "curves.png") as image:
         width, height = image.size
-        colours = {colour: count for count, colour in image.convert("RGB").getcolors(maxcolors=2**24)}
+        colors = {color: count for count, color in image.convert("RGB").getcolors(maxcolors=2**24)}
         below = image.convert("RGB").crop((0, int(height * 0.62), width, int(height * 0.85)))
-        in_lower_panel = {colour for _, colour in below.getcolors(maxcolors=2**24)}
-    assert colours[BLUE] > 1000
-    assert colours[ORANGE] > 1000
-    assert GREEN in colours
+        in_lower_panel = {color for _, color in below.getcolors(maxcolors=2**24)}
+    assert colors[BLUE] > 1000
+    assert colors[ORANGE] > 1000
+    assert GREEN in colors
     assert ORANGE in in_lower_panel
 
 
@@ -87,7 +87,7 @@ def test_a_run_with_one_report_can_be_drawn(tmp_path: Path) -> None:
     sink.close()
     draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", title="one report")
     with Image.open(tmp_path / "curves.png") as image:
-        assert BLUE in {colour for _, colour in image.convert("RGB").getcolors(maxcolors=2**24)}
+        assert BLUE in {color for _, color in image.convert("RGB").getcolors(maxcolors=2**24)}
 
 
 def test_a_run_without_reports_is_named(tmp_path: Path) -> None:

@@ -90,5 +90,5 @@ def test_progress_stays_within_bounds(number: int, env_steps: float, time_s: flo
 
 
 def test_return_targets_are_found_by_policy() -> None:
-    stop = {"env_steps": 1.0, "policies.a.b.return_mean": 2.0, "grace_s": 30.0}
+    stop = {"env_steps": 1.0, "policies.a.b.return_mean": 2.0, "grace_period_s": 30.0}
     assert return_targets(stop) == {"a.b": 2.0}

@@ -140,7 +140,7 @@ def test_what_ships_can_be_planned(installed: Path, tmp_path: Path) -> None:
 
 
 def test_training_from_the_wheel_leaves_metrics(installed: Path, tmp_path: Path) -> None:
-    overrides = ["runtime=inline", "stop.env_steps=2000", "log.every_env_steps=500", "env.copies=4"]
+    overrides = ["runtime=inline", "stop.env_steps=2000", "log.every_env_steps=500", "env.num_envs=4"]
     run = tmp_path / "run"
     _run([str(installed / "marlflow"), "train", *overrides, f"hydra.run.dir={run}"], cwd=tmp_path)
     reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

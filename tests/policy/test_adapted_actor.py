@@ -32,7 +32,7 @@ def rows_of(copies, rows, seed):
         "obs": random.normal(size=(copies, rows, 3)).astype(np.float32),
         "action": np.ones((copies, rows), np.int64),
         "action_mask": mask,
-        "behaviour_logp": random.uniform(-2.0, 0.0, (copies, rows)).astype(np.float32),
+        "behavior_logp": random.uniform(-2.0, 0.0, (copies, rows)).astype(np.float32),
         "advantage": random.normal(size=(copies, rows)).astype(np.float32),
         "weight": np.full((copies, rows), 1.0 / rows, np.float32),
     }
@@ -44,7 +44,7 @@ def stepped(before, rows):
     write_flat(copy, before)
     logits = copy(torch.from_numpy(rows["obs"])).masked_fill(torch.from_numpy(~rows["action_mask"]), -1e30)
     logp = torch.log_softmax(logits, -1)[:, 1]
-    ratio = torch.exp(logp - torch.from_numpy(rows["behaviour_logp"]))
+    ratio = torch.exp(logp - torch.from_numpy(rows["behavior_logp"]))
     (-(ratio * torch.from_numpy(rows["advantage"])).mean()).backward()
     with torch.no_grad():
         for parameter in copy.parameters():
@@ -81,7 +81,7 @@ def test_each_copy_acts_by_its_own_steps_and_no_other():
             one = slice(row, row + 1)
             alone = by_copy[copy].act(obs[one], mask[one], None, "explore", streams().only(np.array([row])))
             assert acted.action[row] == alone.action[0]
-            assert acted.behaviour_logp[row] == pytest.approx(alone.behaviour_logp[0], abs=1e-5)
+            assert acted.behavior_logp[row] == pytest.approx(alone.behavior_logp[0], abs=1e-5)
 
 
 def test_rows_may_come_in_another_order_and_number_at_every_tick():
@@ -92,7 +92,7 @@ def test_rows_may_come_in_another_order_and_number_at_every_tick():
     def logp(copies):
         streams = RowRandom(np.zeros(len(copies), np.uint64), np.zeros(len(copies), np.int64), np.array(copies))
         acted = actor.act(np.repeat(obs, len(copies), 0), None, None, "greedy", streams)
-        return dict(zip(copies, acted.behaviour_logp.tolist(), strict=True))
+        return dict(zip(copies, acted.behavior_logp.tolist(), strict=True))
 
     together = logp([0, 1])
     assert together[0] != together[1]
@@ -105,12 +105,12 @@ def test_a_restart_and_new_weights_end_all_adaptation():
     actor = AdaptedActor(network(), 1, InnerStep(RATE, "first"))
     obs = np.random.default_rng(5).normal(size=(2, 3)).astype(np.float32)
     streams = lambda: RowRandom(np.zeros(2, np.uint64), np.zeros(2, np.int64), np.arange(2))  # noqa: E731
-    expected = untouched.act(obs, None, None, "greedy", streams()).behaviour_logp
+    expected = untouched.act(obs, None, None, "greedy", streams()).behavior_logp
     for end in (actor.restart, lambda: actor.load_flat(untouched.flat())):
         actor.adapt(np.arange(2), rows_of(2, 5, 0))
         assert actor.taken == 1
-        assert not np.allclose(actor.act(obs, None, None, "greedy", streams()).behaviour_logp, expected)
+        assert not np.allclose(actor.act(obs, None, None, "greedy", streams()).behavior_logp, expected)
         end()
         assert actor.taken == 0
-        np.testing.assert_array_equal(actor.act(obs, None, None, "greedy", streams()).behaviour_logp, expected)
+        np.testing.assert_array_equal(actor.act(obs, None, None, "greedy", streams()).behavior_logp, expected)
     np.testing.assert_array_equal(actor.flat(), untouched.flat())  # what was published never changed

@@ -67,7 +67,7 @@ def test_squashed_actions_are_in_the_box_and_their_density_is_exact() -> None:
     actor, obs = squashed(), observations()
     acted = actor.act(obs, None, None, "explore", streams())
     assert acted.action.shape == (ROWS, 1, 2)
-    assert acted.action.dtype == acted.behaviour_logp.dtype == np.float32
+    assert acted.action.dtype == acted.behavior_logp.dtype == np.float32
     assert ((acted.action >= BOX.low) & (acted.action <= BOX.high)).all()
     assert np.std(acted.action, 0).min() > 0.1
     with torch.no_grad():
@@ -79,7 +79,7 @@ def test_squashed_actions_are_in_the_box_and_their_density_is_exact() -> None:
     expected = [
         naive_log_density(m, s, a) for m, s, a in zip(mean.tolist(), log_std.tolist(), chosen.tolist(), strict=True)
     ]
-    np.testing.assert_allclose(acted.behaviour_logp[flat], np.array(expected)[flat], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(acted.behavior_logp[flat], np.array(expected)[flat], rtol=1e-3, atol=1e-3)
 
 
 def test_the_density_of_a_squashed_component_is_one_in_all() -> None:
@@ -131,7 +131,7 @@ def test_deterministic_actions_have_noise_of_the_scheduled_size_and_stay_in_the_
     free = np.abs(inner) < 0.8
     assert np.std(moved[free]) == pytest.approx(0.05, rel=0.15)
     assert ((acted.action >= BOX.low) & (acted.action <= BOX.high)).all()
-    assert np.isnan(acted.behaviour_logp).all()
+    assert np.isnan(acted.behavior_logp).all()
     actor.set_schedule({"exploration_noise": 0.0})
     np.testing.assert_array_equal(actor.act(obs, None, None, "explore", streams()).action, greedy.action)
 
@@ -204,7 +204,7 @@ def test_uniform_at_first_then_the_actors_own() -> None:
         counts = np.histogram(component, bins=4, range=(0.0, 1.0))[0]
         assert counts.sum() == ROWS
         assert counts.min() > ROWS / 4 * 0.7
-    np.testing.assert_allclose(uniform.behaviour_logp, -math.log(8.0), rtol=1e-6)
+    np.testing.assert_allclose(uniform.behavior_logp, -math.log(8.0), rtol=1e-6)
     greedy = actor.act(obs, None, None, "greedy", streams())
     np.testing.assert_array_equal(greedy.action, inner.act(obs, None, None, "greedy", streams()).action)
     actor.set_schedule({"exploration_noise": 0.1})
@@ -222,7 +222,7 @@ def test_uniform_at_first_keeps_to_legal_actions() -> None:
     acted = actor.act(observations(), mask, None, "explore", streams())
     assert mask[np.arange(ROWS), acted.action].all()
     assert set(acted.action.tolist()) == {0, 1, 2, 3}
-    np.testing.assert_allclose(acted.behaviour_logp, -np.log(mask.sum(1)), rtol=1e-6)
+    np.testing.assert_allclose(acted.behavior_logp, -np.log(mask.sum(1)), rtol=1e-6)
 
 
 def test_it_is_an_actor_with_the_parameters_of_the_one_within() -> None:

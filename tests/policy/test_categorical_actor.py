@@ -87,7 +87,7 @@ def test_published_weights_act_alike() -> None:
     obs = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
     generators = [RowRandom(np.arange(50, dtype=np.uint64), np.zeros(50)) for _ in range(3)]
     expected = one.act(obs, None, "kept", "explore", generators[0])
-    assert not np.array_equal(other.act(obs, None, None, "explore", generators[1]).behaviour_logp, expected[1])
+    assert not np.array_equal(other.act(obs, None, None, "explore", generators[1]).behavior_logp, expected[1])
     published = one.flat()
     published.flags.writeable = False
     other.load_flat(published)

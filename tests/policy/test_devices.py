@@ -41,4 +41,4 @@ def test_a_moved_actor_chooses_the_same(algorithm: Algorithm, spaces: Spaces, de
         own = here.act(obs, None, None, mode, random[0])
         moved = there.act(obs, None, None, mode, random[1])
         np.testing.assert_allclose(moved.action, own.action, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(moved.behaviour_logp, own.behaviour_logp, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(moved.behavior_logp, own.behavior_logp, rtol=1e-4, atol=1e-4)

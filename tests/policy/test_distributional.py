@@ -38,7 +38,7 @@ def test_actor_takes_the_action_of_the_highest_expected_value(dueling: bool) -> 
     np.testing.assert_array_equal(acted.action, np.where(mask, expected, -np.inf).argmax(1))
 
 
-def test_dueling_streams_are_centred_over_actions_atom_by_atom() -> None:
+def test_dueling_streams_are_centered_over_actions_atom_by_atom() -> None:
     head = AtomsHead(2, 3, torch.linspace(0.0, 1.0, 4), dueling=True, generator=torch.Generator().manual_seed(0))
     x = torch.tensor([[0.3, -0.7]])
     advantage = head.advantage(x).reshape(3, 4).tolist()

@@ -26,8 +26,8 @@ def naive_log_prob(mean: list[float], log_std: list[float], action: list[float])
     total = 0.0
     bounds = [(0.0, 1.0), (-3.0, 5.0), (-math.inf, math.inf)]
     for m, s, a, (low, high) in zip(mean, log_std, action, bounds, strict=True):
-        centre, scale = (0.0, 1.0) if math.isinf(low) else ((low + high) / 2, (high - low) / 2)
-        z = ((a - centre) / scale - m) / math.exp(s)
+        center, scale = (0.0, 1.0) if math.isinf(low) else ((low + high) / 2, (high - low) / 2)
+        z = ((a - center) / scale - m) / math.exp(s)
         if a <= low:
             total += math.log(0.5 * math.erfc(-z / math.sqrt(2.0)))
         elif a >= high:
@@ -42,7 +42,7 @@ def test_actions_are_in_the_box_and_their_likelihood_is_exact() -> None:
     obs = np.random.default_rng(0).standard_normal((rows, 2)).astype(np.float32)
     acted = acting.act(obs, None, None, "explore", RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows)))
     assert acted.action.shape == (rows, 3)
-    assert acted.action.dtype == acted.behaviour_logp.dtype == np.float32
+    assert acted.action.dtype == acted.behavior_logp.dtype == np.float32
     assert ((acted.action >= BOX.low) & (acted.action <= BOX.high)).all()
     clipped = (acted.action[:, :2] == BOX.low[:2]) | (acted.action[:, :2] == BOX.high[:2])
     assert 0.1 < clipped.mean() < 0.9
@@ -51,7 +51,7 @@ def test_actions_are_in_the_box_and_their_likelihood_is_exact() -> None:
     expected = [
         naive_log_prob(m, acting.log_std.tolist(), a) for m, a in zip(mean.tolist(), acted.action.tolist(), strict=True)
     ]
-    np.testing.assert_allclose(acted.behaviour_logp, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(acted.behavior_logp, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_are_finite_at_the_bounds() -> None:

@@ -67,10 +67,10 @@ def test_actor_follows_its_schedule_and_mode(dueling: bool) -> None:
     network.actor.set_schedule({"epsilon": 0.4, "unknown": 3.0})
     explored = network.actor.act(obs, None, None, "explore", generator())
     assert np.mean(explored.action == best) == pytest.approx(0.7, abs=0.02)
-    assert set(np.round(np.exp(explored.behaviour_logp), 4)) == {np.float32(0.7), np.float32(0.1)}
+    assert set(np.round(np.exp(explored.behavior_logp), 4)) == {np.float32(0.7), np.float32(0.1)}
 
 
-def test_dueling_head_is_value_plus_centred_advantage() -> None:
+def test_dueling_head_is_value_plus_centered_advantage() -> None:
     head = DuelingHead(2, 3, torch.Generator().manual_seed(0))
     x = torch.tensor([[0.3, -0.7]])
     advantage = head.advantage(x)[0].tolist()
@@ -98,10 +98,10 @@ def test_rows_explore_as_their_copy_does_and_say_so_exactly() -> None:
         own = copies == copy
         assert np.mean(acted.action[own] == best[own]) == pytest.approx(1.0 - 0.75 * epsilon, abs=0.02)
         expected = np.where(acted.action[own] == best[own], 1.0 - 0.75 * epsilon, 0.25 * epsilon)
-        np.testing.assert_allclose(np.exp(acted.behaviour_logp[own]), expected, rtol=1e-5)
+        np.testing.assert_allclose(np.exp(acted.behavior_logp[own]), expected, rtol=1e-5)
     parts = [
         RowRandom(np.arange(ROWS, dtype=np.uint64)[p], np.zeros(ROWS)[p], copies[p]) for p in (slice(7), slice(7, None))
     ]
     joined = network.actor.act(obs, None, None, "explore", RowRandom.joined(parts))
     np.testing.assert_array_equal(joined.action, acted.action)
-    np.testing.assert_array_equal(joined.behaviour_logp, acted.behaviour_logp)
+    np.testing.assert_array_equal(joined.behavior_logp, acted.behavior_logp)

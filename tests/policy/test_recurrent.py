@@ -123,7 +123,7 @@ def test_an_actor_reports_the_probability_that_its_network_gives_and_what_it_the
         logp, _ = actor.head.log_prob_and_entropy(
             actor.head.head(features), torch.from_numpy(acted.action), torch.from_numpy(mask) if spaces.masked else None
         )
-    np.testing.assert_allclose(acted.behaviour_logp, logp.numpy(), atol=1e-6)
+    np.testing.assert_allclose(acted.behavior_logp, logp.numpy(), atol=1e-6)
     np.testing.assert_allclose(acted.memory, after.numpy(), atol=1e-6)
     assert acted.action.dtype == spaces.action_dtype
     if spaces.masked:

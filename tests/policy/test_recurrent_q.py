@@ -75,4 +75,4 @@ def test_it_explores_as_often_as_epsilon_says() -> None:
     others = np.mean([acted.action != greedy.action for acted in found])
     assert others == pytest.approx(0.2, abs=0.03)
     chosen = np.concatenate([np.where(acted.action == greedy.action, 0.8, 0.1) for acted in found])
-    np.testing.assert_allclose(np.exp(np.concatenate([acted.behaviour_logp for acted in found])), chosen, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(np.concatenate([acted.behavior_logp for acted in found])), chosen, rtol=1e-5)

@@ -34,7 +34,7 @@ def test_discrete_and_masked() -> None:
     actor = RandomActor(spaces.Discrete(3))
     acted = actor.act(obs(), None, None, "greedy", generator())
     np.testing.assert_allclose(np.bincount(acted.action) / ROWS, [1 / 3] * 3, atol=0.03)
-    np.testing.assert_allclose(acted.behaviour_logp, -np.log(3.0), rtol=1e-6)
+    np.testing.assert_allclose(acted.behavior_logp, -np.log(3.0), rtol=1e-6)
     mask = np.tile([[True, False, True]], (ROWS, 1))
     acted = actor.act(obs(), mask, None, "explore", generator())
     np.testing.assert_allclose(np.bincount(acted.action) / ROWS, [0.5, 0.0, 0.5], atol=0.03)
@@ -63,7 +63,7 @@ def test_a_function_acts_and_is_checked() -> None:
     first = CallableActor(lambda obs, mask, generator: np.zeros(len(obs), np.int64))
     acted = first.act(obs(2), mask, None, "explore", generator(2))
     assert acted.action.tolist() == [0, 0]
-    assert np.isnan(acted.behaviour_logp).all()
+    assert np.isnan(acted.behavior_logp).all()
     with pytest.raises(MarlflowError, match="illegal action 1 in row 0"):
         CallableActor(lambda obs, mask, generator: np.ones(len(obs), np.int64)).act(
             obs(2), mask, None, "explore", generator(2)

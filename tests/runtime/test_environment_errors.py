@@ -55,7 +55,7 @@ def test_its_own_traceback_stands_on_top(fails_in: str, runtime: Literal["inline
         train(
             small_run(
                 runtime,
-                env=Env(make, copies=4),
+                env=Env(make, num_envs=4),
                 policies=policies(hunters=SMALL_PPO, prey=Random()),
                 rollouts=Rollouts(num_workers=1, fragment_env_steps=4),
             ),

@@ -136,7 +136,7 @@ class Counted(cartpole_team.CartPoleTeam):
 def test_close_closes_every_environment_and_gives_the_threads_back() -> None:
     threads = torch.get_num_threads()
     Counted.open = 0
-    spec = small_spec(env=Env(Counted, copies=4))
+    spec = small_spec(env=Env(Counted, num_envs=4))
     runtime = InlineRuntime()
     parts = runtime.start(spec)
     collect(parts, 0)

@@ -24,7 +24,7 @@ def family(workers: int = 2, **policies: Any) -> Experiment:
     """Two carts in each of four copies; 20 env steps of each in a round, in two phases."""
     chosen = policies or {"team": MAML(epochs=2, minibatch_tasks=2, inner_learning_rate=1.0)}
     return small_run(
-        env=Env(cartpole_family.parallel_env, {"num_agents": 2, "max_cycles": 50}, copies=4),
+        env=Env(cartpole_family.parallel_env, {"num_agents": 2, "max_cycles": 50}, num_envs=4),
         policies={name: Policy(algorithm, SMALL) for name, algorithm in chosen.items()},
         mapping=tuple(Rule(f"cart_{number}", name) for number, name in enumerate(chosen))
         if len(chosen) > 1

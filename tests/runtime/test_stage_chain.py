@@ -1,4 +1,4 @@
-"""Neighbouring stages run one after the other, each timed and named by its place in the row."""
+"""Neighboring stages run one after the other, each timed and named by its place in the row."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def compare_segment(batch, number, start, stop, segment, policy):
         "obs": [row.seen.obs for row in rows],
         "action": [row.action for row in rows],
         "reward": [row.reward for row in rows],
-        "behaviour_logp": [row.logp for row in rows],
+        "behavior_logp": [row.logp for row in rows],
         "version": [row.version for row in rows],
         "t_env": [row.t_env for row in rows],
         "t_agent": [row.t_agent for row in rows],

@@ -21,9 +21,9 @@ def worker(make_env, watchdog, copies=(0, 1)):
     return rollout_worker(make_env, copies, [Rule("*", "all")], actors, seed=3, watchdog=watchdog)
 
 
-def watchdog_until(left_s, grace_s=60.0):
+def watchdog_until(left_s, grace_period_s=60.0):
     watchdog = Watchdog(None)
-    watchdog.deadline = Deadline.after(left_s, grace_s)
+    watchdog.deadline = Deadline.after(left_s, grace_period_s)
     return watchdog
 
 
@@ -56,7 +56,7 @@ class Stuck(CartPoleTeam):
 
 
 def test_a_step_that_hangs_is_given_up_when_the_deadline_has_passed():
-    hanging = worker(Stuck, watchdog_until(-1.0, grace_s=0.3))
+    hanging = worker(Stuck, watchdog_until(-1.0, grace_period_s=0.3))
     with pytest.raises(EnvironmentHung, match=r"step\(\) was given up after .* s: stop.time_s was over") as caught:
         hanging.collect(1)
     assert "env step 1" in caught.value.where
@@ -85,7 +85,7 @@ def test_a_step_may_take_its_grace_after_the_deadline():
     ],
 )
 def test_a_call_has_its_grace_and_all_together_have_no_more_after_the_deadline(began_s, now_s, given_up):
-    assert Deadline(at_s=100.0, grace_s=10.0).interrupts(began_s, now_s) == given_up
+    assert Deadline(at_s=100.0, grace_period_s=10.0).interrupts(began_s, now_s) == given_up
 
 
 def test_elsewhere_a_deadline_is_as_many_seconds_away(monkeypatch):
@@ -93,4 +93,4 @@ def test_elsewhere_a_deadline_is_as_many_seconds_away(monkeypatch):
     monkeypatch.setattr(module, "perf_counter", lambda: perf_counter() + 1e6)  # another machine's clock
     there = pickle.loads(sent)  # noqa: S301  our own
     assert there.at_s - module.perf_counter() == pytest.approx(100.0, abs=60.0)
-    assert (there.grace_s, there.has_passed) == (5.0, False)
+    assert (there.grace_period_s, there.has_passed) == (5.0, False)

@@ -154,7 +154,7 @@ def test_every_row_is_chosen_with_its_copys_own_parameters():
             rows = mine.only(mine.segments["adapted"] == phase).columns
             logits = network(torch.from_numpy(rows["obs"]))
             logp, _ = network.log_prob_and_entropy(logits, torch.from_numpy(rows["action"]), None)
-            np.testing.assert_allclose(logp.detach().numpy(), rows["behaviour_logp"], atol=1e-4)
+            np.testing.assert_allclose(logp.detach().numpy(), rows["behavior_logp"], atol=1e-4)
             network.zero_grad()
             (-(torch.exp(logp - logp.detach()) * torch.from_numpy(rows["advantage"])).mean()).backward()
             before = network.flat()

@@ -1,4 +1,4 @@
-"""What the vectoriser hands over is what a slow recorder with plain lists records, whatever the environment does."""
+"""What the vectorizer hands over is what a slow recorder with plain lists records, whatever the environment does."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_rows_do_not_depend_on_the_number_of_workers(data, script, collects, mak
 def rows_by_lane(worker, collects):
     """All rows of each policy and lane, as plain tuples."""
     rows = defaultdict(list)
-    names = ["lane", "agent", "copy", "episode", "t_env", "t_agent", "action", "reward", "behaviour_logp", "obs"]
+    names = ["lane", "agent", "copy", "episode", "t_env", "t_agent", "action", "reward", "behavior_logp", "obs"]
     for collect in collects:
         for policy, batch in worker.collect(collect.ticks)[1].items():
             for row in zip(*(batch[name].tolist() for name in names), strict=True):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Array, EstimatedBatch
-from marlflow.learner.advantages import advantages, normalised
+from marlflow.learner.advantages import advantages, normalized
 from tests.learner.experience import ragged
 
 
@@ -34,6 +34,6 @@ def test_equals_a_loop_over_each_segment(lengths: list[int], seed: int, gae_lamb
     assert {found.columns[name].dtype for name in ("value", "advantage", "value_target")} == {np.dtype(np.float32)}
 
 
-def test_normalised_over_all_rows() -> None:
-    found = normalised(advantages(ragged([5, 9]), Critic(), 0.99, 0.95)).columns["advantage"]
+def test_normalized_over_all_rows() -> None:
+    found = normalized(advantages(ragged([5, 9]), Critic(), 0.99, 0.95)).columns["advantage"]
     np.testing.assert_allclose([found.mean(), found.std()], [0.0, 1.0], atol=1e-5)

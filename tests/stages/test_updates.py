@@ -202,7 +202,7 @@ def test_advantages_are_those_of_a_plain_loop(
 
 
 def due(steps: Sequence[int], every: int) -> list[bool]:
-    """After which items at least `every` optimiser steps were taken since it was last due."""
+    """After which items at least `every` optimizer steps were taken since it was last due."""
     since, found = 0, []
     for count in steps:
         since += count

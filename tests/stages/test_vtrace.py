@@ -36,7 +36,7 @@ def test_equals_a_loop_over_each_segment(
 ) -> None:
     batch, discount = ragged(lengths, seed), 0.9
     shift = np.random.default_rng(seed).standard_normal(batch.rows)
-    logp = (batch.columns["behaviour_logp"] + shift).astype(np.float32)
+    logp = (batch.columns["behavior_logp"] + shift).astype(np.float32)
     found = corrected(batch, logp, Critic(), discount, trace_lambda, *cuts)
     value = batch.columns["obs"].sum(1)
     target, advantage, start = np.zeros(batch.rows), np.zeros(batch.rows), 0
@@ -59,11 +59,11 @@ def test_equals_a_loop_over_each_segment(
 
 
 @given(st.lists(st.integers(1, 12), max_size=6), st.integers(0, 100), st.sampled_from([0.0, 0.95, 1.0]))
-def test_of_fresh_rows_it_is_generalised_advantage_estimation(
+def test_of_fresh_rows_it_is_generalized_advantage_estimation(
     lengths: list[int], seed: int, trace_lambda: float
 ) -> None:
     batch = ragged(lengths, seed)
-    found = corrected(batch, batch.columns["behaviour_logp"], Critic(), 0.9, trace_lambda, 1.0, 1.0)
+    found = corrected(batch, batch.columns["behavior_logp"], Critic(), 0.9, trace_lambda, 1.0, 1.0)
     expected = advantages(batch, Critic(), 0.9, trace_lambda)
     for name in ("value", "advantage", "value_target"):
         np.testing.assert_allclose(found.columns[name], expected.columns[name], atol=1e-4)
@@ -81,7 +81,7 @@ def test_log_probabilities_are_those_that_an_actor_with_the_same_parameters_give
     random = RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows, np.int64))
     acted = actor.act(columns["obs"], columns.get("action_mask"), None, "explore", random)
     found = log_probs(learner, Batch({**columns, "action": acted.action, "reward": np.zeros(rows)}, {}))
-    np.testing.assert_allclose(found, acted.behaviour_logp, atol=1e-5)
+    np.testing.assert_allclose(found, acted.behavior_logp, atol=1e-5)
     assert found.dtype == np.float32
 
 

@@ -20,10 +20,10 @@ class PPORows(NamedTuple):
     """A minibatch of N rows, as arrays."""
 
     action: NDArray[np.int64]
-    behaviour_logp_t: Vector
+    behavior_logp_t: Vector
     advantage_t: Vector
     target_tm1: Vector
-    behaviour_v_tm1: Vector
+    behavior_v_tm1: Vector
     mask: NDArray[np.bool_] | None
     """Legal actions, [N, A], or None if all are."""
 
@@ -49,14 +49,14 @@ def ppo_gradient(
         clip_range: how far the ratio of probabilities may be from 1 before its gradient is cut.
         value: the weight of the value loss.
         entropy: the weight of the entropy.
-        value_clip_range: how far values may move from `behaviour_v_tm1`; None leaves them unclipped.
+        value_clip_range: how far values may move from `behavior_v_tm1`; None leaves them unclipped.
     """
     count = len(v_tm1)
     taken = (rows.action, np.arange(count))
     probability, logp = _softmax(logits.T, None if rows.mask is None else rows.mask.T)
     entropies = -np.add.reduce(probability * logp, 0)
-    policy, kl, by_logp = _surrogate(logp[taken], rows.behaviour_logp_t, rows.advantage_t, clip_range)
-    values, by_value = _value(v_tm1, rows.target_tm1, rows.behaviour_v_tm1, value_clip_range)
+    policy, kl, by_logp = _surrogate(logp[taken], rows.behavior_logp_t, rows.advantage_t, clip_range)
+    values, by_value = _value(v_tm1, rows.target_tm1, rows.behavior_v_tm1, value_clip_range)
     # d logp[a] / d logit = 1[a] - p and d entropy / d logit = -p (logp + entropy), per action.
     gradient = (logp + entropies) * np.float32(entropy)
     gradient -= by_logp
@@ -82,10 +82,10 @@ def _softmax(logits: NDArray[Any], mask: NDArray[np.bool_] | None) -> tuple[Vect
 
 
 def _surrogate(
-    logp: Vector, behaviour_logp: Vector, advantage: Vector, clip_range: float
+    logp: Vector, behavior_logp: Vector, advantage: Vector, clip_range: float
 ) -> tuple[float, float, Vector]:
     """The mean clipped surrogate loss, the mean divergence, and the gradient of the loss's sum by `logp`."""
-    log_ratio = logp - behaviour_logp
+    log_ratio = logp - behavior_logp
     ratio = np.exp(log_ratio)
     gain = ratio * advantage
     limited = np.minimum(np.maximum(ratio, 1.0 - clip_range), 1.0 + clip_range) * advantage
@@ -95,13 +95,13 @@ def _surrogate(
     return loss, kl, -gain * (gain <= limited)
 
 
-def _value(v_tm1: Vector, target: Vector, behaviour_v: Vector, clip_range: float | None) -> tuple[float, Vector]:
+def _value(v_tm1: Vector, target: Vector, behavior_v: Vector, clip_range: float | None) -> tuple[float, Vector]:
     """The mean value loss, and the gradient of its sum by `v_tm1`."""
     error = v_tm1 - target
     if clip_range is None:
         return float(np.add.reduce(error * error)) / (2 * len(error)), error
-    change = v_tm1 - behaviour_v
-    clipped_error = np.clip(change, -clip_range, clip_range) + (behaviour_v - target)
+    change = v_tm1 - behavior_v
+    clipped_error = np.clip(change, -clip_range, clip_range) + (behavior_v - target)
     squared, clipped_squared = error * error, clipped_error * clipped_error
     loss = float(np.add.reduce(np.maximum(squared, clipped_squared))) / (2 * len(error))
     return loss, error * ((squared >= clipped_squared) | (np.abs(change) <= clip_range))

@@ -34,7 +34,7 @@ def no_rows() -> Batch:
         "obs": none,
         "action": none,
         "reward": np.zeros(0),
-        "behaviour_logp": none,
+        "behavior_logp": none,
         "version": numbers,
     }
     segments: dict[str, Array] = {

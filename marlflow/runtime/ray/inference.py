@@ -269,5 +269,5 @@ def _concatenated(parts: Sequence[Array | None]) -> Array | None:
 def _parted(acted: Acted, rows: Sequence[int]) -> Sequence[Acted]:
     ends = np.cumsum(rows)[:-1]
     memories = [None] * len(rows) if acted.memory is None else np.split(acted.memory, ends)
-    parts = zip(np.split(acted.action, ends), np.split(acted.behaviour_logp, ends), memories, strict=True)
+    parts = zip(np.split(acted.action, ends), np.split(acted.behavior_logp, ends), memories, strict=True)
     return [Acted(*part) for part in parts]

@@ -1,4 +1,4 @@
-"""Actors as places where stages run: neighbouring stages are one call, and rows stay where they are."""
+"""Actors as places where stages run: neighboring stages are one call, and rows stay where they are."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class _Died(Exception):
 
 
 class _Chain:
-    """Neighbouring stages: what the driver has to know of them."""
+    """Neighboring stages: what the driver has to know of them."""
 
     def __init__(self, number: int, calls: Sequence[StageCall]) -> None:
         self.number, self._stages = number, len(calls)

@@ -35,17 +35,17 @@ def test_closed_form_equals_autograd(seed: int, value_clip_range: float | None, 
         value_clip_range=value_clip_range,
     )
 
-    action, behaviour_logp, advantage, target, behaviour_v = (torch.from_numpy(column) for column in rows[:5])
+    action, behavior_logp, advantage, target, behavior_v = (torch.from_numpy(column) for column in rows[:5])
     mask = None if rows.mask is None else torch.from_numpy(rows.mask)
     logp, entropy = log_prob_and_entropy(logits, action, mask)
-    policy = ppo.clipped_surrogate_loss(logp, behaviour_logp, advantage, 0.2).mean()
+    policy = ppo.clipped_surrogate_loss(logp, behavior_logp, advantage, 0.2).mean()
     if value_clip_range is None:
         values = ppo.value_loss(value, target).mean()
     else:
-        values = ppo.clipped_value_loss(value, behaviour_v, target, value_clip_range).mean()
+        values = ppo.clipped_value_loss(value, behavior_v, target, value_clip_range).mean()
     (policy + 0.5 * values - 0.05 * entropy.mean()).backward()
 
-    kl = ppo.approximate_kl(logp, behaviour_logp).mean()
+    kl = ppo.approximate_kl(logp, behavior_logp).mean()
     expected = {"policy": policy, "value": values, "entropy": entropy.mean(), "kl": kl}
     assert terms == pytest.approx({name: term.item() for name, term in expected.items()}, rel=1e-5, abs=1e-6)
     assert logits.grad is not None

@@ -22,7 +22,7 @@ def asynchronous(folder: Path) -> Experiment:
     marker = folder / "die"
     return replace(
         small_run("ray", policies=policies(hunters=replace(SMALL_PPO, max_staleness=20), prey=SMALL_DQN)),
-        env=Env(partial(Deadly, marker), copies=4),
+        env=Env(partial(Deadly, marker), num_envs=4),
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous"),
         checkpoint=CheckpointConfig(every_env_steps=200),
         stop=Stop(env_steps=800),

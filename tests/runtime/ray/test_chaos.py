@@ -36,7 +36,7 @@ def chaotic_run(folder: Path) -> Experiment:
     )
     return small_run(
         "ray",
-        env=Env(partial(Carts, folder, max_cycles=20, rewards=(1.0, 1000.0)), copies=4),
+        env=Env(partial(Carts, folder, max_cycles=20, rewards=(1.0, 1000.0)), num_envs=4),
         policies={"hunters": Policy(ppo, SMALL), "prey": Policy(dqn, SMALL)},
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
         stop=Stop(time_s=300.0, policies={"hunters": 5_000.0, "prey": 5_000.0}),
@@ -63,6 +63,6 @@ def test_whatever_is_killed_nothing_is_done_twice(tmp_path: Path, monkeypatch: p
     assert result.stopped_by.startswith("stop.policies.hunters.return_mean")
     dqn = experiment.policies["prey"].algorithm
     killed = [process for _, process in killer.killed]
-    evidence = Evidence(folder, result.metrics, killed, experiment.seed, experiment.env.copies, dqn)
+    evidence = Evidence(folder, result.metrics, killed, experiment.seed, experiment.env.num_envs, dqn)
     assert violations(evidence) == []
     assert_no_actor_is_left()

@@ -109,7 +109,7 @@ def grown(ray_session: None) -> Grown:
         batch_agent_steps=16, train_every_agent_steps=20, learning_starts_agent_steps=0, replay_agent_steps=1_000
     )
     experiment = small_run(
-        env=Env(WideCarts, copies=WORKERS),
+        env=Env(WideCarts, num_envs=WORKERS),
         policies=policies(prey=slow),
         mapping=(Rule("*", "prey"),),
         rollouts=Rollouts(num_workers=WORKERS, fragment_env_steps=20),

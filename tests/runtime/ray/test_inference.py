@@ -75,7 +75,7 @@ def _assert_same(alone: Round, asking: Round) -> None:
     for own, asked in zip(_opened(alone), _opened(asking), strict=True):
         assert own.columns.keys() == asked.columns.keys()
         for name, column in own.columns.items():
-            if name == "behaviour_logp":  # with other rows beside them, the same sums round otherwise
+            if name == "behavior_logp":  # with other rows beside them, the same sums round otherwise
                 np.testing.assert_allclose(asked.columns[name], column, rtol=1e-5, atol=1e-6)
             else:
                 np.testing.assert_array_equal(asked.columns[name], column)

@@ -62,7 +62,7 @@ def test_what_an_environment_says_and_where_it_hangs_comes_to_the_driver(ray_ses
 
     runtime = RayRuntime()
     spec = small_spec(
-        env=Env(Talks, {"go_on": go_on}, copies=1), rollouts=Rollouts(num_workers=1, fragment_env_steps=40)
+        env=Env(Talks, {"go_on": go_on}, num_envs=1), rollouts=Rollouts(num_workers=1, fragment_env_steps=40)
     )
     try:
         parts = runtime.start(spec, on_news=take)

@@ -46,11 +46,11 @@ class BrokenPPO(PPO):
         plan = super().plan(experience, learner, replay)
         publish = plan.output
         learn = publish.inputs[0]
-        normalise = learn.inputs[0]
-        advantages = normalise.inputs[0]
+        normalize = learn.inputs[0]
+        advantages = normalize.inputs[0]
         advantages = replace(advantages, inputs=(advantages.inputs[0].then(look_up, at=learner, name="Broken"),))
-        normalise = replace(normalise, inputs=(advantages,))
-        return replace(plan, output=replace(publish, inputs=(replace(learn, inputs=(normalise,)),)))
+        normalize = replace(normalize, inputs=(advantages,))
+        return replace(plan, output=replace(publish, inputs=(replace(learn, inputs=(normalize,)),)))
 
 
 def test_a_stage_that_raises_is_named_and_its_own_traceback_is_told(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_environments_are_closed_once_everything_is_kept_and_cannot_hold_the_end
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "_CLOSE_TIMEOUT_S", 3.0)
-    made = small_run("ray", 80, env=Env(Closing, copies=2), policies=policies(hunters=SMALL_PPO, prey=Random()))
+    made = small_run("ray", 80, env=Env(Closing, num_envs=2), policies=policies(hunters=SMALL_PPO, prey=Random()))
     result = train(made, tmp_path)
     assert result.stopped_by == "stop.env_steps=80"
     assert result.metrics["faults"]["closes_failed"] == 2

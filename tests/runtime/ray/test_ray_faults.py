@@ -57,7 +57,7 @@ def lossy(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     algorithm = DeadlyPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, marker=folder / "stage")
     experiment = small_run(
         "ray",
-        env=Env(partial(Deadly, folder / "step"), copies=4),
+        env=Env(partial(Deadly, folder / "step"), num_envs=4),
         policies=policies(hunters=algorithm, prey=SMALL_DQN),
     )
     with driven(experiment, RayRuntime()) as run:

@@ -26,7 +26,7 @@ def test_a_run_without_any_worker_waits_for_one_and_not_for_ever(
     marker = tmp_path / "step"
     experiment = small_run(
         "ray",
-        env=Env(partial(Deadly, marker), copies=2),
+        env=Env(partial(Deadly, marker), num_envs=2),
         policies=policies(hunters=SMALL_PPO, prey=Random()),
         rollouts=Rollouts(num_workers=1, fragment_env_steps=20),
     )

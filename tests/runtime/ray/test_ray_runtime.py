@@ -117,7 +117,7 @@ def watched(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Watc
     return Watched(result, guard.opened, frozenset(asked), sent)
 
 
-def test_the_driver_never_deserialises_rows(watched: Watched) -> None:
+def test_the_driver_never_deserializes_rows(watched: Watched) -> None:
     assert watched.rows_opened == 0
     for name in watched.result.metrics["policies"]:
         tally = standing(watched.result.metrics, name)
@@ -293,7 +293,7 @@ def test_the_plan_is_the_same_as_inline(beginning: Beginning) -> None:
 
 
 def called(place: Any, calls: list[StageCall], items: list[Any]) -> Outcome:
-    """One call of neighbouring stages at their place."""
+    """One call of neighboring stages at their place."""
 
     async def wait() -> Outcome:
         found: Outcome = await place.prepare(calls)(items)

@@ -60,7 +60,7 @@ def decisions(batches: list[Batch]) -> Counter[tuple[int, ...]]:
 
 def test_a_worker_that_dies_hands_out_nothing_twice_and_leaves_nothing_out(records: Path) -> None:
     algorithm = BC(batch_agent_steps=200, minibatch_agent_steps=100)
-    env = Env(recorded_environment, {"folder": str(records)}, copies=4)
+    env = Env(recorded_environment, {"folder": str(records)}, num_envs=4)
     offline = small_run("ray", env=env, policies=policies(carts=algorithm), mapping=[Rule("*", "carts")])
     with driven(offline, RayRuntime()) as run:
         workers = run.parts.workers.all

@@ -139,7 +139,7 @@ def lossy(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     settings = {name: getattr(SMALL_DDPPO, name) for name in ("batch_agent_steps", "epochs", "minibatch_agent_steps")}
     experiment = small_run(
         "ray",
-        env=Env(partial(Deadly, folder / "step"), copies=4),
+        env=Env(partial(Deadly, folder / "step"), num_envs=4),
         policies=policies(hunters=DeadlyDDPPO(**settings, marker=folder / "stage"), prey=SMALL_DQN),
     )
     with driven(experiment, RayRuntime()) as run:
@@ -149,7 +149,7 @@ def lossy(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def updates_of(run: DrivenRun, first: int = 0) -> int:
-    """Optimiser steps of all updates from the first on."""
+    """Optimizer steps of all updates from the first on."""
     return sum(update.updates for update in run.updates["hunters"][first:])
 
 

@@ -63,7 +63,7 @@ class RunningMoments(nn.Module):
         return torch.sqrt(self.variance + _SMALLEST_VARIANCE)
 
 
-class NormalisedRows(nn.Module):
+class NormalizedRows(nn.Module):
     """Normalizes each component of observations to mean 0 and variance 1."""
 
     def __init__(self, width: int) -> None:
@@ -80,12 +80,12 @@ class NormalisedRows(nn.Module):
             self.moments.add(as_rows(_present(columns, "obs")))
 
 
-class NormalisedTorso(nn.Module):
+class NormalizedTorso(nn.Module):
     """A torso over normalized observations."""
 
     def __init__(self, torso: nn.Module, width: int) -> None:
         super().__init__()
-        self.rows, self.torso = NormalisedRows(width), torso
+        self.rows, self.torso = NormalizedRows(width), torso
 
     def forward(self, obs: Tensor) -> Tensor:
         features: Tensor = self.torso(self.rows(obs))

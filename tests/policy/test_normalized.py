@@ -22,12 +22,12 @@ from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import WeightedActor
-from marlflow.policy.normalised import RunningMoments
+from marlflow.policy.normalized import RunningMoments
 from marlflow.policy.torso import MLP
 from tests.sentences import sentences
 
 SEEN = Spaces(spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3))
-MODEL = MLP((8,), normalise_observations=True)
+MODEL = MLP((8,), normalize_observations=True)
 
 
 @given(st.lists(st.integers(0, 40), max_size=6), st.integers(0, 1000))
@@ -46,7 +46,7 @@ def test_moments_are_those_of_all_rows(sizes: list[int], seed: int) -> None:
 
 def estimated(rows: int, scale: float = 100.0, seed: int = 0) -> EstimatedBatch:
     random = np.random.default_rng(seed)
-    floats = {name: random.normal(size=rows).astype(np.float32) for name in ("behaviour_logp", "advantage", "value")}
+    floats = {name: random.normal(size=rows).astype(np.float32) for name in ("behavior_logp", "advantage", "value")}
     columns: dict[str, Array] = {
         **floats,
         "value_target": (scale * random.normal(size=rows) + 50.0).astype(np.float32),
@@ -81,7 +81,7 @@ def test_an_actor_acts_by_what_its_learner_has_seen(shared_torso: bool) -> None:
     expected, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(batch.columns["action"]), None)
     chosen = actor.act(obs, None, None, "explore", draws(64))
     again, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(chosen.action), None)
-    np.testing.assert_allclose(chosen.behaviour_logp, again.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(chosen.behavior_logp, again.detach().numpy(), atol=1e-5)
     assert expected.isfinite().all()
 
 
@@ -91,7 +91,7 @@ def test_a_batch_is_learned_from_before_it_is_counted() -> None:
     with torch.no_grad():
         outputs, _ = one.module(torch.from_numpy(batch.columns["obs"]))
         logp, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(batch.columns["action"]), None)
-    fresh = EstimatedBatch({**batch.columns, "behaviour_logp": logp.numpy()}, batch.segments)
+    fresh = EstimatedBatch({**batch.columns, "behavior_logp": logp.numpy()}, batch.segments)
     assert one.update(fresh).loss["kl"] == pytest.approx(0.0, abs=1e-6)
     assert one.update(fresh).loss["kl"] > 1e-6  # now they are others
 
@@ -116,7 +116,7 @@ def test_what_was_seen_is_kept_and_reaches_the_target() -> None:
 
 @pytest.mark.parametrize("shared_torso", [False, True])
 def test_units_of_returns_change_and_values_do_not(shared_torso: bool) -> None:
-    one = learner(MLP((8,)), shared_torso=shared_torso, normalise_returns=True, learning_rate=0.0)
+    one = learner(MLP((8,)), shared_torso=shared_torso, normalize_values=True, learning_rate=0.0)
     batch = estimated(128)
     obs = batch.columns["obs"] / 300.0
     before = one.values(obs)
@@ -129,11 +129,11 @@ def test_units_of_returns_change_and_values_do_not(shared_torso: bool) -> None:
     assert one.update(batch).loss["value"] == pytest.approx(loss / targets.var(), rel=1e-2)
 
 
-def test_normalised_returns_are_learned_at_any_scale() -> None:
+def test_normalized_returns_are_learned_at_any_scale() -> None:
     """The same targets, a thousand times as large, come out a thousand times as large, but for where they began."""
     found = []
     for scale in (1.0, 1e3):
-        one = learner(MLP((16,)), normalise_returns=True, learning_rate=3e-3, entropy_coefficient=0.0)
+        one = learner(MLP((16,)), normalize_values=True, learning_rate=3e-3, entropy_coefficient=0.0)
         batch = estimated(64, scale)
         small = batch.columns["obs"] / [1.0, 300.0] - [0.0, 1e3 / 300.0]
         targets = (scale * (2.0 + small[:, 0])).astype(np.float32)
@@ -151,7 +151,7 @@ def test_normalised_returns_are_learned_at_any_scale() -> None:
 @pytest.mark.parametrize("algorithm", [mf.A3C(), mf.DDPPO(), mf.MAML(), mf.A2C(microbatches=2)])
 def test_who_does_not_see_all_rows_keeps_no_moments(algorithm: mf.Algorithm) -> None:
     assert sentences(algorithm.validate(SEEN, MLP())) == []
-    text = "cannot do normalise_observations: its learner does not see all rows; leave it off, or use ppo"
+    text = "cannot do normalize_observations: its learner does not see all rows; leave it off, or use ppo"
     assert sentences(algorithm.validate(SEEN, MODEL)) == [f"{algorithm.name} {text}"]
 
 
@@ -159,7 +159,7 @@ BOX = Spaces(spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1.0, 1.0, (2,)))
 
 
 @pytest.mark.parametrize("algorithm", [mf.SAC(), mf.TD3(), mf.DDPG()], ids=lambda one: one.name)
-def test_critics_of_actions_see_observations_normalised_and_actions_as_they_are(algorithm: mf.Algorithm) -> None:
+def test_critics_of_actions_see_observations_normalized_and_actions_as_they_are(algorithm: mf.Algorithm) -> None:
     """Far observations and their like around 0 are the same to a learner that has seen all of either."""
     random = np.random.default_rng(0)
     near, next_near = random.normal(size=(2, 64, 2)).astype(np.float32)
@@ -180,14 +180,14 @@ def test_critics_of_actions_see_observations_normalised_and_actions_as_they_are(
     assert np.ptp(found[0]) > 0.01
 
 
-def test_pixels_in_parts_are_not_normalised_and_it_is_said() -> None:
+def test_pixels_in_parts_are_not_normalized_and_it_is_said() -> None:
     parts = spaces.Dict(camera=spaces.Box(0, 255, (4, 4, 3), np.uint8), speed=spaces.Box(-1.0, 1.0, (2,)))
-    with pytest.raises(mf.ConfigInvalid, match="normalise_observations is for observations of plain numbers"):
+    with pytest.raises(mf.ConfigInvalid, match="normalize_observations is for observations of plain numbers"):
         PPO().learner("p", {"p": Member(Spaces(parts, SEEN.action), MODEL)}, 0, ON_CPU)
 
 
 def test_rows_that_nothing_can_be_learned_from_leave_the_moments_as_they_were() -> None:
-    one = learner(normalise_returns=True)
+    one = learner(normalize_values=True)
     one.update(estimated(64))
     before = one.parameters.flat.vector.clone()
     batch = estimated(64, seed=1)
