@@ -74,12 +74,12 @@ def adapted_returns(spec: RunSpec, weights: Weights, tasks: int = HELD_OUT_TASKS
 def _first_returns(batch: Batch, adapted: int) -> Array:
     """In each task, by agent, the mean return of the first episode of a phase: it is over before the phase is."""
     phase = batch.only(batch.segments["adapted"] == adapted)
-    copies = phase["copy"]
-    first = np.full(copies.max() + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first, copies, phase["episode"])
-    rows = phase["episode"] == first[copies]
-    agents = [len(np.unique(phase["agent"][rows & (copies == copy)])) for copy in range(len(first))]
-    returns: Array = np.bincount(copies[rows], phase["reward"][rows]) / agents
+    num_envs = phase["env"]
+    first = np.full(num_envs.max() + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, num_envs, phase["episode"])
+    rows = phase["episode"] == first[num_envs]
+    agents = [len(np.unique(phase["agent"][rows & (num_envs == env_index)])) for env_index in range(len(first))]
+    returns: Array = np.bincount(num_envs[rows], phase["reward"][rows]) / agents
     return returns
 
 

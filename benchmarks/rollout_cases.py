@@ -27,7 +27,7 @@ from marlflow.sampling.mapping import assign, group
 class Case:
     """One environment in one worker, and the share of bare env steps per second that is the target.
 
-    `copies` of it, `ticks` in each collect; `turn_s` is how long, at least, a turn of the measurement takes.
+    `num_envs` of it, `ticks` in each collect; `turn_s` is how long, at least, a turn of the measurement takes.
     `wrappers` count as environment. Of `pixels`, a CNN's policy, the time in the network is left out of the ratio.
     `rules`: who plays whom; without any, each group of agents has a policy of its own.
     """
@@ -37,7 +37,7 @@ class Case:
     factory: str
     wrappers: Sequence[Callable[[Any], Any]] = ()
     rules: Sequence[Rule] = ()
-    copies: int = 32
+    num_envs: int = 32
     ticks: int = 128
     turn_s: float = 0.25
     pixels: bool = False
@@ -58,7 +58,7 @@ class Case:
             return str(error)
         return None
 
-    def worker(self, copies: int | None = None) -> RolloutWorker:
+    def worker(self, num_envs: int | None = None) -> RolloutWorker:
         """A worker with a randomly initialized network for each policy, an MLP of 64 x 64 or a CNN; all rows count."""
         adapter = open_adapter(self.make())
         rules = self.rules or [Rule(f"{name}*", name) for name in dict.fromkeys(map(group, adapter.agents))]
@@ -70,7 +70,7 @@ class Case:
                 actors[policy] = stochastic_actor(seen, torso, torch.Generator().manual_seed(0))
         adapter.close()
         makers = {policy: partial(as_it_is, actor) for policy, actor in actors.items()}
-        return RolloutWorker(SamplerConfig(self.make, range(copies or self.copies), rules, seed=0), makers)
+        return RolloutWorker(SamplerConfig(self.make, range(num_envs or self.num_envs), rules, seed=0), makers)
 
 
 def _gray(env: Any) -> Any:
@@ -91,7 +91,7 @@ CASES = (
         0.55,
         "marlflow.env.cartpole_team.parallel_env",
         rules=(Rule("cart_[01]", "left"), Rule("cart_[23]", "right")),
-        copies=128,
+        num_envs=128,
         ticks=64,
     ),
     Case("connect_four", 0.60, "pettingzoo.classic.connect_four_v3.env"),
@@ -103,7 +103,7 @@ CASES = (
         0.85,
         "pettingzoo.butterfly.pistonball_v6.parallel_env",
         wrappers=(_gray, _small, _stacked),
-        copies=2,
+        num_envs=2,
         ticks=32,
         turn_s=1.0,
         pixels=True,

@@ -1,8 +1,8 @@
 """How much of an environment's bare speed one rollout worker keeps, in one process on one core.
 
-    python -m benchmarks.rollout_worker [--env connect_four] [--copies 32] [--repeats 15] [--memory] [--profile]
+    python -m benchmarks.rollout_worker [--env connect_four] [--num-envs 32] [--repeats 15] [--memory] [--profile]
 
-Worker: every copy stepped in lockstep, a randomly initialized network for each policy (MLP 64 x 64; for pixels a CNN,
+Worker: all environments stepped in lockstep, a randomly initialized network per policy (MLP 64 x 64; for pixels a CNN,
 its time left out), all rows recorded. Bare: see `benchmarks.bare`. The figure that counts is the worker's env steps per
 second over those of bare stepping with a seed for each episode, which is how a worker resets; beside it stands the one
 over a loop that seeds once. Agent steps per second are printed too: per env step there are as many as agents live.
@@ -68,18 +68,18 @@ class Measured(NamedTuple):
     worker: Sequence[Collected]
 
 
-def measure(case: Case, copies: int | None, repeats: int) -> Measured:
+def measure(case: Case, num_envs: int | None, repeats: int) -> Measured:
     """All three in turns, after a first turn that does not count."""
-    once, seeded, worker = Bare(case.make(), seeded=False), Bare(case.make(), seeded=True), case.worker(copies)
+    once, seeded, worker = Bare(case.make(), seeded=False), Bare(case.make(), seeded=True), case.worker(num_envs)
     seconds = case.turn_s
     turns = [(once.play(seconds), seeded.play(seconds), collect(worker, case, seconds)) for _ in range(repeats + 1)]
     worker.close()
     return Measured(*zip(*turns[1:], strict=True))
 
 
-def report(case: Case, copies: int | None = None, repeats: int = 15) -> None:
+def report(case: Case, num_envs: int | None = None, repeats: int = 15) -> None:
     """Measures and prints."""
-    measured = measure(case, copies, repeats)
+    measured = measure(case, num_envs, repeats)
     worker = [one.played for one in measured.worker]
     kept = _kept(measured.seeded, worker)
     verdict = "reached" if kept >= case.target else "MISSED"
@@ -87,7 +87,7 @@ def report(case: Case, copies: int | None = None, repeats: int = 15) -> None:
     of_cpu = statistics.median(
         w.env_steps * b.cpu_s / (b.env_steps * w.cpu_s) for b, w in zip(measured.seeded, worker, strict=True)
     )
-    of = f"{copies or case.copies} copies"
+    of = f"{num_envs or case.num_envs} environments"
     print(f"{case.name}, {of}: {kept:.3f} of bare env steps/s, target {case.target:.2f}: {verdict}")
     print(
         f"  best of each {best:.3f}, by CPU time {of_cpu:.3f}, of bare seeded once {_kept(measured.once, worker):.3f}"
@@ -123,9 +123,9 @@ def _rates(turns: Sequence[Played]) -> str:
     )
 
 
-def profile(case: Case, copies: int | None) -> None:
+def profile(case: Case, num_envs: int | None) -> None:
     """Where a worker's time goes, by function."""
-    worker, profiler = case.worker(copies), cProfile.Profile()
+    worker, profiler = case.worker(num_envs), cProfile.Profile()
     worker.collect(case.ticks)
     profiler.runcall(collect, worker, case, 2.0)
     pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     names = [case.name for case in CASES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", choices=names, nargs="+", default=names)
-    parser.add_argument("--copies", type=int)
+    parser.add_argument("--num-envs", type=int)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--memory", action="store_true", help="resident memory over 2 million agent steps instead")
     parser.add_argument("--profile", action="store_true", help="where the worker's time goes instead")
@@ -148,11 +148,11 @@ def main(arguments: Sequence[str] = ()) -> None:
         if missing := case.missing():
             print(f"{case.name}: not measured: {missing}", flush=True)
         elif options.profile:
-            profile(case, options.copies)
+            profile(case, options.num_envs)
         elif options.memory:
             report_memory(case)
         else:
-            report(case, options.copies, options.repeats)
+            report(case, options.num_envs, options.repeats)
 
 
 if __name__ == "__main__":

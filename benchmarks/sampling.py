@@ -15,9 +15,9 @@ from benchmarks.together import sample
 TARGET = 0.80
 
 
-async def measure(env_steps_per_round: int, copies: int, repeats: int = 8) -> tuple[float, float]:
+async def measure(env_steps_per_round: int, num_envs: int, repeats: int = 8) -> tuple[float, float]:
     """Medians of agent steps per second: all workers, and bare, in turns."""
-    with set_up(experiment(env_steps_per_round, copies)) as (_, parts):
+    with set_up(experiment(env_steps_per_round, num_envs)) as (_, parts):
         await sample(parts, 3)
         workers, bare = [], []
         for _ in range(repeats):
@@ -31,10 +31,10 @@ async def measure(env_steps_per_round: int, copies: int, repeats: int = 8) -> tu
 
 def report() -> None:
     """Measures and prints."""
-    for env_steps, copies in ((8_192, 128), (2_048, 64)):
-        workers, bare = asyncio.run(measure(env_steps, copies))
+    for env_steps, num_envs in ((8_192, 128), (2_048, 64)):
+        workers, bare = asyncio.run(measure(env_steps, num_envs))
         print(
-            f"sampling only, rounds of {env_steps:,} env steps, {copies} copies: {workers:,.0f} agent steps/s, "
+            f"sampling only, rounds of {env_steps:,} env steps, {num_envs} environments: {workers:,.0f} agent steps/s, "
             f"{workers / bare:.3f} of bare ({bare:,.0f}); target {TARGET}",
             flush=True,
         )

@@ -21,7 +21,7 @@ DQN_AGENT_STEPS_PER_UPDATE = 130
 MAPPING = (Rule("cart_[01]", "ppo"), Rule("cart_[23]", "dqn"))
 
 
-def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed: int = 0) -> Experiment:
+def experiment(env_steps_per_round: int, num_envs: int, num_workers: int = 2, seed: int = 0) -> Experiment:
     """PPO learns from each round, 10 epochs in minibatches of 128; DQN makes one update of 64 rows per 100 env steps.
 
     The learning rates are 0: every computation is made, and the policies stay as they are, so that a round is the same
@@ -38,7 +38,7 @@ def experiment(env_steps_per_round: int, copies: int, num_workers: int = 2, seed
         epsilon=1.0,
     )
     return Experiment(
-        env=Env(parallel_env, num_envs=copies),
+        env=Env(parallel_env, num_envs=num_envs),
         policies={"ppo": Policy(ppo), "dqn": Policy(dqn)},
         mapping=MAPPING,
         rollouts=Rollouts(num_workers=num_workers, fragment_env_steps=env_steps_per_round // num_workers),

@@ -34,8 +34,8 @@ from marlflow.stages import (
     SyncTarget,
 )
 
-# 200 env steps are few: they are soonest made in few ticks of many copies.
-SMALL_COPIES = 40
+# 200 env steps are few: they are soonest made in few ticks of many environments.
+SMALL_NUM_ENVS = 40
 EXPLORE = {"dqn": {"epsilon": 1.0}}
 
 
@@ -153,9 +153,9 @@ async def measure(
 RLLIB_FLOW_SHARE_OF_BARE = 722 / 60_000
 
 
-def report(env_steps_per_round: int, copies: int, rounds: int, repeats: int = 5) -> Figures:
+def report(env_steps_per_round: int, num_envs: int, rounds: int, repeats: int = 5) -> Figures:
     """Measures and prints."""
-    setting = experiment(env_steps_per_round, copies)
+    setting = experiment(env_steps_per_round, num_envs)
     with set_up(setting) as (made, parts):
         bare = bare_per_s().env_steps
         figures = asyncio.run(measure(setting, made, parts, rounds, repeats))
@@ -176,5 +176,5 @@ def report(env_steps_per_round: int, copies: int, rounds: int, repeats: int = 5)
 
 
 if __name__ == "__main__":
-    report(200, copies=SMALL_COPIES, rounds=200)
-    report(2_000, copies=64, rounds=25)
+    report(200, num_envs=SMALL_NUM_ENVS, rounds=200)
+    report(2_000, num_envs=64, rounds=25)

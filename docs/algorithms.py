@@ -54,8 +54,8 @@ SETTINGS = """
   is a number or a schedule of the policy's own agent steps sampled: `Linear(start, end, agent_steps)`,
   `CosineDecay(start, end, agent_steps)`, `PiecewiseConstant(values, at_agent_steps)`, or a class of your own with
   `at(agent_steps)`.
-- **Optimizer.** `optimizer` is `marlflow.learner.optimizer.Adam`, or a class of torch.optim with its settings. Gradients
-  are scaled down to `max_grad_norm`.
+- **Optimizer.** `optimizer` is `marlflow.learner.optimizer.Adam`, or a class of torch.optim with its settings.
+  Gradients are scaled down to `max_grad_norm`.
 - **Normalization.** `model.normalize_observations` shifts and scales what the networks see by its running mean and
   variance; `algorithm.normalize_values`, where there is a critic of states, lets it learn in units that follow the
   returns (Pop-Art). Both belong to the policy: they are published, kept in checkpoints and resumed with its weights.

@@ -49,7 +49,8 @@ INLINE = [
     "hydra.run.dir=run",
 ]
 ENDLESS = ["train", *SETTINGS, "stop.env_steps=900000000", "hydra.run.dir=run", "checkpoint.every_env_steps=400"]
-# One round of two env steps of each copy, so that one fault is not followed by others before the run can end in order.
+# One round of two env steps of each environment, so that one fault is not followed by others before the run can end in
+# order.
 ONE_FAULT = [
     "rollouts.fragment_env_steps=2",
     "policies.dqn_team.algorithm.n_step=1",

@@ -1,6 +1,6 @@
 """Ape-X: distributed prioritized experience replay with DQN (Horgan et al., 2018, arXiv:1803.00933).
 
-Environment copies explore with different epsilons, workers compute initial priorities, replay shards receive batches
+Environments explore with different epsilons, workers compute initial priorities, replay shards receive batches
 round-robin, and one learner trains on draws of whichever shard is ready. A limit, not a ratio, ties draws to stored
 rows, so nothing waits for the learner.
 """
@@ -40,7 +40,7 @@ class ApeX(DQN):
     """Ape-X's settings: DQN's with other defaults, and its own.
 
     `replay_shards` replays share `replay_agent_steps` and `learning_starts_agent_steps`. At least
-    `train_every_agent_steps` are stored per update; a slower learner blocks nothing. Copy i of N explores with
+    `train_every_agent_steps` are stored per update; a slower learner blocks nothing. Env i of N explores with
     `epsilon ** (1 + i * epsilon_ladder / (N - 1))`.
     """
 
@@ -90,6 +90,6 @@ class ApeX(DQN):
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QActor:
         actor = self.network(spaces, model, seed).actor
-        # Each environment copy has its own epsilon.
+        # Each environment has its own epsilon.
         actor.ladder = self.epsilon_ladder
         return actor

@@ -1,6 +1,6 @@
 """Model-Agnostic Meta-Learning, MAML (Finn, Abbeel and Levine, 2017, arXiv:1703.03400), algorithm 3.
 
-Each environment copy has its own task, set by `reset(seed, options={"task": n})`. Rollout workers sample with the
+Each environment has its own task, set by `reset(seed, options={"task": n})`. Rollout workers sample with the
 published parameters, adapt them by policy-gradient steps, and sample again; the learner differentiates through these
 steps to update the initial parameters. Evaluation does not adapt.
 
@@ -40,7 +40,7 @@ from marlflow.stages import Adapt, ByTask, Concat, DropStale, MetaLearn, Publish
 
 @dataclass(frozen=True)
 class MAML(LearningAlgorithm):
-    """MAML's settings. A collect is one iteration over the copies' tasks, in 1 + `inner_steps` equal phases."""
+    """MAML's settings. A collect is one iteration over the environments' tasks, in 1 + `inner_steps` equal phases."""
 
     name: ClassVar[str] = "maml"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", TaskBatch, tasks=True)

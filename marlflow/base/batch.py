@@ -30,7 +30,7 @@ class Batch(TrainBatch):
 
     `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs`,
     `bootstrap_mask` (beside `action_mask`), `carried` (its first row was begun in the fragment before), `agent` (slot),
-    `copy`, `lane`, `episode`. The rows of a segment are contiguous and in order.
+    `env`, `lane`, `episode`. The rows of a segment are contiguous and in order.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {"Fragment": ".gather(Concat(agent_steps=...))"}

@@ -15,7 +15,7 @@ import numpy as np
 from marlflow.base.batch import Array, Batch
 from marlflow.base.train_batch import TrainBatch, for_losses, mean_of
 
-_KEYS = ("copy", "episode", "t_env")
+_KEYS = ("env", "episode", "t_env")
 _AT_ENDS = ("terminated", "truncated", "carried", "bootstrap_obs", "bootstrap_mask")
 
 
@@ -25,9 +25,9 @@ class JointBatches(dict[str, Batch]):
 
 @dataclass(frozen=True, slots=True)
 class JointBatch(TrainBatch):
-    """N joint rows, one per env step at which a joined policy's agent decided, ordered by copy, episode and `t_env`.
+    """N joint rows, one per env step at which a joined policy's agent decided, ordered by env, episode and `t_env`.
 
-    `keys` has `copy`, `episode` and `t_env`, [N] each. `agents` [K] is each seat's agent slot; `seats` gives each
+    `keys` has `env`, `episode` and `t_env`, [N] each. `agents` [K] is each seat's agent slot; `seats` gives each
     policy's seats, so `present[:, seats["left"]]` is [N, K_left]. `present` (bool [N, K]): the agent decided then.
 
     `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where the agent was absent (action masks
@@ -35,7 +35,7 @@ class JointBatch(TrainBatch):
     `terminated`, `truncated`, `carried`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere. An agent's
     next row need not be the next joint row.
 
-    `next_row` (int [N]) is the next joint row of the same copy and episode in this batch, or -1.
+    `next_row` (int [N]) is the next joint row of the same environment and episode in this batch, or -1.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {

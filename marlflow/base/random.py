@@ -1,6 +1,6 @@
 """Counter-based random streams that belong to an agent and episode, not to a worker.
 
-A number is a pure function of (seed, copy, episode, agent, decision, draw) (Salmon et al., "Parallel random numbers: as
+A number is a pure function of (seed, env, episode, agent, decision, draw) (Salmon et al., "Parallel random numbers: as
 easy as 1, 2, 3", SC 2011), mixed by SplitMix64 (Steele et al., OOPSLA 2014). So results do not depend on how
 environments are distributed over workers, and checkpoints need no generator state.
 """
@@ -42,29 +42,29 @@ def key(*parts: int) -> int:
     return value
 
 
-def episode_seed(seed: int, copy: int, episode: int) -> int:
+def episode_seed(seed: int, env_index: int, episode: int) -> int:
     """Return the seed of an environment's reset, in [0, 2**31)."""
-    return key(seed, copy, episode) >> 33
+    return key(seed, env_index, episode) >> 33
 
 
 class RowRandom:
     """Random numbers for N rows, one independent stream per row; each call draws once from every stream.
 
-    `keys` [N] are the streams (from `key(seed, copy, episode, agent)`), `counters` [N] their decision counts, `copies`
-    int64 [N] the rows' environments (default 0), for exploration that differs by environment.
+    `keys` [N] are the streams (from `key(seed, env, episode, agent)`), `counters` [N] their decision counts,
+    `env_indices` int64 [N] the rows' environments (default 0), for exploration that differs by environment.
     """
 
-    __slots__ = ("_base", "_draw", "copies")
+    __slots__ = ("_base", "_draw", "env_indices")
 
-    def __init__(self, keys: Array, counters: Array, copies: Array | None = None) -> None:
+    def __init__(self, keys: Array, counters: Array, env_indices: Array | None = None) -> None:
         self._base = mix(keys + mix(counters.astype(np.uint64)))
         self._draw = 0
-        self.copies: Array = np.zeros(len(keys), np.int64) if copies is None else copies
+        self.env_indices: Array = np.zeros(len(keys), np.int64) if env_indices is None else env_indices
 
     def only(self, rows: Array) -> RowRandom:
         """Return the streams of `rows` (int64 [K]), from their first draw."""
         some = RowRandom.__new__(RowRandom)
-        some._base, some._draw, some.copies = self._base[rows], 0, self.copies[rows]
+        some._base, some._draw, some.env_indices = self._base[rows], 0, self.env_indices[rows]
         return some
 
     @classmethod
@@ -74,7 +74,7 @@ class RowRandom:
             raise ValueError("only streams that stand at the same draw can be joined")
         joined = cls.__new__(cls)
         joined._base, joined._draw = np.concatenate([part._base for part in parts]), parts[0]._draw
-        joined.copies = np.concatenate([part.copies for part in parts])
+        joined.env_indices = np.concatenate([part.env_indices for part in parts])
         return joined
 
     def __len__(self) -> int:

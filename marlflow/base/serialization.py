@@ -200,7 +200,7 @@ def _json(text: bytes | memoryview, what: str) -> object:
 
 def _arrays(header: Mapping[str, object], data: memoryview) -> dict[str, Array]:
     """Return the arrays named in `header`, which must cover `data` in order without gap or overlap."""
-    # A copy, so that the arrays are writable.
+    # A environment, so that the arrays are writable.
     buffer = np.array(data, np.uint8)
     arrays, start = {}, 0
     for name, entry in header.items():

@@ -19,8 +19,8 @@ _ROUNDING = 1e-9
 def unbalanced(played: Played, ledger: Ledger, seats: Seats, seed: int) -> str | None:
     """The first episode, and agent, for which they are not the same; None if they always are.
 
-    `ledger` saw the one copy that was played with `seed`. What came before an agent's first decision or after its end
-    belongs to no row: a worker counts it for a whole collect, so in total it must be what rows do not have.
+    `ledger` saw the environment that was played with `seed`. What came before an agent's first decision or after its
+    end belongs to no row: a worker counts it for a whole collect, so in total it must be what rows do not have.
     """
     rows: Counter[tuple[int, str]] = Counter()
     for (episode, policy, _), count in played.decisions.items():

@@ -81,7 +81,7 @@ class Speed:
 
     bare_env_steps_per_s: float
     worker_env_steps_per_s: float
-    copies: int
+    num_envs: int
     networks: str
     env_share: float
     policy_share: float

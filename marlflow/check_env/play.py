@@ -62,7 +62,7 @@ def play(
     step_timeout_s: float | None,
     progress: Callable[[int], None],
 ) -> Played:
-    """`episodes` episodes of one copy, or as many as `budget_s` seconds allow, or until something fails."""
+    """`episodes` episodes of one environment, or as many as `budget_s` seconds allow, or until something fails."""
     played = Played()
 
     def watched() -> Any:
@@ -107,7 +107,7 @@ def _collect(
     for wanted in itertools.cycle(_TICKS):
         elapsed = perf_counter() - began
         affordable = int(_COLLECT_S * ticks_done / elapsed) if ticks_done else 1
-        # No tick ends two episodes of one copy: so the last collect ends where the last episode does.
+        # No tick ends two episodes of one environment: so the last collect ends where the last episode does.
         ticks = max(1, min(wanted, affordable, episodes - len(played.results)))
         receipt, batches = worker.collect(ticks)
         ticks_done += ticks

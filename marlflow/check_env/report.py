@@ -99,9 +99,9 @@ def _rewards(episodes: Episodes) -> Text:
 
 def _speed(speed: Speed, episodes: Episodes) -> str:
     bare, worker = wording.speed(speed.bare_env_steps_per_s), wording.speed(speed.worker_env_steps_per_s)
-    copies = "1 copy" if speed.copies == 1 else f"{speed.copies} copies"
+    num_envs = "1 environment" if speed.num_envs == 1 else f"{speed.num_envs} environments"
     return (
-        f"{bare} env steps/s bare, {worker} in a rollout worker ({copies}, {speed.networks}): {speed.ratio:.2f}\n"
+        f"{bare} env steps/s bare, {worker} in a rollout worker ({num_envs}, {speed.networks}): {speed.ratio:.2f}\n"
         f"of the worker's time: environment {speed.env_share:.0%}, policies {speed.policy_share:.0%}, "
         f"marlflow {speed.bookkeeping_share:.0%}; slowest step {_seconds(episodes.slowest_step_s)}"
     )

@@ -27,30 +27,32 @@ _ROUND_S = 0.5
 _MAKING_S = 5.0
 
 
-def measured(make_env: Callable[[], Any], seats: Seats, fits: Mapping[str, Suitable], copies: int, seed: int) -> Speed:
-    """Both speeds, with all that a worker does beside them; as many copies as are made in a few seconds."""
+def measured(
+    make_env: Callable[[], Any], seats: Seats, fits: Mapping[str, Suitable], num_envs: int, seed: int
+) -> Speed:
+    """Both speeds, with all that a worker does beside them; as many environments as are made in a few seconds."""
     began = perf_counter()
     bare = _Bare(make_env(), seed)
-    copies = max(1, min(copies, int(_MAKING_S / max(perf_counter() - began, 1e-6))))
+    num_envs = max(1, min(num_envs, int(_MAKING_S / max(perf_counter() - began, 1e-6))))
     with _one_thread():
         found = {of.name: fits[of.name].actor or random_actor(of.spaces) for of in seats.groups}
         actors = {name: partial(as_it_is, actor) for name, actor in found.items()}
-        worker = RolloutWorker(SamplerConfig(make_env, range(copies), seats.by_group, seed), actors)
+        worker = RolloutWorker(SamplerConfig(make_env, range(num_envs), seats.by_group, seed), actors)
         try:
-            alone, receipts = _in_turn(bare, worker, copies)
+            alone, receipts = _in_turn(bare, worker, num_envs)
         finally:
             worker.close()
             bare.close()
     rate, best = max(((_rate(receipt), receipt) for receipt in receipts), key=lambda measured: measured[0])
     seconds = best.env_s + best.policy_s + best.bookkeeping_s
     shares = (part / seconds for part in (best.env_s, best.policy_s, best.bookkeeping_s))
-    return Speed(max(alone), rate, copies, ", ".join(dict.fromkeys(fit.network for fit in fits.values())), *shares)
+    return Speed(max(alone), rate, num_envs, ", ".join(dict.fromkeys(fit.network for fit in fits.values())), *shares)
 
 
-def _in_turn(bare: _Bare, worker: RolloutWorker, copies: int) -> tuple[list[float], list[Receipt]]:
+def _in_turn(bare: _Bare, worker: RolloutWorker, num_envs: int) -> tuple[list[float], list[Receipt]]:
     """Env steps per second of the environment alone, and what the worker collected."""
     alone = [bare.rate(_ROUND_S)]
-    ticks = max(1, int(alone[0] * _ROUND_S / copies / 2))
+    ticks = max(1, int(alone[0] * _ROUND_S / num_envs / 2))
     worker.collect(max(1, ticks // 8))  # the first has columns to allocate
     receipts = []
     for _ in range(_ROUNDS):

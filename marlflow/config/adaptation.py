@@ -35,11 +35,11 @@ def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
         if spec.ticks < phases:
             least = -(-phases * spec.num_envs // spec.num_workers)
             yield (
-                f"{subject} adapts in {phases} phases of a collect, but each copy takes {spec.ticks} env steps in one; "
-                f"raise rollouts.fragment_env_steps to at least {least}, better to {phases} whole episodes of each copy"
+                f"{subject} adapts in {phases} phases of a collect, but an env takes {spec.ticks} env steps in one; "
+                f"raise rollouts.fragment_env_steps to at least {least}, better to {phases} whole episodes of each"
             )
         if spec.inference is not None:
             yield (
-                f"{subject} adapts on the rollout workers, each copy apart, so no inference actor can act for it; "
+                f"{subject} adapts on the rollout workers, each env apart, so no inference actor can act for it; "
                 "set placement.inference=null"
             )

@@ -30,7 +30,7 @@ _FRAMES = 4
 
 
 def environment_maker(env: Env) -> Callable[[], Any]:
-    """What makes one copy of the environment; it can be sent to other processes."""
+    """What makes one environment; it can be sent to other processes."""
     if isinstance(env.factory, str):
         return functools.partial(make_environment, env.factory, dict(env.arguments), tuple(env.wrappers))
     return functools.partial(_made_by, env.factory, dict(env.arguments), tuple(env.wrappers))
@@ -87,7 +87,7 @@ def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
 
 @contextmanager
 def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
-    """The adapter on one copy, for as long as it is looked at; raises ConfigInvalid if it cannot be made or reset."""
+    """The adapter of one environment, for as long as it is looked at; raises ConfigInvalid if it cannot be reset."""
     adapter = _open(make_env, env)
     try:
         yield adapter

@@ -16,7 +16,7 @@ from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resource
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import Matchmaker
 
-ENV_KEYS: Final = ("copies", "wrappers", "step_timeout_s")
+ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s")
 """What a configuration says of an environment beside its `_target_` and the arguments of that."""
 
 
@@ -29,12 +29,12 @@ class Env:
     """The environment: its factory, what it is called with, and wrappers.
 
     The factory is a callable, the import path of one, or the name of an environment that ships, as `env=` on the
-    command line takes it: Env("simple_tag", {"num_good": 2}). That one comes with its own arguments, number of copies
-    and wrappers, which are the innermost; what is given here is in their place or around them. Raises ConfigInvalid
-    for a name that does not exist.
+    command line takes it: Env("simple_tag", {"num_good": 2}). That one comes with its own arguments, `num_envs` and
+    wrappers, which are the innermost; what is given here is in their place or around them. Raises ConfigInvalid for a
+    name that does not exist.
 
-    `copies` is how many run at once, over all workers. `wrappers` are applied in order, the first innermost. A step or
-    reset that takes longer than `step_timeout_s` (seconds) is given up; None is no limit.
+    `num_envs` is how many run at once, over all workers. `wrappers` are applied in order, the first innermost. A step
+    or reset that takes longer than `step_timeout_s` (seconds) is given up; None is no limit.
     """
 
     factory: Callable[..., Any] | str
@@ -45,7 +45,7 @@ class Env:
 
     def __post_init__(self) -> None:
         """Looks a name up."""
-        copies: int = self.num_envs
+        num_envs: int = self.num_envs
         if isinstance(self.factory, str) and "." not in self.factory:
             from marlflow.config.named_environments import named_environment
 
@@ -53,10 +53,10 @@ class Env:
             object.__setattr__(self, "factory", named.factory)
             object.__setattr__(self, "arguments", named.arguments)
             object.__setattr__(self, "wrappers", (*named.wrappers, *self.wrappers))
-            copies = named.num_envs if isinstance(copies, _Unsaid) else copies
-        if isinstance(copies, _Unsaid):
-            copies = int(copies)
-        object.__setattr__(self, "copies", copies)
+            num_envs = named.num_envs if isinstance(num_envs, _Unsaid) else num_envs
+        if isinstance(num_envs, _Unsaid):
+            num_envs = int(num_envs)
+        object.__setattr__(self, "num_envs", num_envs)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Rollout workers: how many, how many env steps each collects at a time (over all its copies), and their pace.
+    """Rollout workers: how many, how many env steps each collects at a time (over all its envs), and their pace.
 
     `lockstep`: all of them in rounds, each after on-policy learners are done with the one before. `overlap`: a round is
     collected during learning. `asynchronous`: each worker goes on at once, and a round is what one of them made.
@@ -179,9 +179,9 @@ class Stop:
     """When a run ends; any of them ends it.
 
     `policies` maps a policy to the `return_mean` it has to reach; all of them together are one condition. `time_s`
-    (seconds) has room for the last evaluation, and cuts a round short. `grace_period_s` is how long what is under way may take
-    to finish when the run is interrupted, and a step or reset of an environment, or the last evaluation, when `time_s`
-    is over.
+    (seconds) has room for the last evaluation, and cuts a round short. `grace_period_s` is how long a running round may
+    take to finish when the run is interrupted, and a step or reset of an environment, or the last evaluation, when
+    `time_s` is over.
     """
 
     env_steps: int | None = None

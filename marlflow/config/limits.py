@@ -28,17 +28,17 @@ def limit_problems(experiment: Experiment) -> Problems:
 
 
 def _shares(experiment: Experiment) -> Iterator[str]:
-    copies, workers = experiment.env.num_envs, experiment.rollouts.num_workers
-    if copies < workers:
+    num_envs, workers = experiment.env.num_envs, experiment.rollouts.num_workers
+    if num_envs < workers:
         yield (
-            f"env.num_envs ({copies}) is less than rollouts.num_workers ({workers}), and each worker needs a copy; "
+            f"env.num_envs ({num_envs}) is less than rollouts.num_workers ({workers}), and each worker needs one; "
             f"raise env.num_envs or lower rollouts.num_workers"
         )
         return
-    most, steps = -(-copies // workers), experiment.rollouts.fragment_env_steps
+    most, steps = -(-num_envs // workers), experiment.rollouts.fragment_env_steps
     if steps < most:
         yield (
-            f"rollouts.fragment_env_steps ({steps}) is less than the {most} copies that a worker steps at once; "
+            f"rollouts.fragment_env_steps ({steps}) is less than the {most} environments that a worker steps at once; "
             f"raise it to at least {most}, or lower env.num_envs"
         )
 

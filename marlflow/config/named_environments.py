@@ -52,4 +52,4 @@ def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironme
     wrappers = wrappers_of(values["wrappers"], problems)
     if problems:
         raise ConfigInvalid(problems)
-    return NamedEnvironment(values[TARGET], taken, wrappers, values["copies"])
+    return NamedEnvironment(values[TARGET], taken, wrappers, values["num_envs"])

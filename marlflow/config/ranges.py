@@ -73,7 +73,7 @@ _THRESHOLD = Range(0.0, INFINITY, above=True, infinite=True)
 RANGES: Mapping[str, Range] = {
     # The run. `Class.name` is for that class alone, a name alone for all others.
     "seed": Range(0, 2**63 - 1),
-    "copies": Range(1, 10**6),
+    "num_envs": Range(1, 10**6),
     "step_timeout_s": Range(0.001, 1e6, unit=" seconds"),
     "num_workers": _PROCESSES,
     "fragment_env_steps": _STEPS,

@@ -83,11 +83,11 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
 def _without_hydra(config: DictConfig) -> DictConfig:
     if "hydra" not in config:
         return config
-    copy = config.copy()
-    OmegaConf.set_struct(copy, False)
-    OmegaConf.set_readonly(copy, False)
-    del copy["hydra"]
-    return copy
+    env_index = config.copy()
+    OmegaConf.set_struct(env_index, False)
+    OmegaConf.set_readonly(env_index, False)
+    del env_index["hydra"]
+    return env_index
 
 
 def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
@@ -111,13 +111,13 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
             problems.append(f"env.{key} is not set; give it a value")
             return LEFT
     wrappers = wrappers_of(values.get("wrappers"), problems)
-    copies = fit(values.get("copies", Env.num_envs), int, "env.num_envs", problems)
+    num_envs = fit(values.get("num_envs", Env.num_envs), int, "env.num_envs", problems)
     timeout_s = fit(values.get("step_timeout_s"), float | None, "env.step_timeout_s", problems)
     return Env(
         factory,
         arguments,
         wrappers,
-        Env.num_envs if copies is LEFT else copies,
+        Env.num_envs if num_envs is LEFT else num_envs,
         None if timeout_s is LEFT else timeout_s,
     )
 

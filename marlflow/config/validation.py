@@ -316,7 +316,7 @@ def _window_problems(learner: LearnerSpec, spec: RunSpec) -> Iterator[str]:
         yield (
             f"{subject_of(learner)} sums rewards over n_step={n_step} decisions, but a fragment "
             f"has at most {spec.ticks} of each agent (rollouts.fragment_env_steps={spec.fragment_env_steps} for "
-            f"{spec.num_envs} copies on {spec.num_workers} workers); raise rollouts.fragment_env_steps or lower n_step"
+            f"{spec.num_envs} envs on {spec.num_workers} workers); raise rollouts.fragment_env_steps or lower n_step"
         )
 
 

@@ -48,7 +48,7 @@ def identity(made: CheckedExperiment) -> dict[str, Any]:
             **_arguments(made.experiment.env),
             "wrappers": [_described(wrapper) for wrapper in made.experiment.env.wrappers],
             "factory": environment_name(made.experiment.env),
-            "copies": spec.num_envs,
+            "num_envs": spec.num_envs,
             "agents": list(made.agents),
         },
         "policies": {

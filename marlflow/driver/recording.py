@@ -63,8 +63,8 @@ class DatasetProgress:
     def handed(self, receipts: Sequence[Receipt]) -> None:
         """Counts what was handed out since."""
         for receipt in receipts:
-            for policy, by_copy in receipt.next_fragments.items():
-                self._handed[policy].update({str(copy): count for copy, count in by_copy.items()})
+            for policy, by_env in receipt.next_fragments.items():
+                self._handed[policy].update({str(env_index): count for env_index, count in by_env.items()})
 
     @property
     def nothing_of(self) -> frozenset[str]:
@@ -72,8 +72,8 @@ class DatasetProgress:
         return frozenset(name for name, count in self._all.items() if sum(self._handed[name].values()) >= count)
 
     def state(self) -> dict[str, dict[str, int]]:
-        """How many fragments each copy has handed out, by policy."""
-        return {name: dict(by_copy) for name, by_copy in self._handed.items()}
+        """How many fragments each environment has handed out, by policy."""
+        return {name: dict(by_env) for name, by_env in self._handed.items()}
 
     def load_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
         """Goes on from what `state` gave."""

@@ -128,5 +128,6 @@ def _bounds(step_timeout_s: float | None, stop: Stop) -> str:
     ends = "nothing ends it"
     if (time_s := stop.time_s) is not None:
         at_most_s = time_s + stop.grace_period_s
-        ends = f"stop.time_s={time_s:g} and stop.grace_period_s={stop.grace_period_s:g} end it after {at_most_s:g} s at the latest"
+        limits = f"stop.time_s={time_s:g} and stop.grace_period_s={stop.grace_period_s:g}"
+        ends = f"{limits} end it after {at_most_s:g} s at the latest"
     return f"{ends}; env.step_timeout_s=<seconds> would, and faults.env_hangs says how often that may happen"

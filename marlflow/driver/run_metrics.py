@@ -108,7 +108,7 @@ class RunMetrics:
                 tally.rows_carried += made.rows_carried
                 tally.reward_unattributed += made.reward_unattributed
         ended = [episode for receipt in receipts for episode in receipt.episodes]
-        for episode in sorted(ended, key=lambda episode: (episode.tick, episode.copy)):
+        for episode in sorted(ended, key=lambda episode: (episode.tick, episode.env)):
             self._finished(episode)
 
     def state(self) -> Tree:

@@ -11,7 +11,7 @@ from marlflow.runtime.spec import RunSpec
 class Scheduler:
     """Evaluates the schedules of all learners; tells them and their replays what has changed.
 
-    What is for actors alone goes with each collect, and to nobody else; so does `copies`, how many there are of the
+    What is for actors alone goes with each collect, and to nobody else; so does `num_envs`, how many there are of the
     environment.
     """
 
@@ -20,13 +20,13 @@ class Scheduler:
         self._told: dict[str, Mapping[str, float]] = {}
 
     def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        """What the next round is collected with: for each policy its learner's scheduled settings, and `copies`."""
+        """What the next round is collected with: for each policy its learner's scheduled settings, and `num_envs`."""
         found: dict[str, dict[str, float]] = {}
         for name, values in self.values(agent_steps_sampled).items():
             learner = self._spec.learners[name]
             actor_only_settings = learner.algorithm.actor_only_settings
             self._tell(name, {key: value for key, value in values.items() if key not in actor_only_settings})
-            found |= {policy: {**values, "copies": self._spec.num_envs} for policy in learner.members}
+            found |= {policy: {**values, "num_envs": self._spec.num_envs} for policy in learner.members}
         return found
 
     def values(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:

@@ -134,11 +134,11 @@ class EnvAdapter(Protocol):
         ...
 
     def where(self, agent: str | None = None) -> str:
-        """Return environment, copy, episode seed, env step and agent as text."""
+        """Return environment, environment, episode seed, env step and agent as text."""
         ...
 
     def name(self) -> str:
-        """Return the environment's number, `copy 3`, as text."""
+        """Return the environment's number, `env 3`, as text."""
         ...
 
     def reset(self, seed: int, task: int | None = None) -> StepResult:

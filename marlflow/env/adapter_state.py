@@ -72,7 +72,7 @@ class AdapterState:
         return self._location.words(agent)
 
     def name(self) -> str:
-        return f"copy {self._location.copy}"
+        return f"env {self._location.env}"
 
     def close(self) -> None:
         try:

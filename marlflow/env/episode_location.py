@@ -20,10 +20,10 @@ class EpisodeLocation:
     `env_steps` is 0 in reset(), and 1 in the episode's first step() and after it.
     """
 
-    __slots__ = ("copy", "env_steps", "name", "seed")
+    __slots__ = ("env", "env_steps", "name", "seed")
 
-    def __init__(self, name: str, copy: int) -> None:
-        self.name, self.copy = name, copy
+    def __init__(self, name: str, env_index: int) -> None:
+        self.name, self.env = name, env_index
         self.seed: int | None = None
         self.env_steps = 0
 
@@ -33,7 +33,7 @@ class EpisodeLocation:
 
     def words(self, agent: str | None = None) -> str:
         """Return this location as the start of an error message."""
-        text = f"environment {self.name}, copy {self.copy}, episode seed {self.seed}, env step {self.env_steps}"
+        text = f"environment {self.name}, env {self.env}, episode seed {self.seed}, env step {self.env_steps}"
         return text if agent is None else f"{text}, agent {agent!r}"
 
     def broken(self, reason: str, agent: str | None = None) -> EnvironmentFailed:

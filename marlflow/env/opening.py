@@ -10,12 +10,12 @@ from marlflow.env.episode_location import EpisodeLocation, environment_name
 from marlflow.env.parallel import ParallelAdapter
 
 
-def open_adapter(env: object, copy: int = 0, name: str | None = None) -> EnvAdapter:
-    """Return the adapter for `env`; `copy` and `name` are for error messages.
+def open_adapter(env: object, env_index: int = 0, name: str | None = None) -> EnvAdapter:
+    """Return the adapter for `env`; `env` and `name` are for error messages.
 
     Resets the environment once (seed 0) to find its agents and whether `infos` has action masks.
     """
-    location = EpisodeLocation(name or environment_name(env), copy)
+    location = EpisodeLocation(name or environment_name(env), env_index)
     if isinstance(env, ParallelEnv):
         return ParallelAdapter(env, location)
     if isinstance(env, AECEnv):

@@ -51,13 +51,14 @@ class TaskBatch(Batch):
 
 
 def linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> EstimatedBatch:
-    """`batch` with the columns of an EstimatedBatch by linear critics, one for each copy; advantages normalized each.
+    """`batch` with the columns of an EstimatedBatch by linear critics, one per environment; advantages normalized each.
 
-    Segments of one copy have to follow each other, as those of one worker do.
+    Segments of one environment have to follow each other, as those of one worker do.
     """
-    copies = batch.segments["copy"]
+    env_indices = batch.segments["env"]
     parts = [
-        _linear_advantages(batch.only(copies == copy), discount, gae_lambda) for copy in dict.fromkeys(copies.tolist())
+        _linear_advantages(batch.only(env_indices == env_index), discount, gae_lambda)
+        for env_index in dict.fromkeys(env_indices.tolist())
     ]
     whole = Batch.concat(parts or [_linear_advantages(batch, discount, gae_lambda)])
     return EstimatedBatch({**whole.columns, "obs": batch.columns["obs"]}, batch.segments)
@@ -136,10 +137,10 @@ def laid_out(batch: Batch, group: Array, groups: int) -> dict[str, Array]:
 def by_task(batch: Batch, inner_steps: int) -> TaskBatch:
     """The rows of `batch` by task and phase; see ByTask."""
     phases, adapted = inner_steps + 1, batch.segments["adapted"]
-    names = np.stack([batch.segments["copy"], batch.segments["task"]], axis=1)
+    names = np.stack([batch.segments["env"], batch.segments["task"]], axis=1)
     shown = np.unique(names[adapted == inner_steps], axis=0)
     whole = batch.only((names[:, None] == shown[None]).all(-1).any(-1) & (adapted <= inner_steps))
-    names = np.stack([whole["copy"], whole["task"]], axis=1)
+    names = np.stack([whole["env"], whole["task"]], axis=1)
     found, task = np.unique(names, axis=0, return_inverse=True)
     task = task.reshape(-1)  # numpy 2.0 alone gives it another shape
     flat = laid_out(whole, task * phases + whole["adapted"], len(found) * phases)

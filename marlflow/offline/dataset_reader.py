@@ -76,10 +76,10 @@ class DatasetReader:
 def next_fragments(tree: Tree, env_indices: Collection[int]) -> dict[str, dict[int, int]]:
     """Return the number of fragments read by policy and environment, from the workers' state."""
     counts: dict[str, dict[int, int]] = {}
-    for env in tree["copies"]:
-        if env["copy"] in env_indices:
+    for env in tree["envs"]:
+        if env["env"] in env_indices:
             for policy, position in env.get(_POSITIONS, {}).items():
-                counts.setdefault(policy, {})[env["copy"]] = position["next"]
+                counts.setdefault(policy, {})[env["env"]] = position["next"]
     return counts
 
 
@@ -160,8 +160,8 @@ class DatasetWorker:
 
     def state(self) -> Tree:
         tree = self._worker.state()
-        for env in tree["copies"]:
-            playing = {policy: reader.positions[env["copy"]] for policy, reader in self._readers.items()}
+        for env in tree["envs"]:
+            playing = {policy: reader.positions[env["env"]] for policy, reader in self._readers.items()}
             env[_POSITIONS] = {
                 p: {"next": at, "of": self._readers[p].size, "mark": self._readers[p].mark} for p, at in playing.items()
             }
@@ -170,9 +170,9 @@ class DatasetWorker:
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
     ) -> ResumeReport:
-        for env in tree["copies"]:
+        for env in tree["envs"]:
             for policy, position in env.get(_POSITIONS, {}).items():
-                self._resume(policy, env["copy"], position)
+                self._resume(policy, env["env"], position)
         return self._worker.load_state(tree, replay_max_env_steps, frozen)
 
     def _resume(self, policy: str, env_index: int, position: Mapping[str, int]) -> None:
@@ -223,8 +223,8 @@ class OfflineWorker:
         return self._evaluator.evaluate(episodes, weights, matchups, mode, frozen)
 
     def state(self) -> dict[str, Any]:
-        envs = [{"copy": env_index, "next_episode": 0, "running": None} for env_index in self._env_indices]
-        return {"agents": None, "copies": envs, "tables": {}}
+        envs = [{"env": env_index, "next_episode": 0, "running": None} for env_index in self._env_indices]
+        return {"agents": None, "envs": envs, "tables": {}}
 
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None

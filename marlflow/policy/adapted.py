@@ -25,7 +25,7 @@ from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
 class AdaptingActor(WeightedActor, Protocol):
     """An actor that adapts `inner_steps` times per collection, separately for each environment.
 
-    actor.restart(); ...; actor.adapt(copies, rows); ...; actor.restart()
+    actor.restart(); ...; actor.adapt(environments, rows); ...; actor.restart()
     """
 
     inner_steps: int
@@ -36,8 +36,8 @@ class AdaptingActor(WeightedActor, Protocol):
         """Discard all adaptation: every environment uses the published parameters again."""
         ...
 
-    def adapt(self, copies: Array, rows: Mapping[str, Array]) -> None:
-        """Take one inner step in each environment of `copies` [C] on its own rows, [C, R, ...]."""
+    def adapt(self, env_indices: Array, rows: Mapping[str, Array]) -> None:
+        """Take one inner step in each environment of `num_envs` [C] on its own rows, [C, R, ...]."""
         ...
 
 
@@ -96,41 +96,41 @@ class AdaptedActor:
         self._adapted: dict[int, Tensor] = {}
         self._seating: _Seating | None = None
 
-    def parameters_of(self, copy: int) -> Tensor:
+    def parameters_of(self, env_index: int) -> Tensor:
         """Return the parameters that act in an environment now, [P]."""
-        adapted = self._adapted.get(copy)
+        adapted = self._adapted.get(env_index)
         return self._function.parameters().detach() if adapted is None else adapted
 
-    def adapt(self, copies: Array, rows: Mapping[str, Array]) -> None:
+    def adapt(self, env_indices: Array, rows: Mapping[str, Array]) -> None:
         self.taken += 1
         self._seating = None
-        if not len(copies):
+        if not len(env_indices):
             return
-        before = torch.stack([self.parameters_of(copy) for copy in copies.tolist()]).requires_grad_()
+        before = torch.stack([self.parameters_of(env_index) for env_index in env_indices.tolist()]).requires_grad_()
         tensors = {name: as_tensor(column) for name, column in rows.items()}
         with torch.enable_grad():
             after = self._step(self._function, before, tensors).detach()
-        self._adapted |= dict(zip(copies.tolist(), after, strict=True))
+        self._adapted |= dict(zip(env_indices.tolist(), after, strict=True))
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         if not self._adapted:
             return self.network.act(obs, action_mask, memory, mode, generator)
-        seating = self._seated(generator.copies)
+        seating = self._seated(generator.env_indices)
         # With gradients off, Dense computes in numpy, which cannot be vectorized over stacked parameters.
         with torch.enable_grad():
-            by_copy = self._function(seating.parameters, seating.spread(obs))
-        logits = as_array(by_copy.detach())[seating.copy, seating.place]
+            by_env = self._function(seating.parameters, seating.spread(obs))
+        logits = as_array(by_env.detach())[seating.env, seating.place]
         action, logp = sample(logits, action_mask, generator.uniform() if mode != "greedy" else None)
         return Acted(action, logp, memory)
 
-    def _seated(self, copies: Array) -> _Seating:
-        if self._seating is None or not np.array_equal(self._seating.copies, copies):
-            numbers, copy, counts = np.unique(copies, return_inverse=True, return_counts=True)
+    def _seated(self, env_indices: Array) -> _Seating:
+        if self._seating is None or not np.array_equal(self._seating.env_indices, env_indices):
+            numbers, env_index, counts = np.unique(env_indices, return_inverse=True, return_counts=True)
             # Rows of one environment get consecutive places, so that all fit into a dense [C, R] layout.
-            place = np.empty(len(copy), np.int64)
-            place[np.argsort(copy, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
+            place = np.empty(len(env_index), np.int64)
+            place[np.argsort(env_index, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
             stacked = torch.stack([self.parameters_of(number) for number in numbers.tolist()])
-            self._seating = _Seating(copies.copy(), copy, place, int(counts.max()), stacked)
+            self._seating = _Seating(env_indices.copy(), env_index, place, int(counts.max()), stacked)
         return self._seating
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
@@ -147,13 +147,13 @@ class AdaptedActor:
 
 @dataclass(frozen=True, slots=True)
 class _Seating:
-    """Where each of N rows goes in a dense [C, R] layout with one line per environment: at `copy` [N] and `place` [N].
+    """Where each of N rows goes in a dense [C, R] layout with one line per environment: at `env` [N] and `place` [N].
 
-    `copies` [N] are the rows' environments, `parameters` [C, P] their parameters.
+    `num_envs` [N] are the rows' environments, `parameters` [C, P] their parameters.
     """
 
-    copies: Array
-    copy: Array
+    env_indices: Array
+    env: Array
     place: Array
     most: int
     parameters: Tensor
@@ -161,5 +161,5 @@ class _Seating:
     def spread(self, rows: Array) -> Tensor:
         """Scatter `rows` [N, ...] into [C, R, ...], zero where empty."""
         laid = np.zeros((len(self.parameters), self.most, *rows.shape[1:]), rows.dtype)
-        laid[self.copy, self.place] = rows
+        laid[self.env, self.place] = rows
         return torch.from_numpy(laid)

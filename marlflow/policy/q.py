@@ -39,13 +39,13 @@ class QActor(nn.Module):
     """Epsilon-greedy actor; the schedule `epsilon` starts at 1.
 
     With a `ladder` above 0, environments explore differently (see `epsilon_of_copy`); `set_schedule` takes their number
-    as `copies`.
+    as `num_envs`.
     """
 
     def __init__(self, torso: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.torso, self.head = torso, head
-        self.epsilon, self.ladder, self.copies = 1.0, 0.0, 1
+        self.epsilon, self.ladder, self.num_envs = 1.0, 0.0, 1
         self.device: str | None = None
         # Exact types: a subclass may compute something else.
         plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
@@ -69,12 +69,12 @@ class QActor(nn.Module):
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.epsilon = float(values.get("epsilon", self.epsilon))
-        self.copies = int(values.get("copies", self.copies))
+        self.num_envs = int(values.get("num_envs", self.num_envs))
 
     def _epsilon(self, generator: RowRandom) -> float | Array:
         if not self.ladder:
             return self.epsilon
-        return epsilon_of_copy(self.epsilon, generator.copies, self.copies, self.ladder)
+        return epsilon_of_env(self.epsilon, generator.env_indices, self.num_envs, self.ladder)
 
     def move_to(self, device: str) -> None:
         self.to(device)
@@ -127,14 +127,14 @@ class QPass:
         self._layers.pull(d_q, self._values)
 
 
-def epsilon_of_copy(epsilon: float, copy: Array, copies: int, ladder: float) -> Array:
-    """Return the probability of a random action in environments `copy` [N] of `copies`.
+def epsilon_of_env(epsilon: float, env_index: Array, num_envs: int, ladder: float) -> Array:
+    """Return the probability of a random action in environments `env_index` [N] of `num_envs`.
 
-    It is epsilon ** (1 + i * ladder / (copies - 1)) in environment i (Horgan et al., 2018, arXiv:1803.00933, section
+    It is epsilon ** (1 + i * ladder / (num_envs - 1)) in environment i (Horgan et al., 2018, arXiv:1803.00933, section
     4.1).
     """
     # Environment 0 explores with epsilon itself, the last one with epsilon ** (1 + ladder).
-    exponent = 1.0 + copy * (ladder / max(1, copies - 1))
+    exponent = 1.0 + env_index * (ladder / max(1, num_envs - 1))
     # Never 0, whose logarithm is infinite.
     return np.maximum(epsilon**exponent, np.finfo(np.float64).tiny)
 

@@ -45,7 +45,7 @@ class RuntimeState:
 
     `learner.<learner>`, `replay.<name>` (all but its rows; its learner's name, or `<learner>@<shard>`),
     `rows.<name>.<first>-<stop>` (the rows of these numbers, new since the last time), and `workers` (all workers'
-    copies, whichever worker played them).
+    environments, whichever worker played them).
     `replays` has the numbers [first, stop) of the rows that each replay holds. `recorded` says how many files of
     recorded rows there are, {policy: {worker: number of files}}.
     """

@@ -250,8 +250,8 @@ class RunSpec:
         """The learner that trains a policy; None if it does not learn."""
         return next((learner for learner in self.learners.values() if policy in learner.members), None)
 
-    def copies_of(self, worker: int) -> tuple[int, ...]:
-        """The copies that a worker plays: every num_workers-th."""
+    def env_indices_of(self, worker: int) -> tuple[int, ...]:
+        """The environments that a worker plays: every num_workers-th."""
         return tuple(range(worker, self.num_envs, self.num_workers))
 
     @property
@@ -275,22 +275,26 @@ class RunSpec:
     ) -> Worker:
         """A new worker, its environments open; `actors` makes what acts for it; None: actors of its own.
 
-        Its copies begin at `next_episodes`, and in each policy's records at `next_fragments`. `watchdog` watches
+        Its environments begin at `next_episodes`, and in each policy's records at `next_fragments`. `watchdog` watches
         its environments; None: one of its own with `step_timeout_s`. `fetch` opens published weights where they
         come as references.
         """
-        copies = self.copies_of(number)
+        env_indices = self.env_indices_of(number)
         made = {found.policy: found for one in self.learners.values() if (found := one.moves.on_worker(fetch))}
         play = partial(self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
         if not self.records:
-            return play(copies, made)
+            return play(env_indices, made)
         readers = {
-            name: DatasetReader(records, copies, self.num_envs, (next_fragments or {}).get(name))
+            name: DatasetReader(records, env_indices, self.num_envs, (next_fragments or {}).get(name))
             for name, records in self.records.items()
         }
         played = {name: found for name, found in made.items() if name not in self.records}
-        player = OfflineWorker(number, copies, partial(play, copies[:1], {})) if self.offline else play(copies, played)
-        return DatasetWorker(player, readers, made, len(copies))
+        player = (
+            OfflineWorker(number, env_indices, partial(play, env_indices[:1], {}))
+            if self.offline
+            else play(env_indices, played)
+        )
+        return DatasetWorker(player, readers, made, len(env_indices))
 
     def _sampling_worker(
         self,
@@ -298,13 +302,13 @@ class RunSpec:
         actors: Mapping[str, Callable[[], Actor]] | None,
         next_episodes: Mapping[int, int] | None,
         watchdog: Watchdog,
-        copies: Sequence[int],
+        env_indices: Sequence[int],
         worker_stages: Mapping[str, WorkerStages],
     ) -> RolloutWorker:
         """A worker that plays, and records what it is to."""
         config = SamplerConfig(
             self.make_env,
-            copies,
+            env_indices,
             self.mapping,
             self.seed,
             worker=number,
@@ -322,5 +326,5 @@ class RunSpec:
 
     @property
     def ticks(self) -> int:
-        """Env steps that each copy takes in a collect, so that a worker makes `fragment_env_steps` or a few more."""
+        """Env steps of each environment in a collect, so that a worker makes `fragment_env_steps` or a few more."""
         return -(-self.fragment_env_steps * self.num_workers // self.num_envs)

@@ -11,7 +11,7 @@ from typing import Any
 class Deadline:
     """The deadline `at_s`, by time.perf_counter: no episode or step starts after it.
 
-    A running environment call is interrupted after `grace_period_s` seconds, at the latest `grace_period_s` after the deadline.
+    A running environment call is interrupted at the latest `grace_period_s` seconds after the deadline.
     Pickling keeps the remaining seconds, since clocks differ.
     """
 

@@ -141,7 +141,7 @@ class _Opening:
     number: int
 
     def where(self) -> str:
-        return f"copy {self.number}, at its opening"
+        return f"env {self.number}, at its opening"
 
     def name(self) -> str:
-        return f"copy {self.number}"
+        return f"env {self.number}"

@@ -31,7 +31,7 @@ def lanes_per_env(adapter: EnvAdapter) -> int:
 
 
 class Lanes:
-    """All lanes of `copies` environments: lane = environment index * stride + agent slot; arrays are [lanes]."""
+    """All lanes of `num_envs` environments: lane = environment index * stride + agent slot; arrays are [lanes]."""
 
     def __init__(self, stride: int, num_envs: int, table: WeightsTable, policy_of: PolicyOf) -> None:
         count = stride * num_envs

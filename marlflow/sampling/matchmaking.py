@@ -35,9 +35,9 @@ TRIAL = -2
 
 
 class EpisodeId(NamedTuple):
-    """An episode by environment and number, from 0; `copy` is -1 in evaluation, -2 in a trial before the run."""
+    """An episode by environment and number, from 0; `env` is -1 in evaluation, -2 in a trial before the run."""
 
-    copy: int
+    env: int
     episode: int
 
 
@@ -158,7 +158,7 @@ def matchmaker_name(matchmaker: object) -> str:
 
 def _words(episode: EpisodeId) -> str:
     named = {EVALUATION: "evaluation", TRIAL: "trial"}
-    return f"{named.get(episode.copy, f'copy {episode.copy}')}, episode {episode.episode}"
+    return f"{named.get(episode.env, f'env {episode.env}')}, episode {episode.episode}"
 
 
 def _own_traceback(error: Exception) -> str:

@@ -128,6 +128,6 @@ class Population:
 
 def seated_in(tree: Tree, frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenPolicy]:
     """Return the entries of `frozen` in running episodes of the workers' state."""
-    running = [env["running"] for env in tree["copies"] if env["running"] is not None]
+    running = [env["running"] for env in tree["envs"] if env["running"] is not None]
     names = {entry for episode in running for entry in episode["matchup"].values()}
     return {name: policy for name, policy in frozen.items() if name in names}

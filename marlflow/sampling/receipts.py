@@ -17,7 +17,7 @@ class EpisodeResult:
     `fingerprint` is a hash of all observations and actions in evaluation; 0 in training.
     """
 
-    copy: int
+    env: int
     episode: int
     env_steps: int
     returns: Mapping[str, float]

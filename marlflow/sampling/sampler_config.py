@@ -15,13 +15,13 @@ from marlflow.sampling.mapping import ByRules, Rule
 class SamplerConfig:
     """The environments and policies of a rollout worker, and the policies whose rows it returns.
 
-    worker = RolloutWorker(SamplerConfig(make_env, copies=range(8), mapping={"a": "prey"}, seed=0), actors)
+    worker = RolloutWorker(SamplerConfig(make_env, env_indices=range(8), mapping={"a": "prey"}, seed=0), actors)
     """
 
     make_env: Callable[[], Any]
     """Makes one environment."""
 
-    copies: Sequence[int]
+    env_indices: Sequence[int]
     """The numbers of the worker's environments, unique over all workers of a run."""
 
     mapping: Mapping[str, str] | Sequence[Rule] | PolicyOf | None

@@ -1,8 +1,8 @@
 """The saved state of rollout workers, by environment, so that their number may change on resume.
 
     {"agents": [name, ...] | None,                      the declared agents, or None if undeclared
-     "copies": [{"copy", "next_episode", "running": None | {...}}, ...],
-     "tables": {name: {"copy": [N], "slot": [N], column: [N, ...], ...}, ...}}
+     "envs": [{"env", "next_episode", "running": None | {...}}, ...],
+     "tables": {name: {"env": [N], "slot": [N], column: [N, ...], ...}, ...}}
 
 `running` is the running episode: `episode`, `seed`, `env_steps`, `matchup`, `agents` (by slot; None if declared), and
 `whole`, whether all actions were kept. Tables: `lanes` (to verify a replay), `open` (open rows), and for each policy
@@ -41,7 +41,7 @@ def merged(states: Sequence[Tree]) -> Tree:
     names = dict.fromkeys(name for state in states for name in state["tables"])
     return {
         "agents": agents[0],
-        "copies": [env for state in states for env in state["copies"]],
+        "envs": [env for state in states for env in state["envs"]],
         "tables": {name: _stacked([s["tables"][name] for s in states if name in s["tables"]]) for name in names},
     }
 
@@ -59,9 +59,9 @@ def share(tree: Tree, env_indices: Collection[int]) -> Tree:
     """Return the state of the environments `env_indices` alone."""
     return {
         "agents": tree["agents"],
-        "copies": [env for env in tree["copies"] if env["copy"] in env_indices],
+        "envs": [env for env in tree["envs"] if env["env"] in env_indices],
         "tables": {
-            name: only_rows(table, np.isin(table["copy"], list(env_indices))) for name, table in tree["tables"].items()
+            name: only_rows(table, np.isin(table["env"], list(env_indices))) for name, table in tree["tables"].items()
         },
     }
 
@@ -71,18 +71,18 @@ def only_rows(table: StateTable, keep: Array) -> StateTable:
     return {name: column[keep] for name, column in table.items()}
 
 
-def by_copy(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
-    """Convert a table by `lane` to one by `copy` and `slot`; `numbers` are the worker's environments."""
+def by_env(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
+    """Convert a table by `lane` to one by `env` and `slot`; `numbers` are the worker's environments."""
     index, slot = np.divmod(table["lane"], stride)
     columns = {name: column for name, column in table.items() if name != "lane"}
-    return {"copy": np.array(numbers, np.int64)[index], "slot": slot, **columns}
+    return {"env": np.array(numbers, np.int64)[index], "slot": slot, **columns}
 
 
 def by_lane(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
-    """Convert a table by `copy` and `slot` to one by `lane` of the environments `numbers`."""
+    """Convert a table by `env` and `slot` to one by `lane` of the environments `numbers`."""
     position = {number: index for index, number in enumerate(numbers)}
-    index = np.array([position[number] for number in table["copy"].tolist()], np.int64)
-    columns = {name: column for name, column in table.items() if name not in ("copy", "slot")}
+    index = np.array([position[number] for number in table["env"].tolist()], np.int64)
+    columns = {name: column for name, column in table.items() if name not in ("env", "slot")}
     return {"lane": index * stride + table["slot"], **columns}
 
 

@@ -61,15 +61,15 @@ class RolloutWorker:
         worker_stages: Mapping[str, WorkerStages] | None = None,
         writer: RowWriter | None = None,
     ) -> None:
-        if not config.copies:
+        if not config.env_indices:
             name = f"rollout worker {config.worker}"
-            raise ConfigInvalid([f"{name} has no copy to play: use fewer workers, or more copies"])
+            raise ConfigInvalid([f"{name} has no environment to step: use fewer workers, or more environments"])
         self._config, self._worker_stages, self._writer = config, worker_stages or {}, writer
         self._policy_of = config.policy_of
         self._watchdog, self._faults = watchdog or Watchdog(None), FaultLog(config.tolerated_faults)
-        self._envs = self._make_envs(config.copies)
+        self._envs = self._make_envs(config.env_indices)
         # All environments have the same agents and spaces, so the first one answers for all.
-        adapter, count = self._envs.adapters[0], len(config.copies)
+        adapter, count = self._envs.adapters[0], len(config.env_indices)
         spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
         self._stride = lanes_per_env(adapter)
         self._handed_over = set(spaces) if config.recorded is None else set(config.recorded)
@@ -78,7 +78,7 @@ class RolloutWorker:
         table = self._table = WeightsTable(self._make_policy_slots(spaces), actors, config.publishing_critics)
         lanes = Lanes(self._stride, count, table, self._policy_of)
         self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
-        self._episodes = TrainingEpisodes(config.seed, config.copies, dealt=config.mapping is None)
+        self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.resume_at(config.next_episodes)
         history = self._history = History(count, self._stride, config.history_env_steps)
@@ -107,7 +107,7 @@ class RolloutWorker:
                 policy,
                 self._actors[policy],
                 of_policy,
-                self._stride * len(self._config.copies),
+                self._stride * len(self._config.env_indices),
                 policy in recorded,
                 state if policy in with_state else None,
             )
@@ -282,7 +282,7 @@ class RolloutWorker:
         # A lane is the environment's position in this worker * stride + agent slot; the returned one uses its global
         # number.
         env_index = np.array(self._envs.numbers)[index]
-        names = {"agent": agent, "copy": env_index, "lane": env_index * self._stride + agent}
+        names = {"agent": agent, "env": env_index, "lane": env_index * self._stride + agent}
         if self._adapting:
             names["task"] = np.array(self._episodes.tasks)[index]
         return Batch(batch.columns, {**batch.segments, **names})

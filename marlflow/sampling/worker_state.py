@@ -20,7 +20,7 @@ from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episode_replayer import FAILURES, EpisodeReplayer
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.saved_state import ResumeReport, StateTable, by_copy, by_lane, only_rows
+from marlflow.sampling.saved_state import ResumeReport, StateTable, by_env, by_lane, only_rows
 from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.step_buffer import ranges
 from marlflow.sampling.vector_runner import SyncVectorRunner
@@ -44,9 +44,9 @@ class WorkerState:
         adapters, following = self.envs.adapters, self.episodes.not_begun
         return {
             "agents": list(adapters[0].agents) if adapters[0].declared else None,
-            "copies": [
+            "envs": [
                 {
-                    "copy": env_index,
+                    "env": env_index,
                     "next_episode": following[env_index],
                     "running": self._running(index, index in whole) if index in running else None,
                 }
@@ -92,11 +92,11 @@ class WorkerState:
                     continue
                 lane_tables[f"memory.{slots.policy}"] = {"lane": played, **slots.memory.state(played)}
         tables: dict[str, StateTable] = {
-            n: by_copy(table, self.envs.numbers, lanes.stride) for n, table in lane_tables.items()
+            n: by_env(table, self.envs.numbers, lanes.stride) for n, table in lane_tables.items()
         }
         for policy, (index, action) in self.history.actions(whole).items():
             if len(index):
-                tables[f"actions.{policy}"] = {"copy": numbers[index], "action": action}
+                tables[f"actions.{policy}"] = {"env": numbers[index], "action": action}
         return tables
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> ResumeReport:
@@ -105,13 +105,13 @@ class WorkerState:
         Raises CheckpointUnusable if agents or policies' columns differ.
         """
         self._check(tree)
-        self.episodes.resume_at({env["copy"]: env["next_episode"] for env in tree["copies"]})
+        self.episodes.resume_at({env["env"]: env["next_episode"] for env in tree["envs"]})
         replayer = EpisodeReplayer(self.envs, self.runner.lanes, self.policy_slots, self.episodes, self.history)
         tables = {name: _Grouped(table) for name, table in tree["tables"].items()}
         turns: dict[int, StepResult] = {}
         intact, abandoned = [], 0
-        for env in tree["copies"]:
-            env_index, running = env["copy"], env["running"]
+        for env in tree["envs"]:
+            env_index, running = env["env"], env["running"]
             if running is None:
                 continue
             index = self.envs.numbers.index(env_index)
@@ -136,7 +136,7 @@ class WorkerState:
         self._restore({name: table.of(intact) for name, table in tables.items()})
         self.runner.restore(turns)
         open_rows = [table for name, table in tables.items() if name.startswith("rows.")]
-        lost = sum(len(table.copy) - len(table.of(intact)["copy"]) for table in open_rows)
+        lost = sum(len(table.env) - len(table.of(intact)["env"]) for table in open_rows)
         return ResumeReport(abandoned, len(turns) - len(intact), lost)
 
     def _restore(self, tables: Mapping[str, StateTable]) -> None:
@@ -179,9 +179,9 @@ class _Grouped:
     """A table indexed by environment."""
 
     def __init__(self, table: StateTable) -> None:
-        self._table, self.copy = table, table["copy"]
-        self._order = np.argsort(self.copy, kind="stable")
-        self._sorted = self.copy[self._order]
+        self._table, self.env = table, table["env"]
+        self._order = np.argsort(self.env, kind="stable")
+        self._sorted = self.env[self._order]
 
     def of(self, env_indices: Sequence[int]) -> StateTable:
         ends = [np.searchsorted(self._sorted, env_indices, side) for side in ("left", "right")]
@@ -203,7 +203,7 @@ def _kinds(columns: StateTable | None) -> dict[str, str] | None:
     """Return dtype and shape of each column as text, except lane identity."""
     if columns is None:
         return None
-    return {n: f"{c.dtype} {list(c.shape[1:])}" for n, c in columns.items() if n not in ("copy", "slot")}
+    return {n: f"{c.dtype} {list(c.shape[1:])}" for n, c in columns.items() if n not in ("env", "slot")}
 
 
 _ACTIONS = "actions."

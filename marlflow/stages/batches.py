@@ -50,7 +50,7 @@ class DropStale:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Joins the batches of a joint stream: one row per environment copy, episode and env step.
+    """Joins the batches of a joint stream: one row per environment, episode and env step.
 
     `agents` fixes each policy's agent slots, if the network's input must not depend on which agents are present.
     """

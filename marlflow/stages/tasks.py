@@ -21,9 +21,9 @@ from marlflow.learner.task_batches import AdaptedBatch, TaskBatch, by_task, laid
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """Takes an inner gradient step per environment copy, on its task's rows, in the worker's acting policy.
+    """Takes an inner gradient step per environment, on its task's rows, in the worker's acting policy.
 
-    Advantages use a linear critic per copy and are normalized per copy. The last phase of a collect takes no step.
+    Advantages use a linear critic per environment and are normalized per environment. The last phase takes no step.
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -41,8 +41,8 @@ class Adapt:
         estimated = linear_advantages(batch, discount, gae_lambda)
         adapted = np.full(len(batch.segments["length"]), actor.taken)
         if actor.taken < actor.inner_steps:
-            copies, group = np.unique(estimated["copy"], return_inverse=True)
-            actor.adapt(copies, laid_out(estimated, group, len(copies)))
+            env_indices, group = np.unique(estimated["env"], return_inverse=True)
+            actor.adapt(env_indices, laid_out(estimated, group, len(env_indices)))
         return AdaptedBatch(estimated.columns, {**estimated.segments, "adapted": adapted})
 
 

@@ -188,7 +188,7 @@ def test_several_learners_may_each_have_some_of_the_tasks() -> None:
 def test_a_learner_adapts_as_its_actors_do() -> None:
     """Where an adapted policy chose itself, the learner finds the same probabilities: no divergence at its first step.
 
-    So parameters, advantages and rows that both have come to the same parameters of each copy.
+    So parameters, advantages and rows that both have come to the same parameters of each environment.
     """
     algorithm = MAML(inner_steps=PHASES - 1, inner_learning_rate=RATE)
     learner, actor = make_learner(algorithm, MASKED, seed=3), algorithm.actor(MASKED, SMALL, seed=4)
@@ -200,9 +200,9 @@ def test_a_learner_adapts_as_its_actors_do() -> None:
     }
     for phase in range(PHASES - 1):
         actor.adapt(np.array([5, 6, 9]), {name: column[:, phase] for name, column in tasks.items()})
-    for task, copy in enumerate((5, 6, 9)):
+    for task, env_index in enumerate((5, 6, 9)):
         logits = make_learner(algorithm, MASKED).module.actor
-        logits.load_flat(actor.parameters_of(copy).numpy())
+        logits.load_flat(actor.parameters_of(env_index).numpy())
         last = {name: torch.from_numpy(column[task, -1]) for name, column in tasks.items()}
         found, _ = logits.log_prob_and_entropy(logits(last["obs"]), last["action"], last["action_mask"])
         tasks["behavior_logp"][task, -1] = found.detach().numpy()

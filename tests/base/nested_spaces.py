@@ -115,7 +115,7 @@ def own_dtype(leaf: spaces.Space[Any]) -> np.dtype[Any]:
 
 
 def with_replaced(seen: Any, path: Path, value: Any) -> Any:
-    """A copy of an observation in which what stands at `path` is another."""
+    """A environment of an observation in which what stands at `path` is another."""
     if not path:
         return value
     key, *rest = path

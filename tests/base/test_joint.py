@@ -22,7 +22,7 @@ OBS = {"left": (2,), "right": (3, 2)}
 class Segment:
     policy: str
     agent: int
-    copy: int
+    env: int
     episode: int
     times: list[int] = field(default_factory=list)
     ending: str = "cut"
@@ -32,14 +32,14 @@ class Segment:
 def played(draw: st.DrawFn) -> list[Segment]:
     """Episodes in which agents join late, die, return, sit turns out, and whose segments are cut anywhere."""
     segments: list[Segment] = []
-    for copy, episode in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), unique=True, max_size=4)):
+    for env_index, episode in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), unique=True, max_size=4)):
         for policy, slots in SLOTS.items():
             for agent in slots:
                 times = sorted(draw(st.sets(st.integers(0, 7))))
                 while times:
                     length = draw(st.integers(1, len(times)))
                     ending = draw(st.sampled_from(["cut", "terminated", "truncated"]))
-                    segments.append(Segment(policy, agent, copy, episode, times[:length], ending))
+                    segments.append(Segment(policy, agent, env_index, episode, times[:length], ending))
                     times = times[length:]
     return draw(st.permutations(segments))
 
@@ -62,7 +62,7 @@ def batch_of(policy: str, segments: list[Segment], masked: bool) -> Batch:
         "terminated": np.array([one.ending == "terminated" for one in segments], bool),
         "truncated": np.array([one.ending == "truncated" for one in segments], bool),
         "bootstrap_obs": numbers(10_000, count, *shape),
-        "copy": np.array([one.copy for one in segments], np.int64),
+        "env": np.array([one.env for one in segments], np.int64),
         "episode": np.array([one.episode for one in segments], np.int64),
         "agent": np.array([one.agent for one in segments], np.int64),
     }
@@ -85,16 +85,16 @@ def reference(batches: dict[str, Batch]) -> dict[Key, dict[tuple[str, int], tupl
     for policy, batch in batches.items():
         row = 0
         for segment, length in enumerate(batch.segments["length"].tolist()):
-            copy, episode, agent = (int(batch.segments[name][segment]) for name in ("copy", "episode", "agent"))
+            env_index, episode, agent = (int(batch.segments[name][segment]) for name in ("env", "episode", "agent"))
             for place in range(length):
-                key = (copy, episode, int(batch.columns["t_env"][row]))
+                key = (env_index, episode, int(batch.columns["t_env"][row]))
                 found[key][policy, agent] = row, segment if place == length - 1 else None
                 row += 1
     return found
 
 
 def keys_of(joint: JointBatch) -> list[Key]:
-    return list(zip(*(joint.keys[name].tolist() for name in ("copy", "episode", "t_env")), strict=True))
+    return list(zip(*(joint.keys[name].tolist() for name in ("env", "episode", "t_env")), strict=True))
 
 
 def assert_holds(table: Array, at: tuple[int, int], entry: Array | None) -> None:
@@ -142,7 +142,7 @@ def test_the_order_in_which_segments_came_does_not_show(segments: list[Segment],
     shuffled = {}
     for policy, batch in batches.items():
         parts = [
-            batch.only(np.arange(len(batch.segments["length"])) == one) for one in range(len(batch.segments["copy"]))
+            batch.only(np.arange(len(batch.segments["length"])) == one) for one in range(len(batch.segments["env"]))
         ]
         order = data.draw(st.permutations(parts))
         shuffled[policy] = Batch.concat(order) if order else batch

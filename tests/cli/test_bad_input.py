@@ -158,14 +158,14 @@ CASES = {
         ["plan", "rollouts.placement.num_cpus=-1"],
         "rollouts.placement.num_cpus must be at least 0, not -1",
     ),
-    "fewer copies than workers": (
+    "fewer environments than workers": (
         ["plan", "env.num_envs=1"],
         "env.num_envs (1) is less than rollouts.num_workers (2), and each worker needs a copy; "
         "raise env.num_envs or lower rollouts.num_workers",
     ),
     "fragment too short": (
         ["plan", "rollouts.fragment_env_steps=4"],
-        "rollouts.fragment_env_steps (4) is less than the 8 copies that a worker steps at once; "
+        "rollouts.fragment_env_steps (4) is less than the 8 environments that a worker steps at once; "
         "raise it to at least 8, or lower env.num_envs",
     ),
     "no learners": (

@@ -108,7 +108,7 @@ def test_a_failing_environment_is_told_where_and_what_to_do(marlflow: Marlflow, 
     where, api_test = FAILING[name]
     verdict = " ".join(said.out.partition("not ready for marlflow: ")[2].split())
     assert (said.code, said.err) == (1, "")
-    assert "copy 0, episode seed " in verdict
+    assert "env 0, episode seed " in verdict
     assert where in verdict
     assert "-> " in verdict
     assert "ready for marlflow\nnext" not in said.out

@@ -84,11 +84,11 @@ def test_a_failing_environment_ends_the_run_with_its_own_traceback_above_the_err
     said = marlflow("train", *SHORT, FAILING)
     assert said.code == 1
     lines = said.err.splitlines()
-    while lines[0].startswith("WARNING: environment cartpole_team_v0, copy "):
+    while lines[0].startswith("WARNING: environment cartpole_team_v0, environment "):
         del lines[0]  # each episode that broke
     assert lines[0] == "Traceback (most recent call last):"
     assert "broken_environments.py" in lines[1]
-    assert lines[-1].startswith("error: environment cartpole_team_v0, copy ")
+    assert lines[-1].startswith("error: environment cartpole_team_v0, environment ")
     assert lines[-1].endswith("env step 6: step() raised RuntimeError: the wheel came off")
     assert len([line for line in lines if line.startswith("  File ")]) == 1
 
@@ -152,8 +152,8 @@ def test_an_operators_own_traceback_comes_before_the_stage_it_happened_in() -> N
 
 def test_an_environments_error_is_found_behind_the_stage_that_it_stopped() -> None:
     error = StageFailed("Collect", "rollouts", "Collect", "")
-    error.__cause__ = EnvironmentFailed("environment e, copy 3", "step() raised X", "Traceback: theirs")
-    assert failure(error) == "Traceback: theirs\n\nerror: environment e, copy 3: step() raised X"
+    error.__cause__ = EnvironmentFailed("environment e, env 3", "step() raised X", "Traceback: theirs")
+    assert failure(error) == "Traceback: theirs\n\nerror: environment e, env 3: step() raised X"
     assert failure(MarlflowError("plain")) == "error: plain"
 
 

@@ -74,8 +74,8 @@ def test_policies_are_explained_by_the_algorithm_and_the_model_that_they_have() 
 def test_a_part_of_a_configuration_says_which_it_is() -> None:
     config = _composed("env=connect_four")
     shown = "# @package env\n" + OmegaConf.to_yaml(OmegaConf.create(config["env"]))
-    (copies,) = [line for line in explained(shown, config).splitlines() if line.startswith("copies")]
-    assert copies == f"{'copies: 16':<47} # environments that run at once, over all workers"
+    (num_envs,) = [line for line in explained(shown, config).splitlines() if line.startswith("num_envs")]
+    assert num_envs == f"{'num_envs: 16':<47} # environments that run at once, over all workers"
 
 
 def test_every_file_says_what_it_is_for() -> None:

@@ -58,13 +58,13 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def by_copy(workers: Mapping[str, Any]) -> dict[str, Any]:
-    """The workers' tree in the order of copies, whoever played them."""
+def by_env(workers: Mapping[str, Any]) -> dict[str, Any]:
+    """The workers' tree in the order of environments, whoever played them."""
     tables = {}
     for name, table in workers["tables"].items():
-        order = np.argsort(table["copy"], kind="stable")
+        order = np.argsort(table["env"], kind="stable")
         tables[name] = {column: values[order] for column, values in table.items()}
-    return {**workers, "copies": sorted(workers["copies"], key=lambda copy: copy["copy"]), "tables": tables}
+    return {**workers, "envs": sorted(workers["envs"], key=lambda env_index: env_index["env"]), "tables": tables}
 
 
 def without_times(tree: Any) -> Any:

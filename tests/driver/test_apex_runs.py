@@ -80,13 +80,15 @@ def test_the_ladder_is_climbed_by_copies_whoever_plays_them(tmp_path: Path, seen
         algorithms = policies(prey=replace(unlearned, epsilon_ladder=ladder))
         experiment = small_run(env_steps=800, policies=algorithms, mapping=ALL, rollouts=rollouts)
         train(experiment, tmp_path / f"{workers}-{ladder}")
-        episodes = [(one.copy, one.episode, one.env_steps, tuple(one.returns.items())) for one in seen.episodes]
+        episodes = [(one.env, one.episode, one.env_steps, tuple(one.returns.items())) for one in seen.episodes]
         seen.receipts.clear()
         return sorted(episodes)
 
     alone, level = played(1, ladder=3.0), played(1, ladder=0.0)
     assert alone == played(4, ladder=3.0)
-    of_copy = [([e for e in alone if e[0] == copy], [e for e in level if e[0] == copy]) for copy in range(4)]
+    of_copy = [
+        ([e for e in alone if e[0] == env_index], [e for e in level if e[0] == env_index]) for env_index in range(4)
+    ]
     assert [climbed == flat for climbed, flat in of_copy] == [True, False, False, False]
 
 

@@ -83,9 +83,12 @@ def run_of(kind: Callable[[], Breaks], budget: Faults | None = None, **changes: 
     return small_run(**given)
 
 
-def begun(copies: int, episodes: int = 100) -> dict[int, list[int]]:
-    """The seeds of each copy's episodes."""
-    return {copy: [episode_seed(SEED, copy, number) for number in range(episodes)] for copy in range(copies)}
+def begun(env_indices: int, episodes: int = 100) -> dict[int, list[int]]:
+    """The seeds of each environment's episodes."""
+    return {
+        env_index: [episode_seed(SEED, env_index, number) for number in range(episodes)]
+        for env_index in range(env_indices)
+    }
 
 
 # Rounds of few env steps, so that no worker has many faults in one: the run then ends in order.
@@ -121,11 +124,12 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     reason, agent = KINDS[kind]
     assert cause.reason == reason
     found = re.fullmatch(
-        r"environment cartpole_team_v0, copy (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?", cause.where
+        r"environment cartpole_team_v0, environment (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?",
+        cause.where,
     )
     assert found is not None
-    copy, seed, step, named = found.groups()
-    assert int(seed) in begun(4)[int(copy)]
+    env_index, seed, step, named = found.groups()
+    assert int(seed) in begun(4)[int(env_index)]
     assert breaks(int(seed))
     assert named == agent
     assert int(step) == (0 if kind is RaisesInReset else AT_STEP)
@@ -193,15 +197,17 @@ def test_workers_of_their_own_process_give_up_the_same_episodes(
 
 def check_episodes(seen: Seen, faults: list[Fault]) -> None:
     """Every episode that was begun and is not running ended well or is a fault, once, as its seed says."""
-    ended = Counter((episode.copy, episode_seed(SEED, episode.copy, episode.episode)) for episode in seen.episodes)
-    words = [re.search(r"copy (\d), episode seed (\d+)", fault.where) for fault in faults]
+    ended = Counter((episode.env, episode_seed(SEED, episode.env, episode.episode)) for episode in seen.episodes)
+    words = [re.search(r"environment (\d), episode seed (\d+)", fault.where) for fault in faults]
     given_up = Counter((int(found[1]), int(found[2])) for found in words if found is not None)
     assert not any(breaks(seed) for _, seed in ended)
     assert all(breaks(seed) for _, seed in given_up)
     following: dict[int, int] = {}
     for receipt in seen.receipts:
         following.update(receipt.next_episodes)
-    over = Counter((copy, seed) for copy, seeds in begun(4, 400).items() for seed in seeds[: following[copy] - 1])
+    over = Counter(
+        (env_index, seed) for env_index, seeds in begun(4, 400).items() for seed in seeds[: following[env_index] - 1]
+    )
     assert ended + given_up == over
 
 

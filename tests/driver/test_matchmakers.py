@@ -56,7 +56,7 @@ def leads(
 
 
 def forgetful(episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
-    if episode.copy == TRIAL:
+    if episode.env == TRIAL:
         return SEATS(episode, agents, generator)
     raise LookupError(f"nobody is left for {episode.episode}")
 
@@ -231,7 +231,7 @@ def test_a_mapping_that_cannot_be_made_is_all_that_is_said_of_it(mapping: Any, p
 
 
 def played(episodes: Sequence[EpisodeResult]) -> dict[EpisodeId, Mapping[str, str]]:
-    return {EpisodeId(episode.copy, episode.episode): episode.matchup for episode in episodes}
+    return {EpisodeId(episode.env, episode.episode): episode.matchup for episode in episodes}
 
 
 @pytest.mark.parametrize("runtime", ["inline", "ray"])
@@ -271,7 +271,7 @@ def test_how_copies_are_spread_over_workers_changes_nothing_that_is_dealt_or_pla
             tmp_path / str(workers),
         )
         ended = seen.episodes[before:]
-        found.append({(e.copy, e.episode): (e.matchup, e.returns, e.env_steps, e.tick) for e in ended})
+        found.append({(e.env, e.episode): (e.matchup, e.returns, e.env_steps, e.tick) for e in ended})
     assert found[0] == found[1] == found[2]
     assert len(found[0]) > 10
 
@@ -293,7 +293,7 @@ def test_what_a_matchmaker_raises_in_a_run_ends_it_with_its_own_lines(tmp_path: 
     assert lines[0] == "Traceback (most recent call last):"
     assert __file__ in lines[1]
     assert not any("marlflow/sampling" in line for line in lines)
-    assert lines[-1] == ("error: matchmaker forgetful, copy 0, episode 0: it raised LookupError: nobody is left for 0")
+    assert lines[-1] == ("error: matchmaker forgetful, env 0, episode 0: it raised LookupError: nobody is left for 0")
 
 
 # -- where no agents are declared -----------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_what_agents_see_reaches_what_learns(model, tmp_path: Path) -> None:
 
 
 def test_an_observation_outside_its_space_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    expected = r"panels_v0, copy 0, .* agent 'eye': .*\['lights'\] has 256 at \[\d, 0, 0\], above its bound 255"
+    expected = r"panels_v0, env 0, .* agent 'eye': .*\['lights'\] has 256 at \[\d, 0, 0\], above its bound 255"
     with pytest.raises(StageFailed, match=expected):
         train(experiment(Env(Panels, {"brightest": 256}, num_envs=1), Policy(Random())), tmp_path)
 

@@ -53,7 +53,7 @@ def test_a_run_against_frozen_selves_goes_on_as_it_would_have(name: str, tmp_pat
     train(made[0], whole)
     train(made[1], parts)
     half = kept(parts)
-    running = [copy["running"]["matchup"] for copy in half["workers"]["copies"] if copy["running"]]
+    running = [env_index["running"]["matchup"] for env_index in half["workers"]["envs"] if env_index["running"]]
     assert {entry for matchup in running for entry in matchup.values()} & set(entries_in(parts)), (
         "some were to be seated"
     )
@@ -85,10 +85,10 @@ def test_an_entry_is_written_once_and_its_weights_are_those_that_were_published(
 
 def test_returns_of_frozen_entries_are_not_the_policys(tmp_path: Path) -> None:
     class Alone(PastSelves):
-        """In every second copy a frozen version plays both carts, in the others the policy itself."""
+        """In every second environment a frozen version plays both carts, in the others the policy itself."""
 
         def __call__(self, episode: Any, agents: Any, generator: Any) -> dict[str, str]:
-            return dict.fromkeys(agents, self.frozen[0] if episode.copy % 2 else "main")
+            return dict.fromkeys(agents, self.frozen[0] if episode.env % 2 else "main")
 
     metrics = train(against_past_selves(MAIN, 800, mapping=Alone()), tmp_path).metrics
     main = metrics["policies"]["main"]

@@ -1,6 +1,7 @@
 """However a run that records is stopped, killed and resumed: its record is that of a run that nothing happened to.
 
-The recorded policies are random, so that a row depends on its copy and episode, and not on how many workers there were.
+The recorded policies are random, so that a row depends on its environment and episode, and not on how many workers
+there were.
 """
 
 from __future__ import annotations
@@ -81,13 +82,13 @@ def killed_in(collect: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def rows_in(folder: Path, policy: str) -> dict[Row, Row]:
-    """What was observed, done and received, as bytes, by copy, episode, agent and number of the decision: each once."""
+    """Observation, action and reward as bytes, by (env, episode, agent, number of the decision), each once."""
     records, found = find_dataset(folder, policy), list[tuple[Row, Any]]()
     for batch in map(records.read, records.fragments):
         segments, start = batch.segments, 0
         for number, length in enumerate(segments["length"].tolist()):
             for row in range(start, start + length):
-                where = tuple(int(segments[name][number]) for name in ("copy", "episode", "agent"))
+                where = tuple(int(segments[name][number]) for name in ("env", "episode", "agent"))
                 values = tuple(batch.columns[name][row].tobytes() for name in ("obs", "action", "reward"))
                 found.append(((*where, int(batch.columns["t_agent"][row])), values))
             start += length
@@ -161,7 +162,7 @@ def test_runs_that_share_a_folder_leave_each_other_alone(tmp_path: Path, monkeyp
 
 
 def test_an_episode_that_begins_anew_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is too long to be played again: what was recorded of it stays, and its copy begins one like it."""
+    """It is too long to be played again: what was recorded of it stays, and its environment begins one like it."""
     with killed_in(5, monkeypatch):
         train(experiment(1, replayed=3), tmp_path)
     resume(experiment(1, env_steps=400, replayed=3), tmp_path)

@@ -13,7 +13,7 @@ from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling.messages import LeftOut, Logged, Printed, Silent, StepRunning
 from tests.runtime.small_runs import small_run
 
-WHERE = "environment taxi_v3, copy 4, episode seed 5, env step 6: step()"
+WHERE = "environment taxi_v3, env 4, episode seed 5, env step 6: step()"
 
 
 class Shown:
@@ -25,16 +25,16 @@ class Shown:
 def test_a_printed_line_is_shown_and_logged_with_its_worker_and_environment(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     shown = Shown()
-    shown.relay(Printed(2, "taxi_v3, copy 4", "no fuel"))
+    shown.relay(Printed(2, "taxi_v3, env 4", "no fuel"))
     shown.relay(Printed(3, "", "loading"))
-    assert shown.told == ["[worker 2, taxi_v3, copy 4] no fuel", "[worker 3] loading"]
+    assert shown.told == ["[worker 2, taxi_v3, env 4] no fuel", "[worker 3] loading"]
     assert [record.getMessage() for record in caplog.records] == shown.told
 
 
 def test_a_log_record_goes_where_it_would_have_gone_here(caplog: pytest.LogCaptureFixture) -> None:
     shown = Shown()
-    shown.relay(Logged(2, "taxi_v3, copy 4", "taxi.engine", logging.ERROR, "no fuel"))
-    assert caplog.record_tuples == [("taxi.engine", logging.ERROR, "[worker 2, taxi_v3, copy 4] no fuel")]
+    shown.relay(Logged(2, "taxi_v3, env 4", "taxi.engine", logging.ERROR, "no fuel"))
+    assert caplog.record_tuples == [("taxi.engine", logging.ERROR, "[worker 2, taxi_v3, env 4] no fuel")]
     assert shown.told == []
 
 
@@ -58,7 +58,7 @@ def test_what_is_left_out_is_said_at_once_and_then_rarely(caplog: pytest.LogCapt
     for line in range(50):
         for worker in (0, 1):
             shown.relay(LeftOut(worker, 40, f"/logs/worker_{worker}.out"))
-            shown.relay(Printed(worker, "copy 4", f"turn {line}"))
+            shown.relay(Printed(worker, "env 4", f"turn {line}"))
     shown.relay.close()
     notices = [text for text in shown.told if "left out" in text]
     assert notices == [
@@ -90,7 +90,8 @@ def test_a_worker_that_is_silent_is_named(timeout_s: float | None, ends: str, ca
         ({}, "nothing ends it; env.step_timeout_s=<seconds> would, and faults.env_hangs says how often"),
         (
             {"stop": Stop(time_s=60.0, grace_period_s=10.0)},
-            "stop.time_s=60 and stop.grace_period_s=10 end it after 70 s at the latest; env.step_timeout_s=<seconds> would",
+            "stop.time_s=60 and stop.grace_period_s=10 end it after 70 s at the latest; "
+            "env.step_timeout_s=<seconds> would",
         ),
         ({"env": Env(CartPoleTeam, step_timeout_s=300.0, num_envs=4)}, "env.step_timeout_s=300 ends it"),
     ],

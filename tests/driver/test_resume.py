@@ -39,7 +39,7 @@ from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import EpisodeId, RandomSeats
-from tests.driver.kept_runs import assert_equal, by_copy, driver, kept, without_times
+from tests.driver.kept_runs import assert_equal, by_env, driver, kept, without_times
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, policies, small_run
 
@@ -151,7 +151,7 @@ def test_a_run_that_goes_on_does_what_it_would_have_done(name: str, tmp_path: Pa
     result = resume(until(experiment, WHOLE), parts)
     assert result.metrics["env_steps"] >= WHOLE
     assert half["driver"]["flow"]["held"], "a batch was to be half gathered"
-    assert any(copy["running"] for copy in half["workers"]["copies"]), "episodes were to be running"
+    assert any(env_index["running"] for env_index in half["workers"]["envs"]), "episodes were to be running"
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
     assert_equal(kept(whole), kept(parts))
 
@@ -179,7 +179,7 @@ def test_reports_that_are_dropped_are_counted_and_the_last_stays_in_the_log(
 
 
 def test_it_may_go_on_with_another_number_of_workers(tmp_path: Path) -> None:
-    """What copies play does not depend on who plays them; only the order of rows within a round does."""
+    """What environments play does not depend on who plays them; only the order of rows within a round does."""
     train(until(small_run(), HALF), tmp_path)
     more = small_run(rollouts=Rollouts(num_workers=4, fragment_env_steps=20))
     result = resume(until(more, WHOLE), tmp_path)
@@ -195,7 +195,7 @@ def test_it_may_go_on_with_another_number_of_workers(tmp_path: Path) -> None:
     train(until(frozen, HALF), other)
     resume(until(frozen, WHOLE), one)
     resume(until(replace(frozen, rollouts=Rollouts(num_workers=4, fragment_env_steps=20)), WHOLE), other)
-    assert_equal(by_copy(kept(one)["workers"]), by_copy(kept(other)["workers"]))
+    assert_equal(by_env(kept(one)["workers"]), by_env(kept(other)["workers"]))
 
 
 def test_a_checkpoint_is_taken_when_it_is_due_and_the_newest_stay(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_the_longest_episode_to_be_played_again_is_as_the_settings_say(tmp_path:
         settings = CheckpointStore(every_env_steps=None, replay_max_env_steps=limit)
         train(until(long, 200, checkpoint=settings), tmp_path / name)
         state = kept(tmp_path / name)["workers"]
-        running = [copy["running"]["env_steps"] for copy in state["copies"] if copy["running"]]
+        running = [env_index["running"]["env_steps"] for env_index in state["envs"] if env_index["running"]]
         result = resume(until(long, 400, checkpoint=settings), tmp_path / name)
         assert result.metrics["faults"]["episodes_restarted"] == sum(steps > limit for steps in running)
         assert any(steps > 5 for steps in running)

@@ -36,7 +36,7 @@ def test_an_evaluation_that_would_never_end_does_and_is_not_counted(tmp_path: Pa
 
 
 class Hangs(CartPoleTeam):
-    """Never comes back from the fiftieth env step of all copies."""
+    """Never comes back from the fiftieth env step of all environments."""
 
     steps = 0
 

@@ -101,11 +101,11 @@ def test_the_dead_that_stay_listed_do_not_decide_until_they_have_left_and_return
 
 
 def test_an_undeclared_agent_is_an_error():
-    adapter = open_adapter(Scripted([(["a", "stranger"], {"a": 1.0}, {}, {})]), copy=4)
+    adapter = open_adapter(Scripted([(["a", "stranger"], {"a": 1.0}, {}, {})]), env=4)
     adapter.reset(11)
     with pytest.raises(EnvironmentFailed, match="'stranger' is not one of possible_agents") as caught:
         adapter.act([0, 0])
-    assert caught.value.where == "environment scripted, copy 4, episode seed 11, env step 1, agent 'stranger'"
+    assert caught.value.where == "environment scripted, env 4, episode seed 11, env step 1, agent 'stranger'"
 
 
 def test_a_missing_observation_is_an_error():
@@ -143,7 +143,7 @@ def test_an_agent_that_lived_before_a_step_without_a_reward_is_an_error(step):
         with pytest.raises(EnvironmentFailed, match="gave no reward for an agent that was alive before it") as caught:
             adapter.act([0, 0])
         assert (
-            caught.value.where == f"environment scripted, copy 0, episode seed 0, env step {len(before) + 1}, agent 'b'"
+            caught.value.where == f"environment scripted, env 0, episode seed 0, env step {len(before) + 1}, agent 'b'"
         )
 
 
@@ -164,12 +164,12 @@ def test_an_environments_exception_says_where_and_shows_only_its_own_frames():
         def deeper(self):
             raise ZeroDivisionError("a wheel came off")
 
-    adapter = open_adapter(Raises([]), copy=2, name="wheels")
+    adapter = open_adapter(Raises([]), env=2, name="wheels")
     adapter.reset(7)
     with pytest.raises(EnvironmentFailed) as caught:
         adapter.act([0, 0])
     failure = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  (it has just been made)
-    assert failure.where == "environment wheels, copy 2, episode seed 7, env step 1"
+    assert failure.where == "environment wheels, env 2, episode seed 7, env step 1"
     assert failure.reason == "step() raised ZeroDivisionError: a wheel came off"
     assert "in deeper" in failure.user_traceback
     assert "in step" in failure.user_traceback

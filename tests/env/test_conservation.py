@@ -32,19 +32,19 @@ SHIPPED = sorted(path.stem for path in (Path(conf.__path__[0]) / "env").glob("*.
 
 @dataclass(frozen=True)
 class Played:
-    """What makes an environment's episodes short, in which copies and collects (env steps) it is played, and how many
+    """What makes an environment's episodes short, in which envs and collects (env steps) it is played, and how many
     episodes must have ended by then.
     """
 
     overrides: tuple[str, ...] = ()
-    copies: tuple[int, ...] = (0, 3)
+    env_indices: tuple[int, ...] = (0, 3)
     collects: tuple[int, ...] = (40, 1, 64, 25)
     episodes: int = 3
 
 
 # The environments whose episodes as configured are too long, or which have to be told what to play.
 PLAYED = {
-    "chess": Played(copies=(0,), collects=(200, 1, 250, 100), episodes=1),
+    "chess": Played(env_indices=(0,), collects=(200, 1, 250, 100), episodes=1),
     "cooperative_pong": Played(("env.max_cycles=40", "env.render_ratio=8"), collects=(30, 1, 50, 45)),
     "go": Played(("env.board_size=5",)),
     "knights_archers_zombies": Played(("env.max_cycles=60", "env.line_death=true"), collects=(50, 1, 80, 60)),
@@ -69,12 +69,12 @@ WRAPPED = {
 
 @dataclass
 class Outcome:
-    """What the environment wrote down, by (copy, episode), and what the worker handed over."""
+    """What the environment wrote down, by (environment, episode), and what the worker handed over."""
 
     agents: list[str]
     episodes: dict
     results: dict = field(default_factory=dict)
-    rows: dict = field(default_factory=lambda: defaultdict(list))  # by (copy, episode, agent)
+    rows: dict = field(default_factory=lambda: defaultdict(list))  # by (environment, episode, agent)
     segments: dict = field(default_factory=lambda: defaultdict(list))
     unattributed: dict = field(default_factory=lambda: defaultdict(Fraction))
     vanished: int = 0
@@ -84,23 +84,23 @@ class Outcome:
         return {place: episode for place, episode in self.episodes.items() if episode.over}
 
 
-def play(make_env, copies, collects, actors=None):
+def play(make_env, env_indices, collects, actors=None):
     journal = {}
     env = make_env()
     agents = list(env.possible_agents)
     actors = actors or {agent: RandomActor(env.action_space(agent)) for agent in agents}
     env.close()
-    worker = rollout_worker(lambda: watched(make_env(), journal), copies, {a: a for a in agents}, actors, SEED)
+    worker = rollout_worker(lambda: watched(make_env(), journal), env_indices, {a: a for a in agents}, actors, SEED)
     outcome = Outcome(agents, {})
     for ticks in collects:
         receipt, batches = worker.collect(ticks)
         outcome.vanished += receipt.agents_vanished
-        outcome.results |= {(result.copy, result.episode): result for result in receipt.episodes}
+        outcome.results |= {(result.env, result.episode): result for result in receipt.episodes}
         for agent, batch in batches.items():
             outcome.unattributed[agent] += Fraction(receipt.policies[agent].reward_unattributed)
             take(outcome, agent, batch)
     worker.close()
-    places = [(copy, episode) for copy in copies for episode in range(sum(collects) + 1)]
+    places = [(env_index, episode) for env_index in env_indices for episode in range(sum(collects) + 1)]
     seeds = {place: episode_seed(SEED, *place) for place in places}
     outcome.episodes = {place: journal[seed] for place, seed in seeds.items() if seed in journal}
     return outcome
@@ -112,7 +112,7 @@ def take(outcome, agent, batch):
     for number, length in enumerate(batch.segments["length"]):
         segment = {name: column[number] for name, column in batch.segments.items()}
         assert outcome.agents[segment["agent"]] == agent
-        place = (int(segment["copy"]), int(segment["episode"]), agent)
+        place = (int(segment["env"]), int(segment["episode"]), agent)
         outcome.segments[place].append(segment)
         for index in range(stop, stop + length):
             outcome.rows[place].append({name: column[index] for name, column in batch.columns.items()})
@@ -183,7 +183,7 @@ def assert_zero_sum(outcome):
 
 
 def assert_exact(make_env, played, actors=None):
-    outcome = play(make_env, played.copies, played.collects, actors)
+    outcome = play(make_env, played.env_indices, played.collects, actors)
     assert len(outcome.finished) >= played.episodes, (
         f"give it an entry in PLAYED: only {len(outcome.finished)} episodes ended"
     )
@@ -242,7 +242,7 @@ class Line:
 # Random games of chess are drawn: this is the fool's mate, f3 e5 g4 Qh4.
 def test_a_won_game_of_chess_is_zero_sum():
     actors = {"player_0": Line(2997, 3589), "player_1": Line(2421, 1783)}
-    outcome = assert_exact(maker("chess")[0], Played(copies=(0,), collects=(5, 1, 10)), actors)
+    outcome = assert_exact(maker("chess")[0], Played(env_indices=(0,), collects=(5, 1, 10)), actors)
     assert_zero_sum(outcome)
     assert all(result.returns == {"player_0": -1, "player_1": 1} for result in outcome.results.values())
 
@@ -257,8 +257,8 @@ def test_the_other_kind_of_the_same_environment_is_exact_too(name):
 @pytest.mark.parametrize("name", ["cartpole_team", "simple_tag"])
 def test_both_kinds_of_one_environment_give_the_same_rows(name):
     make, played = maker(name)
-    parallel = play(make, played.copies, played.collects)
-    aec = play(lambda: parallel_to_aec(make()), played.copies, [4 * ticks for ticks in played.collects])
+    parallel = play(make, played.env_indices, played.collects)
+    aec = play(lambda: parallel_to_aec(make()), played.env_indices, [4 * ticks for ticks in played.collects])
     both = parallel.finished.keys() & aec.finished.keys()
     assert len(both) >= 3
     for place, agent in itertools.product(both, parallel.agents):

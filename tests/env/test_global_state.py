@@ -30,7 +30,7 @@ def opened(made, **attributes):
     env.made = made
     for name, value in attributes.items():
         setattr(env, name, value)
-    return open_adapter(env, copy=3)
+    return open_adapter(env, env=3)
 
 
 def test_the_state_is_that_of_the_moment_until_the_final_one():
@@ -117,7 +117,7 @@ def test_a_state_of_another_kind_is_an_error(wrong, reason):
     adapter.act([0, 0])
     with pytest.raises(EnvironmentFailed, match=reason) as caught:
         adapter.state()
-    assert caught.value.where == "environment scripted, copy 3, episode seed 5, env step 2"
+    assert caught.value.where == "environment scripted, env 3, episode seed 5, env step 2"
 
 
 def test_fractions_do_not_pass_for_declared_whole_numbers():
@@ -143,7 +143,7 @@ def test_an_exception_in_state_says_where_and_shows_only_the_environments_frames
     with pytest.raises(EnvironmentFailed) as caught:
         adapter.state_space()
     assert caught.value.reason == "state() raised ZeroDivisionError: no wheels"
-    assert caught.value.where == "environment scripted, copy 3, episode seed 7, env step 0"
+    assert caught.value.where == "environment scripted, env 3, episode seed 7, env step 0"
     assert "in broken" in caught.value.user_traceback
     assert "in _called" not in caught.value.user_traceback
 

@@ -327,8 +327,8 @@ class Built:
             pool.append((flow.queue(capacity, full, name), [w.through(f"{where}/{name}") for w in wires]))
         elif kind == "fork":
             name = self.name("fork_")
-            for i, copy in enumerate(flow.fork(2, capacity, full, name)):
-                pool.append((copy, [w.through(f"{where}/{name}[{i}]") for w in wires]))
+            for i, env_index in enumerate(flow.fork(2, capacity, full, name)):
+                pool.append((env_index, [w.through(f"{where}/{name}[{i}]") for w in wires]))
         elif kind == "split":
             route = self.operator(Route, (bits[0], bits[1]))
             route.branches = ("x", "y")

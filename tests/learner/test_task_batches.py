@@ -1,4 +1,4 @@
-"""Rows by task against plain loops, and advantages of linear critics that know nothing of other copies."""
+"""Rows by task against plain loops, and advantages of linear critics that know nothing of other environments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COPY = np.array([4, 4, 4, 9, 9, 2, 2, 7])
 
 
 def played(seed: int = 0) -> Batch:
-    """Segments of four copies, as a worker hands them over."""
+    """Segments of four environments, as a worker hands them over."""
     batch = ragged(LENGTHS, seed)
     t_agent = np.concatenate([np.arange(length) for length in LENGTHS])
-    return Batch({**batch.columns, "t_agent": t_agent}, {**batch.segments, "copy": COPY})
+    return Batch({**batch.columns, "t_agent": t_agent}, {**batch.segments, "env": COPY})
 
 
 def test_advantages_are_normalized_in_each_copy_and_rows_stay_where_they_are() -> None:
@@ -26,23 +26,23 @@ def test_advantages_are_normalized_in_each_copy_and_rows_stay_where_they_are() -
     found = linear_advantages(batch, 0.9, 0.8)
     for name, column in batch.columns.items():
         np.testing.assert_array_equal(found.columns[name], column)
-    for copy in np.unique(COPY):
-        mine = found.columns["advantage"][found["copy"] == copy]
+    for env_index in np.unique(COPY):
+        mine = found.columns["advantage"][found["env"] == env_index]
         assert mine.mean() == pytest.approx(0.0, abs=1e-6)
         assert mine.std() == pytest.approx(1.0, abs=1e-3)
 
 
 def test_no_copy_knows_of_another() -> None:
-    """Without the others each copy's advantages are the same; with other rewards in one, those of the others are."""
+    """Without the others each environment's advantages are the same; with other rewards in one, the others' are."""
     batch = played()
     found = linear_advantages(batch, 0.9, 0.8)["advantage"]
     alone = linear_advantages(batch.only(COPY == 9), 0.9, 0.8)["advantage"]
-    np.testing.assert_array_equal(found[batch["copy"] == 9], alone)
-    reward = np.where(batch["copy"] == 2, np.arange(batch.rows) ** 2.0, batch["reward"])
+    np.testing.assert_array_equal(found[batch["env"] == 9], alone)
+    reward = np.where(batch["env"] == 2, np.arange(batch.rows) ** 2.0, batch["reward"])
     other = linear_advantages(batch.with_columns(reward=reward), 0.9, 0.8)["advantage"]
     same = found == other
-    assert same[batch["copy"] != 2].all()
-    assert not same[batch["copy"] == 2].any()
+    assert same[batch["env"] != 2].all()
+    assert not same[batch["env"] == 2].any()
 
 
 def test_a_return_that_time_explains_leaves_no_advantage() -> None:
@@ -65,7 +65,7 @@ def test_a_return_that_time_explains_leaves_no_advantage() -> None:
             "terminated": begins + lengths == 20,
             "truncated": np.zeros(segments, bool),
             "bootstrap_obs": np.zeros((segments, 2), np.float32),
-            "copy": np.zeros(segments, np.int64),
+            "env": np.zeros(segments, np.int64),
         },
     )
     found = linear_advantages(batch, 1.0, 0.9)
@@ -81,7 +81,7 @@ def test_there_may_be_nothing() -> None:
 
 
 def several_iterations(seed: int = 0) -> Batch:
-    """Copy 4 has two tasks, of which one is without rows of the last phase; 9, 2 and 7 have one each."""
+    """Env 4 has two tasks, of which one is without rows of the last phase; 9, 2 and 7 have one each."""
     batch = linear_advantages(played(seed), 0.9, 0.8)
     return Batch(
         batch.columns,
@@ -99,12 +99,12 @@ def test_rows_are_laid_out_by_task_and_phase_as_a_plain_loop_does() -> None:
     tasks = [(2, 33), (4, 50), (7, 1), (9, 50)]  # and (4, 60) shows nothing of what came of it
     assert found.rows == len(tasks)
     assert found.agent_steps == sum(LENGTHS) - LENGTHS[2]
-    for index, (copy, task) in enumerate(tasks):
+    for index, (env_index, task) in enumerate(tasks):
         for phase in range(2):
             rows = [
                 row
                 for row in range(batch.rows)
-                if (batch["copy"][row], batch["task"][row], batch["adapted"][row]) == (copy, task, phase)
+                if (batch["env"][row], batch["task"][row], batch["adapted"][row]) == (env_index, task, phase)
             ]
             for name in ("obs", "action", "behavior_logp", "advantage"):
                 laid = found.columns[name][index, phase]

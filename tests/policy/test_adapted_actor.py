@@ -1,4 +1,4 @@
-"""An adapted actor acts in each copy as a network with that copy's parameters would, and in no other copy."""
+"""An adapted actor acts in each environment as a network with that environment's parameters would, and in no other."""
 
 import numpy as np
 import pytest
@@ -24,32 +24,32 @@ def network():
     return made
 
 
-def rows_of(copies, rows, seed):
+def rows_of(num_envs, rows, seed):
     random = np.random.default_rng(seed)
-    mask = random.random((copies, rows, 4)) < 0.7
+    mask = random.random((num_envs, rows, 4)) < 0.7
     mask[:, :, 1] = True
     return {
-        "obs": random.normal(size=(copies, rows, 3)).astype(np.float32),
-        "action": np.ones((copies, rows), np.int64),
+        "obs": random.normal(size=(num_envs, rows, 3)).astype(np.float32),
+        "action": np.ones((num_envs, rows), np.int64),
         "action_mask": mask,
-        "behavior_logp": random.uniform(-2.0, 0.0, (copies, rows)).astype(np.float32),
-        "advantage": random.normal(size=(copies, rows)).astype(np.float32),
-        "weight": np.full((copies, rows), 1.0 / rows, np.float32),
+        "behavior_logp": random.uniform(-2.0, 0.0, (num_envs, rows)).astype(np.float32),
+        "advantage": random.normal(size=(num_envs, rows)).astype(np.float32),
+        "weight": np.full((num_envs, rows), 1.0 / rows, np.float32),
     }
 
 
 def stepped(before, rows):
-    """One gradient step by plain autograd, of one copy's rows."""
-    copy = network()
-    write_flat(copy, before)
-    logits = copy(torch.from_numpy(rows["obs"])).masked_fill(torch.from_numpy(~rows["action_mask"]), -1e30)
+    """One gradient step by plain autograd, of one environment's rows."""
+    stepped_network = network()
+    write_flat(stepped_network, before)
+    logits = stepped_network(torch.from_numpy(rows["obs"])).masked_fill(torch.from_numpy(~rows["action_mask"]), -1e30)
     logp = torch.log_softmax(logits, -1)[:, 1]
     ratio = torch.exp(logp - torch.from_numpy(rows["behavior_logp"]))
     (-(ratio * torch.from_numpy(rows["advantage"])).mean()).backward()
     with torch.no_grad():
-        for parameter in copy.parameters():
+        for parameter in stepped_network.parameters():
             parameter.sub_(RATE * parameter.grad)
-    return copy
+    return stepped_network
 
 
 def test_it_is_what_the_worker_takes_for_one_that_adapts():
@@ -59,17 +59,17 @@ def test_it_is_what_the_worker_takes_for_one_that_adapts():
 
 def test_each_copy_acts_by_its_own_steps_and_no_other():
     actor = AdaptedActor(network(), 2, InnerStep(RATE, "first"))
-    copies = np.array([3, 11, 40])
+    env_indices = np.array([3, 11, 40])
     first, second = rows_of(3, 5, 0), rows_of(2, 6, 1)
-    actor.adapt(copies, first)
-    actor.adapt(copies[:2], second)  # the last copy made no rows
-    by_copy = {}
-    for index, copy in enumerate(copies.tolist()):
+    actor.adapt(env_indices, first)
+    actor.adapt(env_indices[:2], second)  # the last environment made no rows
+    by_env = {}
+    for index, env_index in enumerate(env_indices.tolist()):
         mine = stepped(network().flat(), {name: column[index] for name, column in first.items()})
         if index < 2:
             mine = stepped(mine.flat(), {name: column[index] for name, column in second.items()})
-        by_copy[copy] = mine
-    by_copy[7] = network()  # one that has not adapted at all
+        by_env[env_index] = mine
+    by_env[7] = network()  # one that has not adapted at all
 
     deciding = np.array([11, 3, 3, 7, 40, 11, 3])
     obs = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
@@ -77,9 +77,9 @@ def test_each_copy_acts_by_its_own_steps_and_no_other():
     for keys in (np.arange(7, dtype=np.uint64), np.arange(7, 14, dtype=np.uint64)):
         streams = lambda keys=keys: RowRandom(keys, np.zeros(7, np.int64), deciding)  # noqa: E731
         acted = actor.act(obs, mask, None, "explore", streams())
-        for row, copy in enumerate(deciding.tolist()):
+        for row, env_index in enumerate(deciding.tolist()):
             one = slice(row, row + 1)
-            alone = by_copy[copy].act(obs[one], mask[one], None, "explore", streams().only(np.array([row])))
+            alone = by_env[env_index].act(obs[one], mask[one], None, "explore", streams().only(np.array([row])))
             assert acted.action[row] == alone.action[0]
             assert acted.behavior_logp[row] == pytest.approx(alone.behavior_logp[0], abs=1e-5)
 
@@ -89,10 +89,12 @@ def test_rows_may_come_in_another_order_and_number_at_every_tick():
     actor.adapt(np.array([0, 1]), rows_of(2, 5, 0))
     obs = np.random.default_rng(4).normal(size=(1, 3)).astype(np.float32)
 
-    def logp(copies):
-        streams = RowRandom(np.zeros(len(copies), np.uint64), np.zeros(len(copies), np.int64), np.array(copies))
-        acted = actor.act(np.repeat(obs, len(copies), 0), None, None, "greedy", streams)
-        return dict(zip(copies, acted.behavior_logp.tolist(), strict=True))
+    def logp(env_indices):
+        streams = RowRandom(
+            np.zeros(len(env_indices), np.uint64), np.zeros(len(env_indices), np.int64), np.array(env_indices)
+        )
+        acted = actor.act(np.repeat(obs, len(env_indices), 0), None, None, "greedy", streams)
+        return dict(zip(env_indices, acted.behavior_logp.tolist(), strict=True))
 
     together = logp([0, 1])
     assert together[0] != together[1]

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.q import DuelingHead, QNetwork, epsilon_greedy, epsilon_of_copy
+from marlflow.policy.q import DuelingHead, QNetwork, epsilon_greedy, epsilon_of_env
 from marlflow.policy.torso import MLP
 
 ROWS = 20_000
@@ -79,28 +79,29 @@ def test_dueling_head_is_value_plus_centered_advantage() -> None:
 
 
 def test_each_copy_has_its_step_of_the_ladder() -> None:
-    found = epsilon_of_copy(0.4, np.arange(8), copies=8, ladder=7.0)
+    found = epsilon_of_env(0.4, np.arange(8), env_indices=8, ladder=7.0)
     np.testing.assert_allclose(found, [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536])
-    np.testing.assert_allclose(epsilon_of_copy(0.4, np.zeros(2, np.int64), copies=1, ladder=7.0), [0.4, 0.4])
-    assert (epsilon_of_copy(1e-300, np.array([0, 1]), copies=2, ladder=7.0) > 0.0).all()
+    np.testing.assert_allclose(epsilon_of_env(0.4, np.zeros(2, np.int64), env_indices=1, ladder=7.0), [0.4, 0.4])
+    assert (epsilon_of_env(1e-300, np.array([0, 1]), env_indices=2, ladder=7.0) > 0.0).all()
 
 
 def test_rows_explore_as_their_copy_does_and_say_so_exactly() -> None:
     network = QNetwork(Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4)), MLP((8,)), False, seed=0)
     network.actor.ladder = 1.0
-    network.actor.set_schedule({"epsilon": 0.4, "copies": 2})
+    network.actor.set_schedule({"epsilon": 0.4, "envs": 2})
     obs = np.random.default_rng(0).standard_normal((ROWS, 3)).astype(np.float32)
     best = network.actor.act(obs, None, None, "greedy", generator()).action
-    copies = np.arange(ROWS) % 2
-    random = RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS), copies)
+    env_indices = np.arange(ROWS) % 2
+    random = RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS), env_indices)
     acted = network.actor.act(obs, None, None, "explore", random)
-    for copy, epsilon in enumerate((0.4, 0.16)):
-        own = copies == copy
+    for env_index, epsilon in enumerate((0.4, 0.16)):
+        own = env_indices == env_index
         assert np.mean(acted.action[own] == best[own]) == pytest.approx(1.0 - 0.75 * epsilon, abs=0.02)
         expected = np.where(acted.action[own] == best[own], 1.0 - 0.75 * epsilon, 0.25 * epsilon)
         np.testing.assert_allclose(np.exp(acted.behavior_logp[own]), expected, rtol=1e-5)
     parts = [
-        RowRandom(np.arange(ROWS, dtype=np.uint64)[p], np.zeros(ROWS)[p], copies[p]) for p in (slice(7), slice(7, None))
+        RowRandom(np.arange(ROWS, dtype=np.uint64)[p], np.zeros(ROWS)[p], env_indices[p])
+        for p in (slice(7), slice(7, None))
     ]
     joined = network.actor.act(obs, None, None, "explore", RowRandom.joined(parts))
     np.testing.assert_array_equal(joined.action, acted.action)

@@ -42,13 +42,13 @@ def collect(parts: RunComponents, number: int) -> Round:
 
 
 def played(spec: RunSpec, rounds: int = 3) -> dict[tuple[int, int, int], list[float]]:
-    """Rewards and actions of every agent of every copy, in order, whoever stepped the copy."""
+    """Rewards and actions of every agent of every environment, in order, whoever stepped the environment."""
     found: dict[tuple[int, int, int], list[float]] = {}
     with started(spec) as parts:
         for number in range(rounds):
             for fragment in collect(parts, number).fragments:
                 batch = Batch.concat(fragment.payloads)
-                names = zip(*(batch[name].tolist() for name in ("copy", "agent", "episode")), strict=True)
+                names = zip(*(batch[name].tolist() for name in ("env", "agent", "episode")), strict=True)
                 for row, name in enumerate(names):
                     found.setdefault(name, []).append(float(batch["action"][row]))
     return found

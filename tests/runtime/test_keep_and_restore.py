@@ -29,7 +29,7 @@ def by_copies(rounds: Any) -> dict[str, Any]:
     for made in rounds:
         for fragment in made.fragments:
             batch = Batch.concat(fragment.payloads)
-            names = ("copy", "episode", "agent", "t_agent")
+            names = ("env", "episode", "agent", "t_agent")
             for row, key in enumerate(zip(*(batch[name].tolist() for name in names), strict=True)):
                 found[f"{fragment.policy}{key}"] = [batch[name][row].tolist() for name in ("obs", "action", "reward")]
     return found

@@ -21,7 +21,7 @@ from tests.runtime.test_keep_and_restore import by_copies
 
 
 def family(workers: int = 2, **policies: Any) -> Experiment:
-    """Two carts in each of four copies; 20 env steps of each in a round, in two phases."""
+    """Two carts in each of four environments; 20 env steps of each in a round, in two phases."""
     chosen = policies or {"team": MAML(epochs=2, minibatch_tasks=2, inner_learning_rate=1.0)}
     return small_run(
         env=Env(cartpole_family.parallel_env, {"num_agents": 2, "max_cycles": 50}, num_envs=4),

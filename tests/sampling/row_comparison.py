@@ -26,7 +26,7 @@ SEED = 5
 
 @dataclass(frozen=True)
 class Collect:
-    """One call of `collect`: which policies have new weights, and how many matchups each copy is dealt."""
+    """One call of `collect`: which policies have new weights, and how many matchups each environment is dealt."""
 
     ticks: int
     published: tuple[bool, ...] = (True,)
@@ -44,8 +44,8 @@ class Seats:
     policies: dict[str, Policy]
     dealt: bool = False
 
-    def matchup(self, copy, episode):
-        number = {agent: key(copy, episode, i) if self.dealt else i for i, agent in enumerate(self.able)}
+    def matchup(self, env_index, episode):
+        number = {agent: key(env_index, episode, i) if self.dealt else i for i, agent in enumerate(self.able)}
         return {agent: able[number[agent] % len(able)] for agent, able in self.able.items()}
 
 
@@ -62,13 +62,13 @@ collects = st.lists(
 )
 
 
-def worker_of(make_env, seats, copies, spaces=None, tolerated=0):
+def worker_of(make_env, seats, env_indices, spaces=None, tolerated=0):
     """A worker whose policies have never been published."""
     for policy in seats.policies.values():
         policy.version, policy.parameter = -1, 0.0
     return rollout_worker(
         make_env,
-        copies,
+        env_indices,
         None if seats.dealt else seats.matchup(0, 0),
         {name: policy.actor() for name, policy in seats.policies.items()},
         SEED,
@@ -80,19 +80,19 @@ def worker_of(make_env, seats, copies, spaces=None, tolerated=0):
 
 
 class Side:
-    """A worker and the references of its copies, collect after collect."""
+    """A worker and the references of its environments, collect after collect."""
 
-    def __init__(self, make_env, seats, copies, spaces=None, tolerated=0):
+    def __init__(self, make_env, seats, env_indices, spaces=None, tolerated=0):
         self.make_env, self.seats, self.number, self.tolerated = make_env, seats, 0, tolerated
         self.evaluation_faults = 0
         self.policies = seats.policies
-        self.worker = worker_of(make_env, seats, copies, spaces, tolerated)
-        self.references = [self.reference(copy) for copy in copies]
-        self.next_episodes = dict.fromkeys(copies, 0)
+        self.worker = worker_of(make_env, seats, env_indices, spaces, tolerated)
+        self.references = [self.reference(env_index) for env_index in env_indices]
+        self.next_episodes = dict.fromkeys(env_indices, 0)
 
-    def reference(self, copy, greedy=False):
-        matchup = partial(self.seats.matchup, copy)
-        return Reference(self.make_env, SEED, copy, self.policies, matchup, greedy, self.tolerated)
+    def reference(self, env_index, greedy=False):
+        matchup = partial(self.seats.matchup, env_index)
+        return Reference(self.make_env, SEED, env_index, self.policies, matchup, greedy, self.tolerated)
 
     def evaluate(self, episodes):
         """Both play greedy episodes, which leave what is collected afterwards as it would have been."""
@@ -139,7 +139,7 @@ class Side:
             return False
         self.collect_reference(collect)
         assert self.faults <= self.tolerated
-        self.next_episodes = {reference.copy: reference.episode + 1 for reference in self.references}
+        self.next_episodes = {reference.env: reference.episode + 1 for reference in self.references}
         assert receipt.next_episodes == self.next_episodes
         assert receipt.env_steps == sum(reference.env_steps for reference in self.references) - before
         assert set(batches) == {name for name, policy in self.policies.items() if policy.recorded}
@@ -166,15 +166,15 @@ class Side:
     def compare(self, policy, batch, receipt):
         found = {}
         for number, (start, stop) in enumerate(pairwise([0, *np.cumsum(batch.segments["length"]).tolist()])):
-            lane = int(batch.segments["copy"][number]), int(batch.segments["agent"][number])
+            lane = int(batch.segments["env"][number]), int(batch.segments["agent"][number])
             found.setdefault(lane, []).append((number, start, stop))
         expected = {}
         for reference in self.references:
             for segment in reference.fragment(self.number, policy):
-                expected.setdefault((reference.copy, segment.trajectory.slot), []).append(segment)
+                expected.setdefault((reference.env, segment.trajectory.slot), []).append(segment)
         assert set(found) == set(expected)
         for lane, segments in expected.items():
-            assert len(found[lane]) == len(segments), f"segments of copy and agent {lane}"
+            assert len(found[lane]) == len(segments), f"segments of environment and agent {lane}"
             for one, segment in zip(found[lane], segments, strict=True):
                 compare_segment(batch, *one, segment, self.policies[policy])
         carried = int(batch.segments["carried"].sum())
@@ -183,17 +183,17 @@ class Side:
             carried,
             self.policies[policy].version,
         )
-        stride = (batch.segments["lane"] - batch.segments["agent"]) // np.maximum(batch.segments["copy"], 1)
-        assert len(set(stride[batch.segments["copy"] > 0].tolist())) <= 1
+        stride = (batch.segments["lane"] - batch.segments["agent"]) // np.maximum(batch.segments["env"], 1)
+        assert len(set(stride[batch.segments["env"] > 0].tolist())) <= 1
         if not any(reference.lost[-1] for reference in self.references):
             unattributed = [amount for r in self.references for amount in r.unattributed[-1].get(policy, [])]
             np.testing.assert_allclose(receipt.reward_unattributed, fsum(unattributed), rtol=1e-12, atol=1e-12)
 
     def compare_episodes(self, receipt):
         for reference in self.references:
-            compare_results([one for one in receipt.episodes if one.copy == reference.copy], reference.results)
+            compare_results([one for one in receipt.episodes if one.env == reference.env], reference.results)
             reference.results = []
-        lost = sorted((r.copy, rows) for r in self.references for rows in r.lost[-1])
+        lost = sorted((r.env, rows) for r in self.references for rows in r.lost[-1])
         assert sorted((copy_of(fault), fault.rows_lost) for fault in receipt.faults) == lost
         if not lost:  # how much of a broken step still counts is nobody's concern
             assert receipt.agents_vanished == sum(reference.vanished for reference in self.references)
@@ -209,7 +209,7 @@ def compare_results(found, expected):
 
 
 def copy_of(fault):
-    return int(fault.where.split(", copy ")[1].split(",")[0])
+    return int(fault.where.split(", environment ")[1].split(",")[0])
 
 
 def compare_segment(batch, number, start, stop, segment, policy):
@@ -246,7 +246,7 @@ def compare_segment(batch, number, start, stop, segment, policy):
         expected["memory"], expected["memory_version"] = rows[0].seen.memory, rows[0].seen.version
         expected["bootstrap_memory"] = bootstrap.memory
     assert set(batch.columns) == set(columns)
-    assert set(table) == {*expected, "agent", "copy", "lane"}
+    assert set(table) == {*expected, "agent", "env", "lane"}
     for name, values in columns.items():
         same(name, batch.columns[name][start:stop], np.stack(values))
     for name, value in expected.items():
@@ -260,8 +260,8 @@ def same(name, found, expected):
         np.testing.assert_array_equal(found, expected, err_msg=name, strict=strict)
 
 
-def assert_same(make_env, seats, collects, copies=(0, 1, 2), **arguments):
-    side = Side(make_env, seats, copies, **arguments)
+def assert_same(make_env, seats, collects, env_indices=(0, 1, 2), **arguments):
+    side = Side(make_env, seats, env_indices, **arguments)
     for number, collect in enumerate(collects):
         if not side.collect(collect) or (number == 0 and not side.evaluate([3, 0, 5])):
             break

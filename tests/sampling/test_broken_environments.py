@@ -51,8 +51,8 @@ class Counter(ParallelEnv):
         return seen, dict.fromkeys(agents, 1.0), dict.fromkeys(agents, over), dict.fromkeys(agents, False), infos
 
 
-def worker(make_env, copies=(0,), **limits):
-    return rollout_worker(make_env, copies, EVERYBODY, {"all": RandomActor(spaces.Discrete(2))}, seed=3, **limits)
+def worker(make_env, env_indices=(0,), **limits):
+    return rollout_worker(make_env, env_indices, EVERYBODY, {"all": RandomActor(spaces.Discrete(2))}, seed=3, **limits)
 
 
 class Failing(Counter):
@@ -218,8 +218,8 @@ def test_a_failure_beyond_the_budget_comes_with_those_that_nobody_has_reported()
         def step(self, actions):
             raise OSError("no server")
 
-    several = worker(Raises, copies=[3, 5, 7], tolerated_faults=1)
+    several = worker(Raises, env_indices=[3, 5, 7], tolerated_faults=1)
     with pytest.raises(EnvironmentFailed) as caught:
         several.collect(1)
     failures = pickle.loads(pickle.dumps((*caught.value.earlier, caught.value)))  # noqa: S301  as to the driver
-    assert [failure.where.split(", ")[1] for failure in failures] == ["copy 3", "copy 5"]
+    assert [failure.where.split(", ")[1] for failure in failures] == ["env 3", "env 5"]

@@ -16,9 +16,9 @@ from marlflow.sampling.watchdog import Watchdog
 from tests.sampling.workers import rollout_worker
 
 
-def worker(make_env, watchdog, copies=(0, 1)):
+def worker(make_env, watchdog, env_indices=(0, 1)):
     actors = {"all": RandomActor(CartPoleTeam(1).action_space("cart_0"))}
-    return rollout_worker(make_env, copies, [Rule("*", "all")], actors, seed=3, watchdog=watchdog)
+    return rollout_worker(make_env, env_indices, [Rule("*", "all")], actors, seed=3, watchdog=watchdog)
 
 
 def watchdog_until(left_s, grace_period_s=60.0):
@@ -29,7 +29,7 @@ def watchdog_until(left_s, grace_period_s=60.0):
 
 def test_a_collect_ends_with_the_env_step_in_which_the_deadline_passes():
     receipt, batches = worker(CartPoleTeam, watchdog_until(-1.0)).collect(1_000)
-    assert receipt.env_steps == 2  # one of each copy: a collect that makes nothing would be asked for again
+    assert receipt.env_steps == 2  # one of each environment: a collect that makes nothing would be asked for again
     assert batches["all"].rows == receipt.agent_steps == 8
 
 
@@ -69,7 +69,7 @@ def test_a_step_may_take_its_grace_after_the_deadline():
             time.sleep(0.3)
             return super().step(actions)
 
-    receipt, _ = worker(Slow, watchdog_until(-1.0), copies=(0,)).collect(5)
+    receipt, _ = worker(Slow, watchdog_until(-1.0), env_indices=(0,)).collect(5)
     assert receipt.env_steps == 1
 
 

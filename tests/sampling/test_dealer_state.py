@@ -24,17 +24,19 @@ class Remembering(Asked):
 
 @given(collects(), st.integers(0, 8))
 def test_a_dealer_that_takes_up_what_is_kept_deals_as_the_one_that_went_on(drawn: Any, kept_after: int) -> None:
-    copies, rounds = drawn
-    dealer = Dealer(Remembering(), SEATS, copies, seed=1)
-    following = dict.fromkeys(range(copies), 0)
+    env_indices, rounds = drawn
+    dealer = Dealer(Remembering(), SEATS, env_indices, seed=1)
+    following = dict.fromkeys(range(env_indices), 0)
     other = None
     for number, (ticks, begun, lengths) in enumerate(rounds):
         if number == kept_after:
-            other = Dealer(Remembering(), SEATS, copies, seed=1)
+            other = Dealer(Remembering(), SEATS, env_indices, seed=1)
             other.load_state(from_bytes(to_bytes(dealer.state())), {})
         dealt = dealer.deal(ticks)
         assert other is None or other.deal(ticks) == dealt
-        following = {copy: first + min(begun[copy], len(dealt[copy])) for copy, first in following.items()}
+        following = {
+            env_index: first + min(begun[env_index], len(dealt[env_index])) for env_index, first in following.items()
+        }
         for one in (dealer, other):
             if one is not None:
                 one.returned([receipt(following, lengths)])

@@ -54,8 +54,8 @@ def in_thread(call: Callable[[], Any]) -> Any:
 def test_whatever_close_does_it_is_a_fault_or_nothing(
     close: Callable[[], None], timeout_s: float, reason: str | None, called: Callable[[Callable[[], Any]], Any]
 ) -> None:
-    fault = called(lambda: close_within(close, "copy 3", timeout_s))
-    assert fault == (None if reason is None else Fault(FaultKind.CLOSES_FAILED, "copy 3", reason, "", 0))
+    fault = called(lambda: close_within(close, "env 3", timeout_s))
+    assert fault == (None if reason is None else Fault(FaultKind.CLOSES_FAILED, "env 3", reason, "", 0))
 
 
 def test_the_alarm_of_whoever_watches_goes_on_afterwards() -> None:
@@ -63,7 +63,7 @@ def test_the_alarm_of_whoever_watches_goes_on_afterwards() -> None:
     before = signal.signal(signal.SIGALRM, lambda number, frame: seen.append(number))
     try:
         signal.setitimer(signal.ITIMER_REAL, 500.0, 600.0)
-        assert close_within(hangs, "copy 0", 0.02) is not None
+        assert close_within(hangs, "env 0", 0.02) is not None
         left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, 0.0)
         assert 0 < left_s <= 500.0
         assert interval_s == 600.0
@@ -102,12 +102,12 @@ def test_one_that_broke_and_cannot_be_closed_is_two_faults():
 
 
 def test_all_are_closed_whatever_the_others_do():
-    player = worker(Sticky, copies=(0, 1, 2))
+    player = worker(Sticky, env_indices=(0, 1, 2))
     assert not player.evaluate([0]).faults
-    # A larger evaluation needs more copies: those that there are cannot be closed.
+    # A larger evaluation needs more environments: those that there are cannot be closed.
     assert [fault.kind for fault in player.evaluate([1, 2]).faults] == ["closes_failed"]
     faults = player.close()
-    assert [fault.where.split(", ")[1] for fault in faults] == [f"copy {copy}" for copy in (0, 1, 2, 0, 1)]
+    assert [fault.where.split(", ")[1] for fault in faults] == [f"env {env_index}" for env_index in (0, 1, 2, 0, 1)]
     assert {fault.kind for fault in faults} == {"closes_failed"}
 
 
@@ -116,6 +116,6 @@ def test_closing_all_takes_no_longer_than_it_may():
         def close(self):
             hangs()
 
-    reasons = [fault.reason for fault in worker(Hanging, copies=(0, 1, 2)).close(timeout_s=0.05)]
+    reasons = [fault.reason for fault in worker(Hanging, env_indices=(0, 1, 2)).close(timeout_s=0.05)]
     assert reasons[0].startswith("close() took longer than 0.0")
     assert reasons[1:] == ["it was not closed: others took all of the time that there was"] * 2

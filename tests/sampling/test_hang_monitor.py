@@ -46,9 +46,9 @@ class Waits(CartPoleTeam):
 @pytest.mark.parametrize(
     ("waits_in", "where"),
     [
-        ("step", "environment cartpole_team_v0, copy 5, episode seed {seed}, env step 3: step()"),
-        ("reset", "environment cartpole_team_v0, copy 5, episode seed {seed}, env step 0: reset()"),
-        ("making", "copy 5, at its opening: making the environment"),
+        ("step", "environment cartpole_team_v0, env 5, episode seed {seed}, env step 3: step()"),
+        ("reset", "environment cartpole_team_v0, env 5, episode seed {seed}, env step 0: reset()"),
+        ("making", "env 5, at its opening: making the environment"),
     ],
 )
 def test_a_call_that_does_not_return_is_named_while_it_runs_and_when_it_has_returned(waits_in, where):

@@ -1,4 +1,4 @@
-"""Matchups as the driver deals them: once per episode, in order, the same however the copies are spread."""
+"""Matchups as the driver deals them: once per episode, in order, the same however the environments are spread."""
 
 import asyncio
 import pickle
@@ -47,31 +47,31 @@ def receipt(following: Mapping[int, int], lengths: Sequence[int] = (), worker: i
 @st.composite
 def collects(draw: st.DrawFn) -> tuple[int, list[tuple[int, list[int], list[int]]]]:
     """Copies, and for each collect its ticks, how many of its matchups each copy begins, and lengths of episodes."""
-    copies = draw(st.integers(1, 4))
-    begun = st.lists(st.integers(0, 6), min_size=copies, max_size=copies)
+    env_indices = draw(st.integers(1, 4))
+    begun = st.lists(st.integers(0, 6), min_size=env_indices, max_size=env_indices)
     one = st.tuples(st.integers(1, 12), begun, st.lists(st.integers(1, 9), max_size=3))
-    return copies, draw(st.lists(one, max_size=8))
+    return env_indices, draw(st.lists(one, max_size=8))
 
 
 @given(collects())
 def test_every_episode_is_asked_for_once_and_gets_what_was_dealt_for_it(drawn: Any) -> None:
-    copies, rounds = drawn
+    env_indices, rounds = drawn
     asked = Asked()
-    dealer = Dealer(asked, SEATS, copies, seed=1)
-    following = dict.fromkeys(range(copies), 0)
+    dealer = Dealer(asked, SEATS, env_indices, seed=1)
+    following = dict.fromkeys(range(env_indices), 0)
     dealt_for: dict[EpisodeId, Any] = {}
     for ticks, begun, lengths in rounds:
         dealt = dealer.deal(ticks)
-        assert list(dealt) == list(range(copies))
-        for copy, matchups in dealt.items():
+        assert list(dealt) == list(range(env_indices))
+        for env_index, matchups in dealt.items():
             for offset, matchup in enumerate(matchups):
-                episode = EpisodeId(copy, following[copy] + offset)
+                episode = EpisodeId(env_index, following[env_index] + offset)
                 assert dealt_for.setdefault(episode, matchup) is matchup
-            following[copy] += min(begun[copy], len(matchups))
+            following[env_index] += min(begun[env_index], len(matchups))
         dealer.returned([receipt(following, lengths)])
     assert len(asked.episodes) == len(set(asked.episodes)) == len(dealt_for)
-    for copy in range(copies):
-        numbers = [episode.episode for episode in asked.episodes if episode.copy == copy]
+    for env_index in range(env_indices):
+        numbers = [episode.episode for episode in asked.episodes if episode.env == env_index]
         assert numbers == list(range(len(numbers)))
 
 
@@ -106,16 +106,16 @@ def test_before_any_episode_has_ended_each_env_step_may_end_one() -> None:
 
 
 @given(st.integers(0, 2**40), st.integers(1, 5), st.integers(1, 9))
-def test_what_is_dealt_depends_on_seed_copy_and_episode_alone(seed: int, copies: int, ticks: int) -> None:
+def test_what_is_dealt_depends_on_seed_copy_and_episode_alone(seed: int, env_indices: int, ticks: int) -> None:
     matchmaker = RandomSeats(["main", "rival"])
-    together = Dealer(matchmaker, SEATS, copies, seed).deal(ticks)
-    by_one = Dealer(matchmaker, SEATS, copies, seed)
+    together = Dealer(matchmaker, SEATS, env_indices, seed).deal(ticks)
+    by_one = Dealer(matchmaker, SEATS, env_indices, seed)
     for episode in range(ticks):
         piece = by_one.deal(1)
-        for copy in range(copies):
-            assert piece[copy][0] == together[copy][episode]
-            assert piece[copy][0] == deal_one(matchmaker, SEATS, EpisodeId(copy, episode), seed)
-        by_one.returned([receipt(dict.fromkeys(range(copies), episode + 1))])
+        for env_index in range(env_indices):
+            assert piece[env_index][0] == together[env_index][episode]
+            assert piece[env_index][0] == deal_one(matchmaker, SEATS, EpisodeId(env_index, episode), seed)
+        by_one.returned([receipt(dict.fromkeys(range(env_indices), episode + 1))])
 
 
 def test_evaluation_has_episodes_of_its_own_which_are_the_same_each_time() -> None:
@@ -143,7 +143,7 @@ def told(matchup: Any) -> str:
         Dealer(strange, SEATS, num_envs=1, seed=1).deal(1)
     where = caught.value.where
     assert where.startswith("matchmaker told.<locals>.strange, ")
-    assert where.endswith("copy 0, episode 0")
+    assert where.endswith("env 0, episode 0")
     return caught.value.reason
 
 
@@ -231,7 +231,7 @@ def test_seats_are_for_policies_that_are_named_once(policies: list[str], problem
 
 
 class Played:
-    """Workers of one copy that begin two episodes in each collect."""
+    """Workers of one environment that begin two episodes in each collect."""
 
     def __init__(self) -> None:
         self.begun: list[Any] = []

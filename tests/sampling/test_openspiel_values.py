@@ -26,9 +26,9 @@ def value(state):
     return sum(value(state.child(action)) for action in legal) / len(legal)
 
 
-def worker_of(game, copies=COPIES):
+def worker_of(game, env_indices=COPIES):
     actor = RandomActor(openspiel.env(game).action_space("player_0"))
-    return rollout_worker(lambda: openspiel.env(game), range(copies), [Rule("*", "all")], {"all": actor}, seed=0)
+    return rollout_worker(lambda: openspiel.env(game), range(env_indices), [Rule("*", "all")], {"all": actor}, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,15 @@ def worker_of(game, copies=COPIES):
 def test_random_play_is_worth_what_the_game_tree_says(game, exact, games_per_copy):
     assert value(pyspiel.load_game(game).new_initial_state()) == exact
     worker = worker_of(game)
-    # The first so many games of every copy: whoever counts what a number of ticks brings counts short games too often.
+    # The first so many games of every environment: whoever counts what a number of ticks brings counts short games too
+    # often.
     of_copy = defaultdict(list)
     while min(map(len, of_copy.values()), default=0) < games_per_copy:
         for episode in worker.collect(TICKS)[0].episodes:
             assert sum(episode.returns.values()) == 0
-            of_copy[episode.copy].append(episode.returns["player_0"])
-        for copy in range(COPIES):
-            of_copy[copy] += []
+            of_copy[episode.env].append(episode.returns["player_0"])
+        for env_index in range(COPIES):
+            of_copy[env_index] += []
     returns = np.array([one[:games_per_copy] for one in of_copy.values()])
     assert returns.shape == (COPIES, games_per_copy)
     assert abs(returns.mean() - exact) < 3 * returns.std() / np.sqrt(returns.size)
@@ -55,20 +56,20 @@ def test_random_play_is_worth_what_the_game_tree_says(game, exact, games_per_cop
     ["leduc_poker", "matrix_mp", "goofspiel(num_cards=4)", "coop_box_pushing(horizon=12)", "kuhn_poker(players=3)"],
 )
 def test_rows_have_all_that_was_received(game):
-    worker = worker_of(game, copies=4)
+    worker = worker_of(game, env_indices=4)
     rows, returns, decisions = defaultdict(list), {}, 0
     for ticks in (1, 2, 3, 50, 5, 7, 60):
         receipt, batches = worker.collect(ticks)
         batch = batches["all"]
         decisions += receipt.env_steps
         assert receipt.policies["all"].reward_unattributed == 0
-        for copy, episode, agent, reward in zip(
-            *(batch[n] for n in ("copy", "episode", "agent", "reward")), strict=True
+        for env_index, episode, agent, reward in zip(
+            *(batch[n] for n in ("env", "episode", "agent", "reward")), strict=True
         ):
-            rows[copy, episode, f"player_{agent}"].append(reward)
+            rows[env_index, episode, f"player_{agent}"].append(reward)
         for one in receipt.episodes:
-            returns |= {(one.copy, one.episode, agent): total for agent, total in one.returns.items()}
+            returns |= {(one.env, one.episode, agent): total for agent, total in one.returns.items()}
     assert len(returns) > 16
     for key, total in returns.items():
         np.testing.assert_allclose(sum(map(float, rows[key])), total, rtol=0, atol=1e-6)
-    assert 0 <= decisions - sum(map(len, rows.values())) <= 4 * 3  # one open row for each agent and copy
+    assert 0 <= decisions - sum(map(len, rows.values())) <= 4 * 3  # one open row for each agent and environment

@@ -22,10 +22,10 @@ class Clock:
 
 class Copy:
     def where(self) -> str:
-        return "environment taxi_v3, copy 4, episode seed 5, env step 6"
+        return "environment taxi_v3, env 4, episode seed 5, env step 6"
 
     def name(self) -> str:
-        return "taxi_v3, copy 4"
+        return "taxi_v3, env 4"
 
 
 class Captured:
@@ -65,12 +65,12 @@ def test_what_an_environment_prints_logs_and_warns_is_passed_on_under_its_name()
         first, *others, warned, source = captured.news
         assert first == Printed(1, "", "loading")
         assert others == [
-            Printed(1, "taxi_v3, copy 4", "turn 3 of 9"),
-            Printed(1, "taxi_v3, copy 4", "lost"),
-            Logged(1, "taxi_v3, copy 4", "taxi", logging.INFO, "fare 7"),
+            Printed(1, "taxi_v3, env 4", "turn 3 of 9"),
+            Printed(1, "taxi_v3, env 4", "lost"),
+            Logged(1, "taxi_v3, env 4", "taxi", logging.INFO, "fare 7"),
         ]
-        assert warned == Printed(1, "taxi_v3, copy 4", "taxi.py:7: UserWarning: old rules")
-        assert source == Printed(1, "taxi_v3, copy 4", "  warn()")
+        assert warned == Printed(1, "taxi_v3, env 4", "taxi.py:7: UserWarning: old rules")
+        assert source == Printed(1, "taxi_v3, env 4", "  warn()")
 
 
 def test_a_log_record_comes_with_its_traceback() -> None:

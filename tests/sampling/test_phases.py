@@ -1,4 +1,4 @@
-"""Collects in phases: a task for each copy, parameters of its own, and nothing that outlives the collect."""
+"""Collects in phases: a task for each environment, parameters of its own, and nothing that outlives the collect."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ WEIGHTS = Weights(3, learner().published["all"].flat + np.random.default_rng(0).
 EVERYBODY = (Rule("*", "all"),)
 
 
-def worker(copies, seed=7, rules=EVERYBODY, others=()):
+def worker(env_indices, seed=7, rules=EVERYBODY, others=()):
     moves = Moves("all", ("all",), MAML_TWICE, MAML_TWICE.stages, learner)
     actors = {"all": MAML_TWICE.actor(SPACES, MODEL, 1), **dict(others)}
     worker_stages = moves.on_worker()
     assert worker_stages is not None
-    return rollout_worker(Tasks, copies, list(rules), actors, seed, worker_stages={"all": worker_stages})
+    return rollout_worker(Tasks, env_indices, list(rules), actors, seed, worker_stages={"all": worker_stages})
 
 
 def collected(made, ticks=TICKS):
@@ -121,7 +121,7 @@ def test_each_copy_has_one_task_in_all_phases_and_another_in_the_next_collect():
     for _ in range(2):
         batch = collected(made)
         np.testing.assert_array_equal(tasks_seen(batch), batch["task"])
-        pairs = set(zip(batch["copy"].tolist(), batch["task"].tolist(), strict=True))
+        pairs = set(zip(batch["env"].tolist(), batch["task"].tolist(), strict=True))
         assert len(pairs) == 3
         tasks += [task for _, task in pairs]
         assert set(batch.segments["adapted"].tolist()) == {0, 1, 2}
@@ -134,7 +134,7 @@ def test_no_row_is_lost_and_no_episode_is_in_two_phases():
     assert batch.rows == receipt.policies["all"].rows == receipt.agent_steps == 2 * 2 * TICKS
     assert receipt.env_steps == 2 * TICKS
     by_phase = [set(zip(*(batch.only(batch.segments["adapted"] == phase).segments[name].tolist()
-                          for name in ("copy", "episode")), strict=True)) for phase in range(3)]  # fmt: skip
+                          for name in ("env", "episode")), strict=True)) for phase in range(3)]  # fmt: skip
     assert not by_phase[0] & by_phase[1]
     assert not by_phase[1] & by_phase[2]
     ends = batch.segments["terminated"]
@@ -144,10 +144,10 @@ def test_no_row_is_lost_and_no_episode_is_in_two_phases():
 
 
 def test_every_row_is_chosen_with_its_copys_own_parameters():
-    """Against one copy after the other, each alone with a network that takes the steps on its rows."""
+    """Against one environment after the other, each alone with a network that takes the steps on its rows."""
     batch = collected(worker([0, 5, 2]))
-    for copy in (0, 2, 5):
-        mine = batch.only(batch.segments["copy"] == copy)
+    for env_index in (0, 2, 5):
+        mine = batch.only(batch.segments["env"] == env_index)
         network = MAML_TWICE.actor(SPACES, MODEL, 1).network
         network.load_flat(WEIGHTS.flat)
         for phase in range(3):
@@ -165,7 +165,7 @@ def test_every_row_is_chosen_with_its_copys_own_parameters():
 
 
 def by_copies(*batches):
-    names = ("copy", "episode", "agent", "t_agent")
+    names = ("env", "episode", "agent", "t_agent")
     return {
         key: (
             batch["obs"][row].tolist(),
@@ -191,14 +191,14 @@ def test_nothing_of_a_task_is_kept_and_another_goes_on_as_this_one(workers):
     made = worker([0, 1, 2, 3])
     collected(made)
     tree = made.state()
-    assert all(one["running"] is None for one in tree["copies"])
+    assert all(one["running"] is None for one in tree["envs"])
     expected = by_copies(collected(made))
     again = [worker(list(range(number, 4, workers))) for number in range(workers)]
     for number, one in enumerate(again):
         taken = one.load_state(share(tree, range(number, 4, workers)), 1_000)
         assert (taken.episodes_abandoned, taken.episodes_restarted, taken.rows_lost) == (0, 0, 0)
     assert by_copies(*(collected(one) for one in again)) == expected
-    assert merged([one.state() for one in again])["copies"][0]["running"] is None
+    assert merged([one.state() for one in again])["envs"][0]["running"] is None
 
 
 def test_evaluation_is_without_adaptation_and_changes_nothing():

@@ -83,11 +83,11 @@ def test_a_broken_episode_costs_its_undelivered_rows_and_no_others():
     assert side.collect(Collect(5))
     assert side.collect(Collect(5))
     receipt = side.receipt
-    faults = sorted(receipt.faults, key=lambda fault: len(fault.where.split("copy 4")))
+    faults = sorted(receipt.faults, key=lambda fault: len(fault.where.split("env 4")))
     assert [(fault.kind, fault.rows_lost) for fault in faults] == [("env_errors", 3)] * 2
-    for copy, fault in zip((9, 4), faults, strict=True):
-        seed = episode_seed(SEED, copy, 0)
-        assert fault.where == f"environment built_v0, copy {copy}, episode seed {seed}, env step 8"
+    for env_index, fault in zip((9, 4), faults, strict=True):
+        seed = episode_seed(SEED, env_index, 0)
+        assert fault.where == f"environment built_v0, env {env_index}, episode seed {seed}, env step 8"
         assert fault.reason == "step() raised RuntimeError: a wheel came off"
         assert "a wheel came off" in fault.user_traceback
     assert receipt.next_episodes == {4: 2, 9: 2}
@@ -119,7 +119,7 @@ def test_simple_tag_rows_equal_the_reference():
     for make_env, cuts in ((simple_tag.parallel_env, [10, 20, 5]), (simple_tag.env, [10, 71, 5, 49])):
         played = seats(mapping, make_env().action_space)
         played.policies["agent"].sees_state = played.policies["adversary"].remembers = True
-        assert_same(make_env, played, [Collect(ticks) for ticks in cuts], copies=(0, 3))
+        assert_same(make_env, played, [Collect(ticks) for ticks in cuts], env_indices=(0, 3))
 
 
 @pytest.mark.parametrize("name", ["connect_four_v3", "tictactoe_v3"])
@@ -161,8 +161,8 @@ def test_where_fragments_are_cut_does_not_change_the_rows(data, script, collects
 def test_rows_do_not_depend_on_the_number_of_workers(data, script, collects, make):
     seats = data.draw(built_seats(script, plain=True))
     alone, even, odd = (
-        rows_by_lane(worker_of(lambda: make(script), seats, copies), collects)
-        for copies in ((0, 1, 2, 3), (0, 2), (1, 3))
+        rows_by_lane(worker_of(lambda: make(script), seats, env_indices), collects)
+        for env_indices in ((0, 1, 2, 3), (0, 2), (1, 3))
     )
     assert even | odd == alone
 
@@ -170,7 +170,7 @@ def test_rows_do_not_depend_on_the_number_of_workers(data, script, collects, mak
 def rows_by_lane(worker, collects):
     """All rows of each policy and lane, as plain tuples."""
     rows = defaultdict(list)
-    names = ["lane", "agent", "copy", "episode", "t_env", "t_agent", "action", "reward", "behavior_logp", "obs"]
+    names = ["lane", "agent", "env", "episode", "t_env", "t_agent", "action", "reward", "behavior_logp", "obs"]
     for collect in collects:
         for policy, batch in worker.collect(collect.ticks)[1].items():
             for row in zip(*(batch[name].tolist() for name in names), strict=True):

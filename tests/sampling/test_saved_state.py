@@ -1,4 +1,4 @@
-"""Around what is kept of workers: other copies than before, workers in the place of lost ones, and what is refused."""
+"""The saved state of workers: other environments than before, workers in place of lost ones, what is refused."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.sampling.test_worker_state import EVER, turning
 from tests.sampling.workers import rollout_worker
 
 
-def team(copies, **arguments):
+def team(env_indices, **arguments):
     actors = {"all": RandomActor(spaces.Discrete(2))}
-    return rollout_worker(cartpole_team.parallel_env, copies, [Rule("*", "all")], actors, seed=1, **arguments)
+    return rollout_worker(cartpole_team.parallel_env, env_indices, [Rule("*", "all")], actors, seed=1, **arguments)
 
 
 def test_a_worker_in_the_place_of_a_lost_one_begins_where_it_is_told():
     first, second = team([0, 4]), team([4, 0], next_episodes={0: 2, 9: 9})
-    episodes = [one for one in first.collect(400)[0].episodes if one.copy == 4 or one.episode >= 2]
-    found = {(one.copy, one.episode): one.returns for one in second.collect(400)[0].episodes}
-    assert {key: found[key] for one in episodes if (key := (one.copy, one.episode)) in found}
+    episodes = [one for one in first.collect(400)[0].episodes if one.env == 4 or one.episode >= 2]
+    found = {(one.env, one.episode): one.returns for one in second.collect(400)[0].episodes}
+    assert {key: found[key] for one in episodes if (key := (one.env, one.episode)) in found}
     assert min(episode for number, episode in found if number == 0) == 2
     for one in episodes:
-        if (one.copy, one.episode) in found:
-            assert found[one.copy, one.episode] == one.returns
+        if (one.env, one.episode) in found:
+            assert found[one.env, one.episode] == one.returns
 
 
 def test_copies_that_nothing_is_kept_of_begin_at_the_beginning():
@@ -36,8 +36,8 @@ def test_copies_that_nothing_is_kept_of_begin_at_the_beginning():
     worker.collect(30)
     wider = team([1, 2])
     wider.load_state(share(worker.state(), [1, 2]), EVER)
-    following = {one["copy"]: one["next_episode"] for one in wider.state()["copies"]}
-    assert following[1] == worker.state()["copies"][1]["next_episode"]
+    following = {one["env"]: one["next_episode"] for one in wider.state()["envs"]}
+    assert following[1] == worker.state()["envs"][1]["next_episode"]
     assert following[2] == 0
 
 
@@ -45,11 +45,11 @@ def test_what_is_kept_of_other_agents_or_policies_is_refused():
     worker = team([0])
     worker.collect(3)
     with pytest.raises(CheckpointUnusable) as caught:
-        turning(copies=(0,)).load_state(worker.state(), EVER)
+        turning(env_indices=(0,)).load_state(worker.state(), EVER)
     assert "the environment has agents ['built_0', 'built_1']" in caught.value.problems[0]
-    tree = turning(copies=(0,)).state()
+    tree = turning(env_indices=(0,)).state()
     tree["tables"]["rows.all"]["obs"] = np.zeros((0, 5), np.float32)
     with pytest.raises(CheckpointUnusable, match=r"the rows of policy 'all' are kept as .*float32 \[5\]"):
-        turning(copies=(0,)).load_state(tree, EVER)
+        turning(env_indices=(0,)).load_state(tree, EVER)
     with pytest.raises(CheckpointUnusable, match="different agents"):
         merged([tree, worker.state()])

@@ -59,7 +59,7 @@ def test_an_environment_that_hangs_is_named(doing, how):
     hanging = worker(variant(doing, how), watchdog=Watchdog(TIMEOUT_S))
     with pytest.raises(EnvironmentHung, match=rf"{doing}\(\) took longer than env.step_timeout_s \(0.2 s\)") as caught:
         hanging.collect(2000)
-    assert "copy " in caught.value.where
+    assert "environment " in caught.value.where
     assert f"env step {3 if doing == 'step' else 0}" in caught.value.where
     assert "in hang" in caught.value.user_traceback
     assert "marlflow/" not in caught.value.user_traceback

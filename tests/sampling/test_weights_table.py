@@ -56,9 +56,9 @@ def frozen(version: int, action: int, **scheduled: float) -> FrozenPolicy:
     return FrozenPolicy("main", weights(version, action), scheduled)
 
 
-def worker(copies: Any = (0,), **settings: Any) -> tuple[RolloutWorker, list[Constant]]:
+def worker(env_indices: Any = (0,), **settings: Any) -> tuple[RolloutWorker, list[Constant]]:
     kind: Any = type("Constant", (Constant,), {"made": []})
-    config = SamplerConfig(lambda: CartPoleTeam(2), copies, None, 3, spaces={"main": SPACES}, **settings)
+    config = SamplerConfig(lambda: CartPoleTeam(2), env_indices, None, 3, spaces={"main": SPACES}, **settings)
     return RolloutWorker(config, {"main": kind}), kind.made
 
 
@@ -99,10 +99,10 @@ def test_results_name_the_entries_and_rewards_of_frozen_ones_belong_to_nobody_el
 
 
 def test_an_entry_to_forget_goes_when_no_running_episode_seats_it() -> None:
-    playing, actors = worker(copies=(0, 1))
+    playing, actors = worker(env_indices=(0, 1))
     playing.collect(1, {"main": weights(0, 0)}, None, {0: [AGAINST], 1: [ALONE]}, {"main@1": frozen(0, 1)})
     playing.collect(1, None, None, {0: [], 1: []}, forget=["main@1"])
-    assert playing.entries == ("main", "main@1")  # copy 0 still plays against it
+    assert playing.entries == ("main", "main@1")  # env 0 still plays against it
     assert actors[1].memories == [0, 1]
     played = 0
     while "main@1" in playing.entries and played < 300:
@@ -115,7 +115,7 @@ def test_an_entry_to_forget_goes_when_no_running_episode_seats_it() -> None:
 
 
 def test_the_table_grows_again_under_an_id_that_was_forgotten_and_others_keep_their_lanes() -> None:
-    playing, actors = worker(copies=(0, 1))
+    playing, actors = worker(env_indices=(0, 1))
     both = {"main@1": frozen(1, 1), "main@2": frozen(2, 1)}
     seated = {"cart_0": "main", "cart_1": "main@2"}
     playing.collect(1, {"main": weights(0, 0)}, None, {0: [seated], 1: [seated]}, both)
@@ -131,10 +131,10 @@ def test_the_table_grows_again_under_an_id_that_was_forgotten_and_others_keep_th
 def test_running_episodes_against_frozen_entries_are_played_again_elsewhere() -> None:
     entries = {"main@1": frozen(0, 1)}
     given = ({"main": weights(0, 0)}, None, {0: [AGAINST] * 9, 1: [AGAINST] * 9})
-    playing, _ = worker(copies=(0, 1))
+    playing, _ = worker(env_indices=(0, 1))
     playing.collect(13, *given, entries)
     kept = from_bytes(to_bytes(playing.state()))
-    other, actors = worker(copies=(0, 1))
+    other, actors = worker(env_indices=(0, 1))
     assert other.load_state(kept, EVER, entries).episodes_abandoned == 0
     for ticks in (6, 11):
         one, same = (made.collect(ticks, *given) for made in (playing, other))
@@ -142,7 +142,7 @@ def test_running_episodes_against_frozen_entries_are_played_again_elsewhere() ->
         for name, column in one[1]["main"].columns.items():
             np.testing.assert_array_equal(column, same[1]["main"].columns[name])
     assert actors[1].memories[0] > 0  # what the frozen entry remembered was kept too
-    without, _ = worker(copies=(0, 1))
+    without, _ = worker(env_indices=(0, 1))
     assert without.load_state(kept, EVER).episodes_abandoned == 2
 
 

@@ -154,7 +154,7 @@ def test_a_reward_that_is_no_finite_number_is_an_error(reward):
     worker = rollout_worker(make_env, [6], EVERYBODY, {"all": Constant()}, seed=0)
     with pytest.raises(EnvironmentFailed, match="not a finite number") as caught:
         worker.collect(1)
-    assert "copy 6" in caught.value.where
+    assert "env 6" in caught.value.where
     assert "agent 'b'" in caught.value.where
 
 
@@ -185,7 +185,7 @@ def test_undeclared_agents_get_lanes_as_they_appear():
     worker = rollout_worker(Undeclared, [0, 1], EVERYBODY, {"all": Constant()}, seed=0)
     receipt, batches = worker.collect(12)
     batch = batches["all"]
-    assert sorted(set(zip(batch["copy"].tolist(), batch["agent"].tolist(), strict=True))) == [
+    assert sorted(set(zip(batch["env"].tolist(), batch["agent"].tolist(), strict=True))) == [
         (0, 0),
         (0, 1),
         (1, 0),

@@ -36,13 +36,13 @@ def through_a_file(tree):
 
 
 class Played:
-    """Workers of some copies each, all given the same weights and matchups."""
+    """Workers of some environments each, all given the same weights and matchups."""
 
     def __init__(self, workers, seats):
         self.workers, self.seats, self.following = workers, seats, dict.fromkeys(COPIES, 0)
 
     def collect(self, ticks, weights, matchups=3):
-        """The receipts, and for each copy and policy its part of the batches."""
+        """The receipts, and for each environment and policy its part of the batches."""
         dealt = None
         if self.seats.dealt:
             dealt = {c: [self.seats.matchup(c, e + i) for i in range(matchups)] for c, e in self.following.items()}
@@ -50,10 +50,10 @@ class Played:
         for receipt, _ in made:
             self.following.update(receipt.next_episodes)
         parts = {
-            (number, policy): batch.only(batch.segments["copy"] == number)
+            (number, policy): batch.only(batch.segments["env"] == number)
             for _, batches in made
             for policy, batch in batches.items()
-            for number in set(batch.segments["copy"].tolist())
+            for number in set(batch.segments["env"].tolist())
         }
         return [receipt for receipt, _ in made], parts
 
@@ -90,11 +90,11 @@ def assert_equal_trees(found, expected, path="state"):
         assert found == expected, path
 
 
-def by_copy(tree):
-    """The same, one copy after the other, its tables without those that have no rows."""
+def by_env(tree):
+    """The same, one environment after the other, its tables without those that have no rows."""
     shares = {str(number): share(tree, [number]) for number in COPIES}
     for one in shares.values():
-        one["tables"] = {name: table for name, table in sorted(one["tables"].items()) if len(table["copy"])}
+        one["tables"] = {name: table for name, table in sorted(one["tables"].items()) if len(table["env"])}
     return shares
 
 
@@ -114,7 +114,7 @@ def told(receipts):
             rows, carried, unattributed, _ = policies.get(name, (0, 0, 0.0, 0))
             unattributed += one.reward_unattributed
             policies[name] = rows + one.rows, carried + one.rows_carried, unattributed, one.version
-    episodes = sorted((e for r in receipts for e in r.episodes), key=lambda e: (e.tick, e.copy, e.episode))
+    episodes = sorted((e for r in receipts for e in r.episodes), key=lambda e: (e.tick, e.env, e.episode))
     faults = sorted((fault for r in receipts for fault in r.faults), key=lambda fault: fault.where)
     sums = [sum(getattr(r, name) for r in receipts) for name in ("env_steps", "agent_steps", "agents_vanished")]
     following = {c: e for r in receipts for c, e in r.next_episodes.items()}
@@ -143,19 +143,19 @@ def collect_or_reject(played, collect, weights):
 def test_a_fresh_worker_goes_on_as_if_nothing_were(data, script, before, after, make, split):
     seats, seen = data.draw(built_seats(script)), built_spaces(script)
 
-    def fresh(copies):
-        return worker_of(lambda: make(script), seats, copies, seen, tolerated=FAULTS)
+    def fresh(env_indices):
+        return worker_of(lambda: make(script), seats, env_indices, seen, tolerated=FAULTS)
 
     alone = Played([fresh(COPIES)], seats)
     for number, collect in enumerate(before):
         collect_or_reject(alone, collect, weights_of(seats, number, collect))
     versions = {name: (policy.version, policy.parameter) for name, policy in seats.policies.items()}
     tree = through_a_file(alone.state())
-    halves = Played([fresh(copies) for copies in split], seats)
+    halves = Played([fresh(env_indices) for env_indices in split], seats)
     halves.following = dict(alone.following)
-    for worker, copies in zip(halves.workers, split, strict=True):
-        assert worker.load_state(share(tree, copies), EVER) == ResumeReport(0, 0, 0)
-    assert_equal_trees(by_copy(halves.state()), by_copy(tree))
+    for worker, env_indices in zip(halves.workers, split, strict=True):
+        assert worker.load_state(share(tree, env_indices), EVER) == ResumeReport(0, 0, 0)
+    assert_equal_trees(by_env(halves.state()), by_env(tree))
     for name, policy in seats.policies.items():
         policy.version, policy.parameter = versions[name]
     for number, collect in enumerate(after, len(before)):
@@ -165,7 +165,7 @@ def test_a_fresh_worker_goes_on_as_if_nothing_were(data, script, before, after, 
         assert found == said
         np.testing.assert_allclose(others, amounts, rtol=1e-12, atol=1e-12)
         assert_same_parts(theirs, parts)
-        assert_equal_trees(by_copy(halves.state()), by_copy(alone.state()))
+        assert_equal_trees(by_env(halves.state()), by_env(alone.state()))
     alone.close()
     halves.close()
 
@@ -191,10 +191,10 @@ def script_of_turns():
     return Script((Kind("vector", "three"),), (0, 0), (Course((True, True), 10),))
 
 
-def turning(environment=Turns, copies=(0, 1), **arguments):
+def turning(environment=Turns, env_indices=(0, 1), **arguments):
     actors = {"all": RandomActor(spaces.Discrete(3))}
     return rollout_worker(
-        lambda: environment(script_of_turns()), copies, [Rule("*", "all")], actors, seed=4, **arguments
+        lambda: environment(script_of_turns()), env_indices, [Rule("*", "all")], actors, seed=4, **arguments
     )
 
 
@@ -207,10 +207,10 @@ def test_an_episode_that_is_not_reproducible_is_abandoned_and_counted():
     worker.collect(7)
     fresh = turning(moody(1))
     assert fresh.load_state(worker.state(), EVER) == ResumeReport(2, 0, rows_lost=2)
-    assert {one["running"] for one in fresh.state()["copies"]} == {None}
+    assert {one["running"] for one in fresh.state()["envs"]} == {None}
     after, batches = fresh.collect(10)
     assert after.faults == ()
-    assert [(one.copy, one.episode) for one in after.episodes] == [(0, 1), (1, 1)]
+    assert [(one.env, one.episode) for one in after.episodes] == [(0, 1), (1, 1)]
     assert not batches["all"].segments["carried"].any()
     assert after.agent_steps == batches["all"].rows == 20
 
@@ -269,9 +269,9 @@ def test_an_environment_that_raises_when_it_is_played_again_is_abandoned_and_no_
                 raise RuntimeError("not again")
             super().step(action)
 
-    worker = turning(copies=(0,))
+    worker = turning(env_indices=(0,))
     worker.collect(7)
-    fresh = turning(Broken, copies=(0,))
+    fresh = turning(Broken, env_indices=(0,))
     assert fresh.load_state(worker.state(), EVER) == ResumeReport(1, 0, 1)
     assert Broken.opened == 2
     receipt, _ = fresh.collect(20)
@@ -301,10 +301,10 @@ def test_the_history_is_kept_to_its_cap_also_for_episodes_that_began_elsewhere()
     worker.collect(6)
     assert fresh.load_state(worker.state(), EVER) == ResumeReport(0, 0, 0)
     fresh.collect(1)
-    assert [one["running"]["whole"] for one in fresh.state()["copies"]] == [True, True]
+    assert [one["running"]["whole"] for one in fresh.state()["envs"]] == [True, True]
     assert len(fresh.state()["tables"]["actions.all"]["action"]) == 14
     fresh.collect(1)
-    assert [one["running"]["whole"] for one in fresh.state()["copies"]] == [False, False]
+    assert [one["running"]["whole"] for one in fresh.state()["envs"]] == [False, False]
     assert "actions.all" not in fresh.state()["tables"]
 
 

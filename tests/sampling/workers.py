@@ -12,7 +12,7 @@ from marlflow.sampling import RolloutWorker, SamplerConfig
 
 def rollout_worker(
     make_env: Callable[[], Any],
-    copies: Sequence[int],
+    env_indices: Sequence[int],
     mapping: Any,
     actors: Mapping[str, Actor],
     seed: int,
@@ -23,6 +23,6 @@ def rollout_worker(
     **settings: Any,
 ) -> RolloutWorker:
     """A worker with these very `actors`, which has no frozen entries; `settings` are further ones of SamplerConfig."""
-    config = SamplerConfig(make_env, copies, mapping, seed, **settings)
+    config = SamplerConfig(make_env, env_indices, mapping, seed, **settings)
     makers = {name: lambda actor=actor: as_it_is(actor) for name, actor in actors.items()}
     return RolloutWorker(config, makers, watchdog, worker_stages, writer)

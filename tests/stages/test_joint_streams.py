@@ -149,7 +149,7 @@ def assert_the_same_agent_steps(seen: dict[str, list[Any]], mixed: list[JointBat
     assert all(joint.present.any(axis=1).all() for joint in mixed)
 
 
-KEYS = ("copy", "episode", "t_env")
+KEYS = ("env", "episode", "t_env")
 
 
 def rows_of_batch(batch: Batch) -> list[tuple[float, ...]]:

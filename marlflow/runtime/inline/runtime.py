@@ -100,10 +100,10 @@ class InlineWorkers:
         return [worker.state() for worker in self._workers]
 
     def restore(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> ResumeReport:
-        """Each copy goes on from what was kept of it."""
+        """Each environment goes on from what was kept of it."""
         tree, counts = from_bytes(kept), []
         for number, worker in enumerate(self._workers):
-            own = share(tree, self._spec.copies_of(number))
+            own = share(tree, self._spec.env_indices_of(number))
             counts.append(worker.load_state(own, replay_max_env_steps, seated_in(own, frozen)))
         return ResumeReport(*(sum(column) for column in zip(*counts, strict=True)))
 

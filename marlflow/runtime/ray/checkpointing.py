@@ -116,14 +116,14 @@ class RayCheckpointing:
         self, tree: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
     ) -> ResumeReport:
         workers, entries = self._workers.all, self._workers.as_sent(frozen)
-        following = {one["copy"]: one["next_episode"] for one in tree["copies"]}
+        following = {one["env"]: one["next_episode"] for one in tree["envs"]}
         asked = []
         for worker in workers:
-            own = share(tree, worker.copies)
+            own = share(tree, worker.env_indices)
             worker.forget()
             asked.append(worker.load(_array(to_bytes(own)), replay_max_env_steps, seated_in(own, entries)))
-            worker.next_episodes = {copy: following.get(copy, 0) for copy in worker.copies}
-            worker.next_fragments = next_fragments(tree, worker.copies)
+            worker.next_episodes = {env_index: following.get(env_index, 0) for env_index in worker.env_indices}
+            worker.next_fragments = next_fragments(tree, worker.env_indices)
         counts = [_unless_raised(answer) for answer in ray.get(asked)]
         return ResumeReport(*(sum(column) for column in zip(*counts, strict=True)))
 

@@ -41,7 +41,7 @@ class RemoteWorker:
         self.number, self._spec, self._actors, self._on_fault = number, spec, actors, on_fault
         self._inference, self._address = inference, address
         self._deadline: Deadline | None = None
-        self.copies = spec.copies_of(number)
+        self.env_indices = spec.env_indices_of(number)
         self.next_episodes: Mapping[int, int] | None = None
         self.next_fragments: Mapping[str, Mapping[int, int]] = {}
         self._sent: dict[str, int] = {}
@@ -143,7 +143,7 @@ class RemoteWorker:
         return self.actor.evaluate.remote(episodes, matchups, mode, headers, *flats)
 
     def load(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Any:
-        """What it says of going on from what was kept of its copies, to come."""
+        """What it says of going on from what was kept of its environments, to come."""
         self._frozen.update(frozen)
         headers, flats = Headers.of({}, frozen)
         return self.actor.load.remote(kept, replay_max_env_steps, headers, *flats)
@@ -170,5 +170,5 @@ class RemoteWorker:
         self._frozen = set()
 
     def _dealt(self, matchups: Mapping[int, Sequence[Matchup]] | None) -> Mapping[int, Sequence[Matchup]] | None:
-        """Those of its own copies."""
-        return None if matchups is None else {copy: matchups[copy] for copy in self.copies}
+        """Those of its own environments."""
+        return None if matchups is None else {env_index: matchups[env_index] for env_index in self.env_indices}

@@ -61,7 +61,7 @@ class Headers(NamedTuple):
 
 
 class RolloutActor(Host):
-    """Hosts worker `number`; one that replaces a lost one begins its copies where that one had come to.
+    """Hosts worker `number`; one that replaces a lost one begins its environments where that one had come to.
 
     It asks the actor `inference` for actions; None: it acts for itself, and where it learns, with what it has learned.
     What is printed and logged here, and where an environment hangs, is posted to `address`.
@@ -213,7 +213,7 @@ class RolloutActor(Host):
             worker.close()
 
     def load(self, kept: Any, replay_max_env_steps: int, headers: Headers, *flats: Any) -> Any:
-        """Goes on from what was kept of its copies; what could not be taken up again."""
+        """Goes on from what was kept of its environments; what could not be taken up again."""
         _, frozen = headers.joined(flats)
         try:
             return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps, frozen))

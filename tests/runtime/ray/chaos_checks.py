@@ -24,7 +24,7 @@ class Evidence:
     metrics: Mapping[str, Any]
     killed: Sequence[int]
     seed: int
-    copies: int
+    env_indices: int
     dqn: DQN
 
     def noted(self, part: str, what: str) -> list[tuple[int, Any]]:
@@ -58,9 +58,9 @@ def rows_were_played(evidence: Evidence) -> Iterator[str]:
     for _, step in entries(evidence.folder, "worker"):
         played.setdefault(step["seed"], set()).update((agent, step["t"]) for agent in step["acted"])
     used = {*_flat(evidence, f"replay-{OFF_POLICY}", "inserted"), *_flat(evidence, f"learner-{ON_POLICY}", "trained")}
-    for copy, episode, agent, t_agent in sorted(used):
-        if (agent, t_agent) not in played.get(episode_seed(evidence.seed, copy, episode), ()):
-            yield f"decision {t_agent} of agent {agent} in episode {episode} of copy {copy} was never taken"
+    for env_index, episode, agent, t_agent in sorted(used):
+        if (agent, t_agent) not in played.get(episode_seed(evidence.seed, env_index, episode), ()):
+            yield f"decision {t_agent} of agent {agent} in episode {episode} of env {env_index} was never taken"
 
 
 def draws_are_of_what_is_held(evidence: Evidence) -> Iterator[str]:

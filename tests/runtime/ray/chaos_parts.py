@@ -47,7 +47,7 @@ def entries(folder: Path, part: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def row_ids(batch: Batch) -> list[list[int]]:
     """Copy, episode, agent and decision of each row."""
-    columns = (batch[name].tolist() for name in ("copy", "episode", "agent", "t_agent"))
+    columns = (batch[name].tolist() for name in ("env", "episode", "agent", "t_agent"))
     return [list(row) for row in zip(*columns, strict=True)]
 
 

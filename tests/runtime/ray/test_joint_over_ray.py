@@ -23,8 +23,8 @@ from marlflow.stages import Join
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-def batch_of(agent: int, copy: int, rows: int) -> Batch:
-    names = {"agent": agent, "copy": copy, "episode": 0, "length": rows, "terminated": False, "truncated": False}
+def batch_of(agent: int, env_index: int, rows: int) -> Batch:
+    names = {"agent": agent, "env": env_index, "episode": 0, "length": rows, "terminated": False, "truncated": False}
     return Batch(
         {"reward": np.arange(rows) + 1.0, "t_env": np.arange(rows)},
         {**{name: np.array([value]) for name, value in names.items()}, "bootstrap_obs": np.ones((1, 2))},
@@ -64,7 +64,7 @@ def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytes
             assert called(place, [stage_call(kind_of)], [plain]).outputs == ["Batch"]
         assert made.rows == 10
         opened: JointBatch = ray.get(made.payloads[0])
-        assert opened.keys["copy"].tolist() == [0, 0, 0, 1, 1, 1, 1]
+        assert opened.keys["env"].tolist() == [0, 0, 0, 1, 1, 1, 1]
         assert opened.present.sum(axis=0).tolist() == [4, 6]
     finally:
         actors.end_all()

@@ -71,7 +71,7 @@ def test_what_an_environment_says_and_where_it_hangs_comes_to_the_driver(ray_ses
     finally:
         runtime.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "marlflow-inbox"]
-    env = "copy 0"
+    env = "env 0"
     assert Printed(0, env, "on standard output") in news
     assert Printed(0, env, "on standard error") in news
     assert Logged(0, env, "talks", logging.WARNING, "in the log") in news

@@ -24,7 +24,7 @@ from marlflow.runtime.ray.rollout_actor import Headers
 from marlflow.runtime.spec import InferencePlacement
 from marlflow.sampling.protocol import FrozenPolicy, Request, Round
 from marlflow.sampling.receipts import Fault
-from tests.driver.kept_runs import assert_equal, by_copy, kept, without_times
+from tests.driver.kept_runs import assert_equal, by_env, kept, without_times
 from tests.driver.past_selves import against_past_selves
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_PPO
@@ -54,7 +54,7 @@ def test_a_run_against_frozen_selves_goes_on_as_it_would_have_and_as_inline(tmp_
     one, other = kept(whole), kept(parts)
     assert any(name.startswith("frozen.") for name in one)
     for trees in (one, other):
-        trees["workers"] = by_copy(trees["workers"])
+        trees["workers"] = by_env(trees["workers"])
         trees["driver"].pop("flow")  # it has the meters of stages
     assert_equal(one, other)
     assert {name: tree for name, tree in kept(inline).items() if name.startswith("frozen.")}.keys() == {
@@ -63,7 +63,7 @@ def test_a_run_against_frozen_selves_goes_on_as_it_would_have_and_as_inline(tmp_
 
 
 class Play:
-    """Rounds of 20 env steps, in which copy c seats `main` against the entry that `seats` has for it."""
+    """Rounds of 20 env steps, in which environment c seats `main` against the entry that `seats` has for it."""
 
     def __init__(self, runtime: Runtime, experiment: Experiment) -> None:
         spec = ready(experiment).spec
@@ -84,7 +84,7 @@ class Play:
         return {name: self._frozen[name] for name in names if name != "main"}
 
     def round(self, number: int, seats: Sequence[str], forget: Sequence[str] = ()) -> Round:
-        matchups = {copy: [{"cart_0": "main", "cart_1": seat}] * 20 for copy, seat in enumerate(seats)}
+        matchups = {env_index: [{"cart_0": "main", "cart_1": seat}] * 20 for env_index, seat in enumerate(seats)}
         weights, frozen = {"main": self._weights(number)}, self.entries(list(dict.fromkeys(seats)))
         made: Any = self.workers.collect(Request(number, weights, {}, matchups, frozen, forget))
         return asyncio.run(made)
@@ -151,7 +151,9 @@ def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeyp
 def test_a_run_whose_actions_one_actor_chooses_goes_on_against_its_frozen_selves(tmp_path: Path) -> None:
     placement = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
     train(against_past_selves(MAIN, 200, "ray", placement=placement), tmp_path)
-    running = [copy["running"]["matchup"] for copy in kept(tmp_path)["workers"]["copies"] if copy["running"]]
+    running = [
+        env_index["running"]["matchup"] for env_index in kept(tmp_path)["workers"]["envs"] if env_index["running"]
+    ]
     assert any("@" in entry for matchup in running for entry in matchup.values())
     result = resume(against_past_selves(MAIN, 320, "ray", placement=placement), tmp_path)
     assert result.metrics["faults"]["episodes_abandoned"] == 0
@@ -164,7 +166,7 @@ def test_one_actor_acts_for_more_entries_than_it_would_keep_versions() -> None:
         experiment = against_past_selves(MAIN, WHOLE)
         alone, asking = Play(inline, experiment), Play(over_ray, replace(experiment, placement=placement))
         for first in range(0, 3 * KEPT_VERSIONS, 4):
-            seats = [f"main@{1 + first + copy}" for copy in range(4)]
+            seats = [f"main@{1 + first + env_index}" for env_index in range(4)]
             assert opened(alone.round(first, seats)) == opened(asking.round(first, seats))
         assert alone.evaluate("main@2") == asking.evaluate("main@2")
     finally:

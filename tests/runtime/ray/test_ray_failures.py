@@ -103,7 +103,7 @@ def test_resources_that_are_not_there_are_refused_before_anything_starts(tmp_pat
 
 
 class Closing(CartPoleTeam):
-    """Its first copy hangs when it is closed, in a loop of C's that no signal interrupts; the other raises."""
+    """Its first environment hangs when it is closed, in a loop of C's that no signal interrupts; the other raises."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._first = seed == episode_seed(0, 0, 0) or getattr(self, "_first", False)

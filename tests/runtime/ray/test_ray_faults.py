@@ -66,12 +66,12 @@ def lossy(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def rows_of(run: DrivenRun, first_round: int = 0) -> list[tuple[str, int, int, int, int]]:
-    """Which rows were delivered: policy, copy, episode, agent and decision of each."""
+    """Which rows were delivered: policy, environment, episode, agent and decision of each."""
     found = []
     for round in run.rounds[first_round:]:
         for fragment in round.fragments:
             for batch in ray.get(list(fragment.payloads)):
-                columns = (batch[name].tolist() for name in ("copy", "episode", "agent", "t_agent"))
+                columns = (batch[name].tolist() for name in ("env", "episode", "agent", "t_agent"))
                 found += [(fragment.policy, *row) for row in zip(*columns, strict=True)]
     return found
 
@@ -97,9 +97,11 @@ def test_a_worker_that_dies_in_a_round_is_replaced_and_no_row_comes_twice(lossy:
     assert len(rows := rows_of(run)) == len(set(rows))
     died = next(at for at, found in enumerate(receipts) if number not in found)
     back = next(at for at, found in enumerate(receipts) if number in found and at > died)
-    since = {(copy, episode) for _, copy, episode, *_ in rows_of(run, first + back) if copy % 2 == number}
+    since = {
+        (env_index, episode) for _, env_index, episode, *_ in rows_of(run, first + back) if env_index % 2 == number
+    }
     last = dict(receipts[died - 1][number].next_episodes) if died else begun[number]
-    assert {copy: min(episode for own, episode in since if own == copy) for copy in last} == last
+    assert {env_index: min(episode for own, episode in since if own == env_index) for env_index in last} == last
     for name, policy in receipts[back][number].policies.items():
         assert policy.version == receipts[back][1 - number].policies[name].version == run.versions[name][first + back]
 
@@ -168,9 +170,9 @@ def test_while_a_process_dies_nothing_is_kept_and_then_all_is_again(lossy: Lossy
     assert run.parts.published()["hunters"].version > version
     following = dict(run.parts.workers.all[1].next_episodes)
     files = run.runtime.keep({}).files
-    copies = {one["copy"]: one for one in from_bytes(files["workers"])["copies"]}
-    assert set(copies) == {0, 1, 2, 3}
-    assert {copy: copies[copy]["next_episode"] for copy in (1, 3)} == following
+    env_indices = {one["env"]: one for one in from_bytes(files["workers"])["envs"]}
+    assert set(env_indices) == {0, 1, 2, 3}
+    assert {env_index: env_indices[env_index]["next_episode"] for env_index in (1, 3)} == following
     run.play(2)
 
 

@@ -40,9 +40,9 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
         assert again.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
         kept = again.runtime.keep({})
         assert kept.files.keys() == files.keys()
-        workers = from_bytes(kept.files["workers"])["copies"], from_bytes(files["workers"])["copies"]
-        by_copy = [sorted(copies, key=lambda one: one["copy"]) for copies in workers]
-        assert by_copy[0] == by_copy[1]
+        workers = from_bytes(kept.files["workers"])["envs"], from_bytes(files["workers"])["envs"]
+        by_env = [sorted(env_indices, key=lambda one: one["env"]) for env_indices in workers]
+        assert by_env[0] == by_env[1]
         for name in files.keys() - {"workers"}:
             assert kept.files[name] == files[name], name
         assert {name: weights.version for name, weights in again.parts.published().items()} == versions

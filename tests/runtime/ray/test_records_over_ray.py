@@ -53,8 +53,8 @@ def test_what_is_recorded_over_ray_is_what_is_recorded_inline(records: Path, tmp
 
 
 def decisions(batches: list[Batch]) -> Counter[tuple[int, ...]]:
-    """Which decisions these are the rows of: copy, episode, agent, and number in the episode."""
-    names = ("copy", "episode", "agent", "t_agent")
+    """Which decisions these are the rows of: environment, episode, agent, and number in the episode."""
+    names = ("env", "episode", "agent", "t_agent")
     return Counter(row for batch in batches for row in zip(*(batch[name].tolist() for name in names), strict=True))
 
 

@@ -42,11 +42,11 @@ SMALL_DDPPO = DDPPO(batch_agent_steps=100, epochs=2, minibatch_agent_steps=40)
 
 
 def odd_copies_late(episode: Any, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
-    """A matchmaker that seats `team` in odd copies from their third episode on: until then a worker has no rows of it.
+    """Seats `team` in odd environments from their third episode on: until then a worker has none of its rows.
 
-    In trials before a run, which are of copy -2, it seats both.
+    In trials before a run, which are of env -2, it seats both.
     """
-    is_late = episode.episode < 2 and (episode.copy % 2 or episode.copy < 0)
+    is_late = episode.episode < 2 and (episode.env % 2 or episode.env < 0)
     return dict.fromkeys(agents, "nobody" if is_late else "team")
 
 
