@@ -19,8 +19,10 @@ from typing import Any, Final, Literal, Union
 import numpy as np
 import torch
 
+import marlflow
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import absent, meant, nearest
+from marlflow.base.near import meant, nearest
+from marlflow.config.renamed import unknown_key
 from marlflow.learner.optimizer import TorchOptimizer
 
 TARGET: Final = "_target_"
@@ -66,7 +68,7 @@ def arguments_for(
     for key, value in values.items():
         where = f"{path}.{key}" if path else key
         if key not in named and not takes_any:
-            problems.append(absent(where, key, named, _called(make)))
+            problems.append(unknown_key(where, key, named, _called(make)))
             continue
         fitted = fit(value, hints.get(key, Any), where, problems)
         if not isinstance(fitted, _Left):
@@ -102,7 +104,9 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        problems.append(f"{path}: {name} cannot be imported: {error}")
+        is_public = module_name.startswith("marlflow.") and attribute in marlflow.__all__
+        remedy = f"; did you mean marlflow.{attribute}?" if is_public else ""
+        problems.append(f"{path}: {name} cannot be imported: {error}{remedy}")
         return LEFT
     try:
         found = getattr(module, attribute, None)

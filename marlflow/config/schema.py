@@ -24,6 +24,7 @@ from marlflow.config.comments import names
 from marlflow.config.construct import LEFT, TARGET, arguments_for, construct, fit, imported
 from marlflow.config.experiment import ENV_KEYS, Env, Experiment
 from marlflow.config.policy_assignment import UnknownMatchmaker
+from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.validation import problems_of
 from marlflow.env.make import Wrapper, import_factory
 from marlflow.sampling.mapping import Rule
@@ -104,8 +105,8 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
     arguments = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
     known = _parameters_of(factory)
     for key in list(arguments):
-        if known is not None and key not in known:
-            problems.append(absent(f"env.{key}", key, [*known, *ENV_KEYS], factory))
+        if (known is not None and key not in known) or (known is None and key in KEYS):
+            problems.append(unknown_key(f"env.{key}", key, [*(known or ()), *ENV_KEYS], factory))
             del arguments[key]
         elif arguments[key] == "???":
             problems.append(f"env.{key} is not set; give it a value")

@@ -26,6 +26,7 @@ from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
 from marlflow.config.records import looked_at, maker, offline_records, record_problems, records_of
+from marlflow.config.renamed import renamed_hooks
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.env import EnvAdapter
 from marlflow.env.frames import raised
@@ -264,7 +265,7 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
     algorithm = policy.acts_by
     subject = f"policy {name!r} ({algorithm.name})"
     acts = True
-    for problem in algorithm.validate(spaces, policy.model):
+    for problem in [*renamed_hooks(algorithm), *algorithm.validate(spaces, policy.model)]:
         if isinstance(problem, str):  # of a user's own algorithm
             yield f"{subject}: {problem}"
             continue

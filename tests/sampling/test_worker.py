@@ -130,7 +130,7 @@ class Mixed(Scripted):
 
 
 def test_a_worker_without_copies_is_refused():
-    with pytest.raises(ConfigInvalid, match="rollout worker 0 has no copy to play"):
+    with pytest.raises(ConfigInvalid, match="rollout worker 0 has no environment to step"):
         rollout_worker(cartpole_team.parallel_env, [], EVERYBODY, {"all": Constant()}, seed=0)
 
 
