@@ -19,7 +19,6 @@ from typing import Any, Final, Literal, Union
 import numpy as np
 import torch
 
-import marlflow
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 from marlflow.config.renamed import unknown_key
@@ -104,7 +103,7 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        is_public = module_name.startswith("marlflow.") and attribute in marlflow.__all__
+        is_public = module_name.startswith("marlflow.") and attribute in importlib.import_module("marlflow").__all__
         remedy = f"; did you mean marlflow.{attribute}?" if is_public else ""
         problems.append(f"{path}: {name} cannot be imported: {error}{remedy}")
         return LEFT

@@ -123,14 +123,14 @@ def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
 # Observations of 160 and 400 kB, of which each lane of each environment holds some.
 # What an environment needs to keep what it declares.
 WRAPPED = {"knights_archers_zombies": {"clip"}}
-FEW_COPIES = {"pistonball": 4, "cooperative_pong": 4}
+FEW_ENVS = {"pistonball": 4, "cooperative_pong": 4}
 ENVIRONMENTS = sorted(CONF.glob("env/*.yaml"))
 
 
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=within)
 def test_an_environment_has_the_defaults_of_the_dataclass(path: Path) -> None:
     values, defaults = _read(path), _defaults(Env)
-    assert values["envs"] == FEW_COPIES.get(path.stem, defaults["envs"])
+    assert values["num_envs"] == FEW_ENVS.get(path.stem, defaults["num_envs"])
     assert values["step_timeout_s"] == defaults["step_timeout_s"]
     assert set(values["wrappers"] or ()) == WRAPPED.get(path.stem, set())
 
@@ -151,7 +151,7 @@ def test_an_environments_arguments_have_the_defaults_of_its_factory(path: Path) 
     raw = module.startswith(("pettingzoo.", "mpe2."))
     taken = import_factory(TAKEN_BY.get(module, f"{module}.raw_env" if raw else f"{module}.{name}"))
     parameters = inspect.signature(taken).parameters
-    arguments = _without(values, "_target_", "envs", "step_timeout_s", "wrappers")
+    arguments = _without(values, "_target_", "num_envs", "step_timeout_s", "wrappers")
     arguments = {name: value for name, value in arguments.items() if value != "???"}
     assert arguments.items() <= {name: _plain(one.default) for name, one in parameters.items()}.items()
 

@@ -25,7 +25,7 @@ def problems(algorithm: MAML | PPO, fragment_env_steps: int, inference: Inferenc
 def test_every_phase_needs_an_env_step() -> None:
     assert problems(MAML(inner_steps=2), 6) == []
     (found,) = problems(MAML(inner_steps=2), 4)
-    assert "adapts in 3 phases of a collect, but each environment takes 2 env steps in one" in found
+    assert "adapts in 3 phases of a collect, but an env takes 2 env steps in one" in found
     assert "raise rollouts.fragment_env_steps to at least 6" in found
     assert problems(PPO(), 4) == []
 

@@ -15,7 +15,7 @@ NAMES = [name for name in names("env") if name not in ("python", "offline")]
 def test_a_name_is_what_the_command_line_makes_of_it(name: str) -> None:
     by_name, composed = mf.Env(name), experiment_of(f"env={name}").env
     assert by_name == replace(composed, wrappers=tuple(composed.wrappers))
-    assert type(by_name.env_indices) is int
+    assert type(by_name.num_envs) is int
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,7 +28,7 @@ def test_what_is_said_beside_a_name_is_in_place_of_its_own_or_around_it() -> Non
     (clip,) = mf.Env("knights_archers_zombies").wrappers
     assert (env.arguments["num_knights"], env.arguments["num_archers"], env.arguments["render_mode"]) == (1, 2, None)
     assert list(env.wrappers) == [clip, repr]
-    assert (mf.Env("pistonball").env_indices, mf.Env("pistonball", num_envs=16).env_indices) == (4, 16)
+    assert (mf.Env("pistonball").num_envs, mf.Env("pistonball", num_envs=16).num_envs) == (4, 16)
 
 
 def test_an_environment_by_name_can_be_run() -> None:

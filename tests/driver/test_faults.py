@@ -83,11 +83,11 @@ def run_of(kind: Callable[[], Breaks], budget: Faults | None = None, **changes: 
     return small_run(**given)
 
 
-def begun(env_indices: int, episodes: int = 100) -> dict[int, list[int]]:
+def begun(num_envs: int, episodes: int = 100) -> dict[int, list[int]]:
     """The seeds of each environment's episodes."""
     return {
         env_index: [episode_seed(SEED, env_index, number) for number in range(episodes)]
-        for env_index in range(env_indices)
+        for env_index in range(num_envs)
     }
 
 

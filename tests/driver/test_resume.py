@@ -20,7 +20,7 @@ from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import (
-    CheckpointStore,
+    CheckpointConfig,
     Env,
     Evaluation,
     Experiment,
@@ -138,7 +138,7 @@ RUNS: dict[str, Experiment] = {
 
 
 def until(experiment: Experiment, env_steps: int, **changes: Any) -> Experiment:
-    checkpoint = CheckpointStore(every_env_steps=None)
+    checkpoint = CheckpointConfig(every_env_steps=None)
     return replace(experiment, **{"stop": Stop(env_steps=env_steps), "checkpoint": checkpoint, **changes})
 
 
@@ -161,7 +161,7 @@ def test_reports_that_are_dropped_are_counted_and_the_last_stays_in_the_log(
 ) -> None:
     def experiment(env_steps: int) -> Experiment:
         log, evaluation = Log(80, "plain", tensorboard=False), Evaluation(10_000, episodes=2)
-        return small_run(env_steps=env_steps, log=log, evaluation=evaluation, checkpoint=CheckpointStore(10_000))
+        return small_run(env_steps=env_steps, log=log, evaluation=evaluation, checkpoint=CheckpointConfig(10_000))
 
     train(experiment(160), tmp_path)
     last = reports(tmp_path)[-1]
@@ -199,20 +199,20 @@ def test_it_may_go_on_with_another_number_of_workers(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_taken_when_it_is_due_and_the_newest_stay(tmp_path: Path) -> None:
-    settings = CheckpointStore(every_env_steps=200, keep=2)
+    settings = CheckpointConfig(every_env_steps=200, keep=2)
     train(until(small_run(), 1_000, checkpoint=settings), tmp_path)
     names = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
     assert names == [800, 1_040]
 
 
 def test_the_first_is_taken_after_the_first_round_and_those_after_it_when_they_are_due(tmp_path: Path) -> None:
-    settings = CheckpointStore(every_env_steps=400, keep=9)
+    settings = CheckpointConfig(every_env_steps=400, keep=9)
     train(until(small_run(), 800, checkpoint=settings), tmp_path)
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [80, 400, 800]
 
 
 def test_the_best_stays_too(tmp_path: Path) -> None:
-    settings = CheckpointStore(every_env_steps=200, keep=1, best="policies.hunters.return_mean")
+    settings = CheckpointConfig(every_env_steps=200, keep=1, best="policies.hunters.return_mean")
     train(until(small_run(), 1_600, checkpoint=settings), tmp_path)
     returns = {}
     for path in (tmp_path / "checkpoints").iterdir():
@@ -225,7 +225,7 @@ def test_the_best_stays_too(tmp_path: Path) -> None:
 
 
 def test_only_new_rows_are_written(tmp_path: Path) -> None:
-    settings = CheckpointStore(every_env_steps=160, keep=10)
+    settings = CheckpointConfig(every_env_steps=160, keep=10)
     train(until(small_run(), 800, checkpoint=settings), tmp_path)
     files: dict[str, set[int]] = {}
     for path in (tmp_path / "checkpoints").glob("*/*"):
@@ -236,7 +236,7 @@ def test_only_new_rows_are_written(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_is_not_kept_begins_empty(tmp_path: Path) -> None:
-    settings = CheckpointStore(every_env_steps=None, replay="none")
+    settings = CheckpointConfig(every_env_steps=None, replay="none")
     train(until(small_run(), HALF, checkpoint=settings), tmp_path)
     before = kept(tmp_path)
     assert not any("rows" in name for name in before)
@@ -303,12 +303,12 @@ def test_a_file_of_the_environment_that_was_moved_can_be_linked(
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train(until(small_run(), 800, checkpoint=CheckpointStore(every_env_steps=400)), tmp_path)
+    train(until(small_run(), 800, checkpoint=CheckpointConfig(every_env_steps=400)), tmp_path)
     newer, older = newest(tmp_path), min(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
     damaged = next(path for path in newer.path.iterdir() if path.name.startswith("learner.prey"))
     damaged.write_bytes(damaged.read_bytes()[:-7])
     with caplog.at_level("INFO", "marlflow"):
-        resume(until(small_run(), 960, checkpoint=CheckpointStore(every_env_steps=None)), tmp_path)
+        resume(until(small_run(), 960, checkpoint=CheckpointConfig(every_env_steps=None)), tmp_path)
     assert f"{newer.path.name} is not whole" in caplog.text
     assert f"going on from {tmp_path / 'checkpoints' / str(older)}" in caplog.text
     assert [report["env_steps"] for report in reports(tmp_path)] == [400, 800, 960]
@@ -317,7 +317,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path: Path, ca
 def test_replays_that_were_kept_may_be_kept_no_longer_and_again(tmp_path: Path) -> None:
     """Whatever is switched, what is kept can be gone on from."""
     for number, replay in enumerate(("rows", "none", "none", "rows", "rows")):
-        settings, env_steps = CheckpointStore(every_env_steps=160, replay=replay), 480 + 320 * number
+        settings, env_steps = CheckpointConfig(every_env_steps=160, replay=replay), 480 + 320 * number
         run = train if number == 0 else resume
         result = run(until(small_run(), env_steps, checkpoint=settings), tmp_path)
         assert result.metrics["env_steps"] == env_steps
@@ -391,7 +391,7 @@ def test_the_longest_episode_to_be_played_again_is_as_the_settings_say(tmp_path:
     """Both ways: what is remembered, and what is played again."""
     long = small_run(env=Env(cartpole_team.parallel_env, {"max_cycles": 500}, num_envs=4), rollouts=Rollouts(1, 40))
     for limit, name in ((5, "few"), (500, "all")):
-        settings = CheckpointStore(every_env_steps=None, replay_max_env_steps=limit)
+        settings = CheckpointConfig(every_env_steps=None, replay_max_env_steps=limit)
         train(until(long, 200, checkpoint=settings), tmp_path / name)
         state = kept(tmp_path / name)["workers"]
         running = [env_index["running"]["env_steps"] for env_index in state["envs"] if env_index["running"]]

@@ -114,7 +114,7 @@ def _hold_conservation(built: Built, executor: Executor) -> None:
         arrived.update(token.by for token in taken if token.by is not None)
     names = {stage.rpartition("/")[2]: meter for stage, meter in meters.items()}
     for operator in expected:
-        dropped = sum(_env_indices(built, operator, buffer) * meters[buffer]["dropped"] for buffer in buffers[operator])
+        dropped = sum(_copies(built, operator, buffer) * meters[buffer]["dropped"] for buffer in buffers[operator])
         own = names[operator.name]["dropped"]
         if _alone(built, operator) and not (own and _is_forked(built, operator)):
             assert expected[operator] - arrived[operator] == dropped + own, operator.name
@@ -124,7 +124,7 @@ def _given(wire: Wire) -> list[Token]:
     return [token for branch, token in wire.producer.given if branch == wire.branch]
 
 
-def _env_indices(built: Built, operator: Operator, buffer: str) -> int:
+def _copies(built: Built, operator: Operator, buffer: str) -> int:
     """An item that is dropped before a fork is missing behind each of its branches."""
     return sum(
         1 for wires in built.wires.values() for wire in wires if wire.producer is operator and buffer in wire.buffers
@@ -142,7 +142,7 @@ def _alone(built: Built, operator: Operator) -> bool:
     own = {buffer for wires in built.wires.values() for w in wires if w.producer is operator for buffer in w.buffers}
     return not any(
         own & set(w.buffers) for wires in built.wires.values() for w in wires if w.producer is not operator
-    ) and not any(_env_indices(built, operator, buffer) > 1 for buffer in own)
+    ) and not any(_copies(built, operator, buffer) > 1 for buffer in own)
 
 
 def _hold_order(wire: Wire, taken: list[Token], meters: dict[str, dict[str, int]]) -> None:

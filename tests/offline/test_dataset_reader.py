@@ -37,11 +37,11 @@ def _no_player() -> OfflineWorker:
     raise AssertionError("nobody asked for an evaluation")
 
 
-def _workers(records: Dataset, env_indices: int, workers: int) -> list[DatasetWorker]:
+def _workers(records: Dataset, num_envs: int, workers: int) -> list[DatasetWorker]:
     made = []
     for number in range(workers):
-        own = range(number, env_indices, workers)
-        playback = DatasetReader(records, own, env_indices)
+        own = range(number, num_envs, workers)
+        playback = DatasetReader(records, own, num_envs)
         made.append(DatasetWorker(OfflineWorker(number, own, _no_player), {"team": playback}, {}, len(own)))
     return made
 
@@ -57,23 +57,23 @@ def _round(workers: Sequence[DatasetWorker], ticks: int) -> tuple[list[int], lis
     return handed, receipts
 
 
-def _resumed(records: Dataset, kept: Sequence[DatasetWorker], env_indices: int, workers: int) -> list[DatasetWorker]:
+def _resumed(records: Dataset, kept: Sequence[DatasetWorker], num_envs: int, workers: int) -> list[DatasetWorker]:
     tree = merged([worker.state() for worker in kept])
-    fresh = _workers(records, env_indices, workers)
+    fresh = _workers(records, num_envs, workers)
     for number, worker in enumerate(fresh):
-        worker.load_state(share(tree, range(number, env_indices, workers)), 0)
-        own = next_fragments(tree, range(number, env_indices, workers))
+        worker.load_state(share(tree, range(number, num_envs, workers)), 0)
+        own = next_fragments(tree, range(number, num_envs, workers))
         assert own == worker.collect(0)[0].next_fragments
     return fresh
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), env_indices=st.integers(1, 15), passes=st.integers(1, 3), ticks=st.integers(1, 9))
+@given(data=st.data(), num_envs=st.integers(1, 15), passes=st.integers(1, 3), ticks=st.integers(1, 9))
 def test_each_fragment_is_handed_out_once_per_pass(
-    records: Dataset, data: st.DataObject, env_indices: int, passes: int, ticks: int
+    records: Dataset, data: st.DataObject, num_envs: int, passes: int, ticks: int
 ) -> None:
     records = replace(records, passes=passes)
-    workers = _workers(records, env_indices, data.draw(st.integers(1, env_indices)))
+    workers = _workers(records, num_envs, data.draw(st.integers(1, num_envs)))
     handed: list[int] = []
     for _ in range(2_000):
         made, receipts = _round(workers, ticks)
@@ -81,7 +81,7 @@ def test_each_fragment_is_handed_out_once_per_pass(
             break
         handed += made
         if data.draw(st.booleans()):
-            workers = _resumed(records, workers, env_indices, data.draw(st.integers(1, env_indices)))
+            workers = _resumed(records, workers, num_envs, data.draw(st.integers(1, num_envs)))
     assert Counter(handed) == dict.fromkeys(range(FRAGMENTS), passes)
     counts: Counter[int] = Counter()
     for receipt in receipts:
@@ -90,7 +90,7 @@ def test_each_fragment_is_handed_out_once_per_pass(
 
 
 def test_a_collect_is_of_as_many_env_steps_as_were_asked_for_or_one_fragment_more(records: Dataset) -> None:
-    (worker,) = _workers(records, env_indices=2, workers=1)
+    (worker,) = _workers(records, num_envs=2, workers=1)
     taken = [worker.collect(ticks)[0].env_steps for ticks in (1, 3, 4, 100, 100)]
     assert taken == [6, 6, 12, 42, 0]
 

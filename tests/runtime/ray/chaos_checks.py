@@ -24,7 +24,7 @@ class Evidence:
     metrics: Mapping[str, Any]
     killed: Sequence[int]
     seed: int
-    env_indices: int
+    num_envs: int
     dqn: DQN
 
     def noted(self, part: str, what: str) -> list[tuple[int, Any]]:

@@ -170,9 +170,9 @@ def test_while_a_process_dies_nothing_is_kept_and_then_all_is_again(lossy: Lossy
     assert run.parts.published()["hunters"].version > version
     following = dict(run.parts.workers.all[1].next_episodes)
     files = run.runtime.keep({}).files
-    env_indices = {one["env"]: one for one in from_bytes(files["workers"])["envs"]}
-    assert set(env_indices) == {0, 1, 2, 3}
-    assert {env_index: env_indices[env_index]["next_episode"] for env_index in (1, 3)} == following
+    envs = {one["env"]: one for one in from_bytes(files["workers"])["envs"]}
+    assert set(envs) == {0, 1, 2, 3}
+    assert {env_index: envs[env_index]["next_episode"] for env_index in (1, 3)} == following
     run.play(2)
 
 

@@ -41,7 +41,7 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
         kept = again.runtime.keep({})
         assert kept.files.keys() == files.keys()
         workers = from_bytes(kept.files["workers"])["envs"], from_bytes(files["workers"])["envs"]
-        by_env = [sorted(env_indices, key=lambda one: one["env"]) for env_indices in workers]
+        by_env = [sorted(envs, key=lambda one: one["env"]) for envs in workers]
         assert by_env[0] == by_env[1]
         for name in files.keys() - {"workers"}:
             assert kept.files[name] == files[name], name
