@@ -1,7 +1,4 @@
-"""Gathers several agents' values into one array and checks shape, dtype and bounds.
-
-The common case costs one copy and at most three vector operations; other dtypes take a slower path.
-"""
+"""Gather several agents' values into one array and check shape, dtype and bounds."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Unfit(Exception):
 class Bounded:
     """Numbers of `shape` and `dtype` (float32, integer or bool) from `low` to `high`, [*shape] each.
 
-    `name` is for errors. Bounds may have any dtype; finite ones beyond float32 become its largest number.
+    `name` is for errors. Finite bounds beyond float32 become its largest number.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], low: Array, high: Array) -> None:
@@ -33,13 +30,14 @@ class Bounded:
         self._verify: Callable[[Array], None] = self._verification()
 
     def gather(self, values: Sequence[Any]) -> Array:
-        """Copy the values of N agents, N at least 1, into [N, *shape]; raises Unfit."""
+        """Copy the values of N >= 1 agents into [N, *shape]; raises Unfit."""
         try:
             rows = np.array(values)
         except (TypeError, ValueError) as error:
             raise self._misshapen(values[0]) from error
         if rows.shape[1:] != self.shape:
             raise self._misshapen(values[0])
+        # The common case costs one copy and at most three vector operations; other dtypes take a slower path.
         if rows.dtype is not self.dtype:
             return self._converted(rows)
         self._verify(rows)
@@ -52,7 +50,6 @@ class Bounded:
         return np.where(np.isinf(wide), wide, np.clip(wide, -_LARGEST, _LARGEST)).astype(np.float32)
 
     def _verification(self) -> Callable[[Array], None]:
-        """Return the cheapest sufficient check for these bounds."""
         low, high = self._low, self._high
         if not low.size or (self.dtype.kind != "f" and _spans(self.dtype, low, high)):
             return _accept
@@ -76,13 +73,13 @@ class Bounded:
             raise self._unfit(rows, ~inside)
 
     def _converted(self, raw: Array) -> Array:
-        """Convert numbers of another dtype, after a check if the cast could hide a fault."""
         if raw.dtype.kind not in "biuf":
             raise Unfit(f"{self.name} is not made of numbers: {raw[0]!r:.80}")
         if self.dtype.kind == "f":
             rows = self._float32(raw)
             self._verify(rows)
             return rows
+        # Check before the cast, which would wrap integers out of range silently.
         whole = self._whole(raw) if raw.dtype.kind == "f" else raw
         if self._verify == self._verify_alike:
             self._verify_alike(whole)
@@ -91,7 +88,6 @@ class Bounded:
         return whole.astype(self.dtype)
 
     def _float32(self, raw: Array) -> Array:
-        """Cast to float32; raises Unfit for finite numbers that would become infinite."""
         if not raw.size or (raw.item(raw.argmin()) >= -_LARGEST and raw.item(raw.argmax()) <= _LARGEST):
             return raw.astype(np.float32)
         with np.errstate(over="ignore"):
@@ -102,7 +98,6 @@ class Bounded:
         return rows
 
     def _whole(self, raw: Array) -> Array:
-        """Convert floats to the integers that they equal; raises Unfit for others."""
         raw = raw.astype(np.float64)
         wide: type[Any] = np.uint64 if self.dtype == np.uint64 else np.int64
         # As a float the maximum rounds up by one, hence `raw < last`.
@@ -120,9 +115,9 @@ class Bounded:
         at = np.unravel_index(int(bad.argmax()), bad.shape)
         value, low, high = raw[at], self._low[at[1:]], self._high[at[1:]]
         if np.isnan(value):
-            found, reason = "a NaN", ""
+            value_text, reason = "a NaN", ""
         else:
-            found = str(value)
+            value_text = str(value)
             if value < low:
                 reason = f", below its bound {low!s}"
             elif value > high:
@@ -132,8 +127,8 @@ class Bounded:
             else:
                 reason = f", too large for {self.dtype}"
         if not self.shape:
-            return Unfit(f"{self.name} is {found}{reason}")
-        return Unfit(f"{self.name} has {found} at [{', '.join(map(str, at[1:]))}]{reason}")
+            return Unfit(f"{self.name} is {value_text}{reason}")
+        return Unfit(f"{self.name} has {value_text} at [{', '.join(map(str, at[1:]))}]{reason}")
 
     def _misshapen(self, value: Any) -> Unfit:
         try:
@@ -150,6 +145,5 @@ def _accept(rows: Array) -> None:
 
 
 def _spans(dtype: np.dtype[Any], low: Array, high: Array) -> bool:
-    """Return whether the bounds are the whole range of an integer or bool dtype."""
     first, last = (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return bool((low == first).all() and (high == last).all())

@@ -12,17 +12,15 @@ from marlflow.base.train_batch import TrainBatch
 
 @dataclass(frozen=True, slots=True)
 class SequenceTransitions(TrainBatch):
-    """S sequences of one agent's consecutive decisions: up to B rows of burn-in, then 1 to L trained rows.
+    """S sequences of an agent's consecutive decisions: up to B rows of burn-in, then 1 to L trained rows.
 
-    Trained rows begin at step B, burn-in ends right before it, and the observation after the last trained row follows
-    it. Missing steps are zero.
+    Trained rows begin at step B; burn-in ends right before it. Missing steps are zero.
 
-    `obs` [S, B + L + 1, ...]; `valid` bool [S, B + L + 1] marks existing ones. `memory` [S, ...] is the recurrent
-    state before the first valid step. Per trained row, [S, L, ...] each: `trained` (bool: the row exists), `action`,
-    `reward` (discounted n-step sum), `discount` (of the value after the n steps, 0 after termination) and `following`
-    (int64: the step of the observation after them, from step B). `mask` bool [S, L + 1, A] are the legal actions from
-    step B. `weight` [S] are importance weights, `row_id` [S] the sequences' ids in their replay, `version` [rows] each
-    trained row's version.
+    `obs` [S, B + L + 1, ...], the last being the observation after the rows; `valid` bool [S, B + L + 1]. `memory` [S,
+    ...] is the recurrent state before the first valid step. Per trained row, [S, L, ...] each: `trained` (bool: the row
+    exists), `action`, `reward` (discounted n-step sum), `discount` (of the value after n steps, 0 after termination),
+    `following` (int64: the step after the n steps, counted from B). `mask` bool [S, L + 1, A]: legal actions from step
+    B. `weight` [S]: importance weights. `row_id` [S]: ids in the replay buffer. `version` [rows]: by trained row.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -45,10 +43,8 @@ class SequenceTransitions(TrainBatch):
 
     @property
     def count(self) -> int:
-        """Number of sequences, S."""
         return len(self.row_id)
 
     @property
     def rows(self) -> int:
-        """Number of trained agent steps."""
         return len(self.version)
