@@ -209,7 +209,7 @@ def compare_results(found, expected):
 
 
 def copy_of(fault):
-    return int(fault.where.split(", environment ")[1].split(",")[0])
+    return int(fault.where.split(", env ")[1].split(",")[0])
 
 
 def compare_segment(batch, number, start, stop, segment, policy):
