@@ -1,7 +1,6 @@
-"""Cells and edges: a compiled plan at run time.
+"""A compiled plan at run time: cells, edges and gates.
 
-A cell is a stage, or several adjacent stages at one place fused into one call. An edge is the bounded buffer between
-two cells. The executor decides which cell fires.
+A cell is a stage, or adjacent stages at one place fused into one call. An edge is the bounded buffer between two cells.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from marlflow.flow.pace import UNLIMITED, PaceLedger
 
 
 class Edge:
-    """Items between two cells, oldest first. `stage` is set for queues and fork branches."""
+    """A bounded buffer of items, oldest first; queues and fork branches have a `stage`."""
 
     __slots__ = (
         "capacity",
@@ -47,12 +46,13 @@ class Edge:
 
     def room(self) -> int:
         """Return how many items fit now without blocking."""
+        # Never blocks the producer: items are dropped instead.
         if self.closed or self.full != "wait":
             return self.capacity
         return self.capacity - len(self.items)
 
     def put(self, item: Any) -> None:
-        """Add an item; if full, drop and count the oldest."""
+        """Add an item; if full, drop the oldest."""
         if self.closed:
             self._drop(item)
             return
@@ -67,7 +67,7 @@ class Edge:
         self.rows_dropped += rows_of(item)
 
     def discard(self) -> None:
-        """Drop all items and close, because the consumer has ended."""
+        """Drop all items and close: the consumer has ended."""
         for item in self.items:
             self._drop(item)
         self.items.clear()
@@ -75,13 +75,13 @@ class Edge:
 
     @property
     def ended(self) -> bool:
-        """Whether the edge is empty and no item will follow."""
+        """Whether the edge is empty for good."""
         return self.closed and not self.items
 
 
 @dataclass(slots=True, eq=False)
 class Gate:
-    """Admits items to one side of a pace; tracks the cells and edges up to the side's end."""
+    """Admits items to one side of a pace; tracks its cells and edges up to the side's end."""
 
     ledger: PaceLedger
     side: str
@@ -97,7 +97,7 @@ class Gate:
         return sum([len(edge.items) for edge in self.edges]) + sum([c.in_flight + len(c.pending) for c in self.cells])
 
     def available(self) -> int:
-        """Return how many more items may enter the side now."""
+        """Return how many more items may enter now."""
         permitted = self.ledger.permits(self.side)
         return max(0, permitted - self.under_way()) if permitted else 0
 
@@ -109,7 +109,7 @@ class Gate:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A running stage, or a fused chain of `stages`. The ends of plans have kind None."""
+    """A running stage, or a fused chain of `stages`; kind None is a plan's end."""
 
     kind: Kind | None
     stages: list[StageId]
@@ -136,7 +136,7 @@ class Cell:
 
     @property
     def is_plumbing(self) -> bool:
-        """Whether this is a plan's end or a carrier between two buffers, not a declared stage."""
+        """Whether this is a plan's end or a carrier between two buffers."""
         return self.kind is None or self.kind is Kind.QUEUE
 
     @property
@@ -146,7 +146,7 @@ class Cell:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether all its consumers have ended."""
+        """Whether all consumers have ended."""
         return bool(self.outs) and all(edge.discarding for edge in self.outs.values())
 
     def held(self) -> int:
@@ -154,11 +154,11 @@ class Cell:
         return sum(len(edge.items) for edge in self.inboxes) + self.in_flight + len(self.pending)
 
     def room(self) -> int:
-        """Return how many items all its consumers can accept."""
+        """Return how many items all consumers can accept."""
         return min([edge.room() for edge in self.outs.values()], default=UNLIMITED)
 
     def emits(self, index: int) -> bool:
-        """Return whether items of an inbox are emitted."""
+        """Return whether an inbox's items are emitted."""
         return self.emitted_side in (None, self.sides[index][1])
 
     def leave(self) -> bool:
@@ -191,7 +191,7 @@ class Cell:
         return moved
 
     def takeable(self, index: int = 0) -> int:
-        """Return how many items an inbox may release now, limited by its gates."""
+        """Return how many items an inbox's gates release now."""
         edge = self.inboxes[index]
         waiting = len(edge.items)
         if waiting and edge.gates:
@@ -204,7 +204,7 @@ class Cell:
         return [items.popleft() for _ in range(count)]
 
     def waits_for(self) -> str | None:
-        """Return what blocks this cell, in words; None if its edges and gates do not."""
+        """Describe what blocks this cell; None if its edges and gates do not."""
         full = {str(edge.stage) if edge.stage else "the next stage" for edge in self.outs.values() if edge.room() < 1}
         has_input = any(edge.items for edge in self.inboxes)
         if self.pending:
