@@ -100,12 +100,7 @@ class EstimatedBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class Transitions(TrainBatch):
-    """Independent n-step transitions drawn from a replay buffer, [B, ...] each.
-
-    `reward` is the discounted n-step sum, `discount` the factor of the value of `next_obs` (discount**k after k steps,
-    0 after termination), `weight` the importance weight, `row_id` the id in the replay buffer, `version` that of the
-    acting weights.
-    """
+    """Independent n-step transitions drawn from a replay buffer, [B, ...] each."""
 
     made_from: ClassVar[Mapping[str, str]] = {
         "Fragment": "a replay (NStep(...), Insert(), and source(Draw(...), at=replay))",
@@ -115,13 +110,18 @@ class Transitions(TrainBatch):
     obs: Array
     action: Array
     reward: Array
+    """Discounted n-step sums."""
     discount: Array
+    """Factor of the value of `next_obs`: discount**k after k steps, 0 after termination."""
     next_obs: Array
     weight: Array
+    """Importance weights."""
     row_id: Array
+    """Ids in the replay buffer."""
     action_mask: Array | None = None
     next_mask: Array | None = None
     version: Array | None = None
+    """Versions of the acting weights."""
 
     @property
     def rows(self) -> int:

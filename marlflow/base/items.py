@@ -21,33 +21,32 @@ class Weights:
 class Packed:
     """Batches, or references to them, with their number of rows.
 
-    The driver passes them on unopened; the next stage's place opens them. With `keys`, one policy per payload, they
-    open as a mapping from policy to batch.
+    The driver passes them on unopened; the next stage's place opens them.
     """
 
     rows: int
     payloads: tuple[Any, ...]
     keys: tuple[str, ...] = ()
+    """One policy per payload, if they open as a mapping from policy to batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """The rows of one policy from one collect of one worker.
-
-    `payloads` holds the batch or a reference to it; `closes_round` marks the last fragment of its round. In a joint
-    stream `policy` is the stream's name. `finished`, per stage run on the workers: start and end time (seconds since
-    the epoch) and number of output rows.
-    """
+    """The rows of one policy from one collect of one worker."""
 
     policy: str
+    """In a joint stream, the stream's name."""
     worker: int
     round: int
     closes_round: bool
+    """Whether it is the last fragment of its round."""
     rows: int
     rows_carried: int
     payloads: tuple[Any, ...]
+    """The batch, or a reference to it."""
     keys: tuple[str, ...] = ()
     finished: tuple[Sequence[Any], ...] = ()
+    """Per stage run on the workers: start and end time (seconds since the epoch), and number of output rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,41 +64,42 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The report of one update of a learner.
-
-    `rows`: agent steps trained on, repeats included. `updates`: optimizer steps. `updates_skipped`: steps skipped
-    because the gradient was not finite. `version`: the learner's before the update. `staleness_mean`: over the rows.
-    `priorities` and `row_ids` are for the replay buffer.
-    """
+    """The report of one update of a learner."""
 
     learner: str
     rows: int
+    """Agent steps trained on, repeats included."""
     updates: int
+    """Optimizer steps."""
     version: int
+    """The learner's before the update."""
     loss: Mapping[str, float] = field(default_factory=dict)
     staleness_mean: float = 0.0
+    """In versions, over the rows."""
     stale_rows_dropped: int = 0
     rows_carried: int = 0
     updates_skipped: int = 0
+    """Optimizer steps skipped because the gradient was not finite."""
     priorities: Array | None = None
+    """By row, for the replay buffer, with `row_ids`."""
     row_ids: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """A learner's gradient over `rows` agent steps.
-
-    `flat` is float32 [P] in the learner's parameter order; `loss` has the terms; `version_mean` is the rows' mean
-    version, NaN without rows; `rows_carried` were begun in the previous fragment.
-    """
+    """A learner's gradient over `rows` agent steps."""
 
     made_from: ClassVar[Mapping[str, str]] = {"EstimatedBatch": ".then(ComputeGradients(), at=learner)"}
 
     flat: Array
+    """float32 [P], in the learner's parameter order."""
     rows: int
     loss: Mapping[str, float] = field(default_factory=dict)
+    """The terms of the loss."""
     version_mean: float = 0.0
+    """The rows' mean version; NaN without rows."""
     rows_carried: int = 0
+    """Rows begun in the previous fragment."""
 
 
 def as_it_is(value: Any) -> Any:

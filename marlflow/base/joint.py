@@ -24,16 +24,7 @@ class JointBatches(dict[str, Batch]):
 class JointBatch(TrainBatch):
     """N joint rows, one per env step at which an agent decided, ordered by env, episode and `t_env`.
 
-    Each agent of the joined policies has a seat, K in all. `keys` has `env`, `episode` and `t_env`, [N] each. `agents`
-    [K] are the seats' agent slots. `seats` are each policy's seats: `present[:, seats["left"]]` is [N, K_left].
-    `present` (bool [N, K]): the agent decided.
-
-    `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where not present (masks too).
-    `segment_ends[policy]`, [N, K_policy, ...] each, has `ends` (bool: a segment ends here) and, at those rows,
-    `terminated`, `truncated`, `carried`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere.
-
-    `next_row` (int [N]) is the next joint row of the same environment and episode, or -1; an agent's own next row may
-    come later.
+    Each agent of the joined policies has a seat, K in all.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -42,12 +33,21 @@ class JointBatch(TrainBatch):
     }
 
     keys: Mapping[str, Array]
+    """`env`, `episode` and `t_env`, [N] each."""
     agents: Array
+    """The seats' agent slots, [K]."""
     seats: Mapping[str, slice]
+    """By policy: `present[:, seats["left"]]` is [N, K_left]."""
     present: Array
+    """bool [N, K]: whether the agent decided."""
     columns: Mapping[str, Mapping[str, Array]]
+    """By policy, [N, K_policy, ...] each; zero where not present (action masks too)."""
     segment_ends: Mapping[str, Mapping[str, Array]]
+    """By policy, [N, K_policy, ...] each: `ends` (bool: a segment ends here) and, at those rows, `terminated`,
+    `truncated`, `carried`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere.
+    """
     next_row: Array
+    """int [N]: the next joint row of the same env and episode, or -1; an agent's own next row may come later."""
 
     @property
     def rows(self) -> int:
@@ -123,7 +123,7 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
 
 
 def _joint_rows(batches: Mapping[str, Batch]) -> tuple[Array, dict[str, Array]]:
-    """Return the joint rows' keys, [3, N], and the joint row of each policy's rows."""
+    # Returns the joint rows' keys, [3, N], and the joint row of each policy's rows.
     table = np.array([np.concatenate([batch[key] for batch in batches.values()]) for key in _KEYS], np.int64)
     # lexsort takes its last key as the first to sort by.
     order = np.lexsort(table[::-1])

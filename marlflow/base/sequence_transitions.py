@@ -14,13 +14,8 @@ from marlflow.base.train_batch import TrainBatch
 class SequenceTransitions(TrainBatch):
     """S sequences of an agent's consecutive decisions: up to B rows of burn-in, then 1 to L trained rows.
 
-    Trained rows begin at step B; burn-in ends right before it. Missing steps are zero.
-
-    `obs` [S, B + L + 1, ...], the last being the observation after the rows; `valid` bool [S, B + L + 1]. `memory` [S,
-    ...] is the recurrent state before the first valid step. Per trained row, [S, L, ...] each: `trained` (bool: the row
-    exists), `action`, `reward` (discounted n-step sum), `discount` (of the value after n steps, 0 after termination),
-    `following` (int64: the step after the n steps, counted from B). `mask` bool [S, L + 1, A]: legal actions from step
-    B. `weight` [S]: importance weights. `row_id` [S]: ids in the replay buffer. `version` [rows]: by trained row.
+    Trained rows begin at step B; burn-in ends right before it. Missing steps are zero. Shapes are [S, L, ...], by
+    trained row, unless given.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -29,17 +24,28 @@ class SequenceTransitions(TrainBatch):
     }
 
     obs: Array
+    """[S, B + L + 1, ...]; the last observation follows the trained rows."""
     valid: Array
+    """bool [S, B + L + 1]: which observations exist."""
     memory: Array
+    """[S, ...]: recurrent state before the first valid step."""
     trained: Array
+    """bool: which rows exist."""
     action: Array
     reward: Array
+    """Discounted n-step sums."""
     discount: Array
+    """Of the value after the n steps; 0 after termination."""
     following: Array
+    """int64: the step after the n steps, counted from B."""
     weight: Array
+    """[S]: importance weights."""
     row_id: Array
+    """[S]: ids in the replay buffer."""
     version: Array
+    """[rows]: versions of the acting weights."""
     mask: Array | None = None
+    """bool [S, L + 1, A]: legal actions from step B."""
 
     @property
     def count(self) -> int:

@@ -14,11 +14,7 @@ from marlflow.base.train_batch import TrainBatch, for_losses
 
 @dataclass(frozen=True, slots=True)
 class Sequences(TrainBatch):
-    """S sequences of up to T rows each, with their estimates.
-
-    `columns` are an EstimatedBatch's, [S, T, ...] each, zero where not `valid` (bool [S, T]). `memory` [S, ...] is the
-    recurrent state before the first row. `carried` (bool [S]): the first row was begun in the previous fragment.
-    """
+    """S sequences of up to T rows each, with their estimates."""
 
     made_from: ClassVar[Mapping[str, str]] = {
         "EstimatedBatch": ".then(CutSequences(length=...), at=learner)",
@@ -30,9 +26,13 @@ class Sequences(TrainBatch):
     }
 
     columns: Mapping[str, Array]
+    """Of an EstimatedBatch, [S, T, ...] each; zero where not valid."""
     valid: Array
+    """bool [S, T]: which rows exist."""
     memory: Array
+    """[S, ...]: recurrent state before the first row."""
     carried: Array
+    """bool [S]: whether the first row was begun in the previous fragment."""
 
     @property
     def count(self) -> int:

@@ -92,9 +92,9 @@ class EnvAdapter(Protocol):
         ...
 
     def seat(self, agents: Sequence[str]) -> None:
-        """Give `agents` the first slots, in order; call before `reset`, only if no agents are declared.
+        """Give `agents` the first slots, in order; call before `reset`, if no agents are declared.
 
-        Raises EnvironmentFailed if the environment has no spaces for one of them.
+        Raises EnvironmentFailed if one has no spaces.
         """
         ...
 
@@ -120,8 +120,8 @@ class EnvAdapter(Protocol):
     def state(self) -> Array:
         """Return the global state, [*state_space.shape]; after an episode's end, the final one.
 
-        The environment may reuse the array, so copy it to keep it. Raises EnvironmentFailed if there is no state, its
-        shape changed, or it has a NaN.
+        The environment may reuse the array. Raises EnvironmentFailed if there is no state, its shape changed, or it has
+        a NaN.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Adapter for PettingZoo's AEC environments: one agent acts per step; dead steps are taken automatically.
 
-`step` and `observe` go through the outermost wrapper; attributes such as `rewards` are read from the innermost one. An
-agent receives `env.rewards` after every step until its dead step.
+Methods are called on the outermost wrapper; attributes such as `rewards` are read from the innermost one. A dead
+agent's rewards count until its dead step.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class AECAdapter(AdapterState):
                 (result.late_rewards if late else result.rewards).append(reward)
 
     def _settle(self) -> None:
-        """Take dead steps until a living agent must act or no agent is left."""
+        # Takes dead steps until a living agent must act or no agent is left.
         inner_env, result = self._inner_env, self._result
         while True:
             agents = inner_env.agents
@@ -139,7 +139,7 @@ class AECAdapter(AdapterState):
         self._known.remove(agent)
 
     def _reconcile(self, agents: Sequence[str]) -> None:
-        """Register agents that joined; end agents that left without a dead step."""
+        # Registers agents that joined, and ends agents that left without a dead step.
         for agent in [agent for agent in self._known if agent not in agents]:
             slot = self._agent_slots.slots[agent]
             terminated = bool(self._inner_env.terminations.get(agent))

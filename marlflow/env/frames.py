@@ -43,7 +43,6 @@ def their_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def _environment_files() -> set[str]:
-    """Return the files of the shipped environments that are loaded."""
     # An environment's module defines PettingZoo's `env`; `openspiel_game` belongs to `openspiel` by its prefix.
     loaded = {name: module for name, module in list(sys.modules.items()) if name.startswith(f"{__package__}.")}
     environments = [

@@ -92,7 +92,7 @@ def _wrapper_name(wrapper: Callable[[Any], Any]) -> str:
 
 
 def _mask_hint(env: Any, reason: str) -> str:
-    """Return a hint if a wrapper refused a Dict observation that is only a Dict for its action mask."""
+    # Some Dict observations are only Dicts for their action mask.
     spaces: list[Any] = [env.observation_space(agent) for agent in getattr(env, "possible_agents", ())]
     if "Dict" in reason and any("action_mask" in getattr(space, "spaces", ()) for space in spaces):
         return "; action masks come with its observations, so take them out first: wrappers=[mask_in_info,...]"

@@ -45,9 +45,9 @@ _NOT_PICKLED = ("_game", "_state", "_view")
 class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
     """Agents `player_0`, `player_1`, ... of one OpenSpiel game; all terminate together.
 
-    An observation is `{"observation": float32 [D], "action_mask": int8 [num_distinct_actions]}`, unbounded, as in
-    OpenSpiel's own agents; the mask is all zero unless it is the player's turn. `state()` concatenates all players'
-    observations. Rewards are differences of `returns()`; rewards before the first decision come with the first move.
+    An observation is `{"observation": float32 [D], "action_mask": int8 [num_distinct_actions]}`; the mask is all zero
+    unless it is the player's turn. `state()` concatenates all players' observations. Rewards are differences of
+    `returns()`; those before the first decision come with the first move.
 
     `observation` selects the game's tensor; by default the information state, which has perfect recall, if there is
     one. `max_env_steps` truncates all agents (never between simultaneous choices). Raises ConfigInvalid if the game
@@ -217,7 +217,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
             self._state.apply_actions(move)
 
     def _advance(self) -> bool:
-        """Sample chance nodes until a player must decide; return True if the game is over."""
+        # Returns whether the game is over.
         state = self._state
         self._joint_action: list[int] | None = None
         while (player := state.current_player()) < 0:
@@ -232,7 +232,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         return False
 
     def _begin_simultaneous_choice(self) -> bool:
-        """Return whether any player has a choice at a simultaneous node; if none has, apply the node."""
+        # If no player has a choice, the node is applied and False returned.
         players = range(len(self.possible_agents))
         # OpenSpiel expects 0 for players without legal actions.
         self._joint_action = [0] * len(players)
@@ -302,7 +302,6 @@ def _unbounded(size: int) -> Box:
 
 
 def _sample_outcome(outcomes: Iterable[tuple[int, float]], uniform: float) -> int:
-    """Return the outcome of a chance node at which `uniform`, in [0, 1), falls."""
     outcome = 0
     for candidate, probability in outcomes:
         if probability > 0:

@@ -87,7 +87,6 @@ class ParallelAdapter(AdapterState):
         truncations: Mapping[str, bool],
         infos: Mapping[str, Any],
     ) -> StepResult:
-        """Process a step in which agents may have ended, joined or vanished."""
         result, slots, agents, before = self._result, self._agent_slots.slots, self._env.agents, self._live
         result.steady = False
         result.ended = []
@@ -127,7 +126,6 @@ class ParallelAdapter(AdapterState):
         terminations: Mapping[str, bool],
         truncations: Mapping[str, bool],
     ) -> list[str]:
-        """Return the agents that joined, and update `_live`."""
         lingering = self._lingering
         joined = [agent for agent in agents if agent not in before and agent not in lingering]
         self._appeared.update([self._agent_slots.slot(agent) for agent in joined])

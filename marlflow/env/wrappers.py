@@ -1,8 +1,8 @@
 """Environment wrappers for both APIs, used by conf/wrappers; SuperSuit's can be used as well.
 
-They replace SuperSuit 3.11 where it breaks exact experience: it changes a Parallel environment's observations twice
-(converting to AEC and back), pads a Discrete observation with its space, indicates agents outside the declared bounds,
-and under black death ends episodes a step late and always as terminated.
+SuperSuit 3.11 breaks exact experience: it changes a Parallel environment's observations twice (converting to AEC and
+back), pads a Discrete observation with its space, indicates agents outside the declared bounds, and under black death
+ends episodes a step late and always as terminated.
 """
 
 from __future__ import annotations

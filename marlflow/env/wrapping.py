@@ -1,7 +1,4 @@
-"""Wrapper classes behind `wrappers`, one for AEC and one for Parallel.
-
-SuperSuit implements each for one API and converts the other, which processes every observation twice.
-"""
+"""Wrapper classes behind `wrappers`, one for AEC and one for Parallel."""
 
 from __future__ import annotations
 
@@ -39,6 +36,7 @@ def move_mask_to_info(env: Any) -> Any:
     return (_MaskInInfoAEC if isinstance(env, AECEnv) else _MaskInInfoParallel)(env)
 
 
+# One class per API, because converting between the APIs, as SuperSuit does, processes every observation twice.
 class _ObservationWrapper:
     def __init__(self, env: Any, change: Change, space_of: SpaceOf) -> None:
         super().__init__(env)  # type: ignore[call-arg]

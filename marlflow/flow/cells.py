@@ -1,4 +1,4 @@
-"""A compiled plan at run time: cells, edges and gates.
+"""A compiled plan at run time.
 
 A cell is a stage, or adjacent stages at one place fused into one call. An edge is the bounded buffer between two cells.
 """
@@ -45,7 +45,7 @@ class Edge:
         self.passed = self.rows = 0
 
     def room(self) -> int:
-        """Return how many items fit now without blocking."""
+        """Return how many items fit now."""
         # Never blocks the producer: items are dropped instead.
         if self.closed or self.full != "wait":
             return self.capacity
@@ -67,7 +67,7 @@ class Edge:
         self.rows_dropped += rows_of(item)
 
     def discard(self) -> None:
-        """Drop all items and close: the consumer has ended."""
+        """Drop all items and close."""
         for item in self.items:
             self._drop(item)
         self.items.clear()
@@ -81,7 +81,7 @@ class Edge:
 
 @dataclass(slots=True, eq=False)
 class Gate:
-    """Admits items to one side of a pace; tracks its cells and edges up to the side's end."""
+    """Admits items to one side of a pace, by its cells and edges up to the side's end."""
 
     ledger: PaceLedger
     side: str
@@ -93,7 +93,7 @@ class Gate:
     edges: list[Edge] = field(default_factory=list)
 
     def under_way(self) -> int:
-        """Return how many items are between the gate and the side's end."""
+        """Return how many items the side holds."""
         return sum([len(edge.items) for edge in self.edges]) + sum([c.in_flight + len(c.pending) for c in self.cells])
 
     def available(self) -> int:
@@ -109,7 +109,7 @@ class Gate:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A running stage, or a fused chain of `stages`; kind None is a plan's end."""
+    """A running stage, or a fused chain; kind None is a plan's end."""
 
     kind: Kind | None
     stages: list[StageId]
@@ -199,12 +199,12 @@ class Cell:
         return waiting
 
     def take(self, count: int, index: int = 0) -> list[Any]:
-        """Remove and return the next `count` items of an inbox."""
+        """Remove and return an inbox's next `count` items."""
         items = self.inboxes[index].items
         return [items.popleft() for _ in range(count)]
 
     def waits_for(self) -> str | None:
-        """Describe what blocks this cell; None if its edges and gates do not."""
+        """Describe what blocks this cell, if its edges or gates do."""
         full = {str(edge.stage) if edge.stage else "the next stage" for edge in self.outs.values() if edge.room() < 1}
         has_input = any(edge.items for edge in self.inboxes)
         if self.pending:

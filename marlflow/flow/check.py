@@ -15,7 +15,7 @@ from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, o
 
 
 def problems(plan: AnyPlan) -> list[str]:
-    """Return one sentence per problem of the plan; empty if it can run."""
+    """Return one sentence per problem of the plan."""
     plans, stages, owner = plans_of(plan), all_stages(plan), owners(plan)
     sentences = [f"plan {member.name!r}: {problem}" for member in plans for problem in member.unmet]
     sentences += [*_names(plans, stages, owner), *_calls(stages, owner), *_neighbors(stages, owner)]

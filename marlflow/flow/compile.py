@@ -32,7 +32,7 @@ class Network:
 
 
 def compile_plan(plan: AnyPlan) -> Network:
-    """Compile a plan into connected cells."""
+    """Compile a plan into cells."""
     return _Compiler(plan).network
 
 

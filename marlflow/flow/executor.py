@@ -32,8 +32,7 @@ class Executor:
     """Runs a plan: `await executor.run()`, or `executor.run_sync()` from synchronous code.
 
     `on_output(plan name, item)` receives each output. Raises PlanInvalid at construction, StageFailed when an operator
-    raises, Stalled on deadlock; exceptions of hooks and `on_output` propagate. `between_rounds` can pause before a
-    round of the shared stream: it returns None, or a function to call when nothing is in flight.
+    raises, Stalled on deadlock; exceptions of hooks and `on_output` propagate. `between_rounds`: see RoundPause.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Executor:
                 raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in stuck])
 
     def run_sync(self) -> None:
-        """Run from synchronous code, in a thread if an event loop is running (as in a notebook)."""
+        """Run from synchronous code, also inside a running event loop (as in a notebook)."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -147,8 +146,8 @@ class Executor:
     def end_plan(self, name: str) -> None:
         """Drop (and count) the plan's queued items from the shared stream; finish its other items.
 
-        Its own sources end as in `stop`; the shared source ends with the last plan. Raises PlanInvalid if there is no
-        such plan.
+        Its own sources end as in `stop`; the shared source ends with the last plan. Raises PlanInvalid for unknown
+        names.
         """
         if name not in self._plans:
             raise PlanInvalid([f"no plan is named {name!r}; there are {', '.join(map(repr, self._plans))}"])
@@ -172,7 +171,7 @@ class Executor:
         return stage_metrics(self._network, self._metered_before)
 
     def held(self) -> dict[str, int]:
-        """Return the number of items at each stage, for tests of bounds and conservation."""
+        """Return the number of items at each stage, for tests of conservation."""
         counts: dict[str, int] = {}
         for cell in self._network.cells:
             stage = str(cell.stages[0])
@@ -184,13 +183,13 @@ class Executor:
         return {**network_state(self._network, save_item), "meters": self.meters()}
 
     def load_state(self, state: Mapping[str, Any], restore_item: ConvertItem) -> None:
-        """Restore `state` before `run`; raises CheckpointUnusable if it belongs to a different plan."""
+        """Restore `state` before `run`; raises CheckpointUnusable for another plan's."""
         load_network_state(self._network, state, restore_item)
         self._metered_before = {stage: dict(metrics) for stage, metrics in state["meters"].items()}
         self._ending = True
 
     def reapply_starts(self, plan: str) -> None:
-        """Apply `starts` of a plan's paces again after its store was lost; keeps earned turns."""
+        """Apply `starts` again after the plan's store was lost; keeps earned turns."""
         for ledger in self._network.ledgers_of(plan):
             ledger.reapply_starts()
 
@@ -305,7 +304,6 @@ class Executor:
         return not source.gates or source.gates[-1].may_stop()
 
     def _has_ended(self, cell: Cell) -> bool:
-        """End the cell if it can emit nothing more; return whether it did."""
         if cell.in_flight or cell.pending:
             return False
         if cell.kind is Kind.SOURCE:

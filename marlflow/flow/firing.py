@@ -104,7 +104,8 @@ class Firing:
             self._on_output(cell.stages[0].plan, items[0])
 
     async def settle(self, limit_s: float) -> None:
-        """Wait up to `limit_s` seconds for calls in flight, so that none outlives a failure."""
+        """Wait up to `limit_s` seconds for calls in flight."""
+        # No call may outlive a failure.
         deadline = time.monotonic() + limit_s
         while self.in_flight and (left_s := deadline - time.monotonic()) > 0:
             self.call_done.clear()

@@ -115,7 +115,7 @@ class Flow(Generic[T]):
         return Flow(Kind.THEN, name or name_of(operator), (self,), call, description=describe(operator))
 
     def gather(self, operator: GatherOperator[T, U], *, name: str | None = None) -> Flow[U]:
-        """Combine items on the driver; the operator decides when an output is complete."""
+        """Combine items on the driver, as the operator decides."""
         call = StageCall(operator, None, traits_of(operator, None, "add", None), passes_at=False)
         return Flow(Kind.GATHER, name or name_of(operator), (self,), call, description=describe(operator))
 
@@ -126,7 +126,7 @@ class Flow(Generic[T]):
         *,
         name: str | None = None,
     ) -> Mapping[Hashable, Flow[U]]:
-        """Route items on the driver to the branches that the operator names; one flow per branch."""
+        """Route items on the driver to branches named by the operator."""
         call = StageCall(operator, None, traits_of(operator, None, "route", None), passes_at=False)
         name = name or name_of(operator)
         stage: Flow[Any] = Flow(
@@ -139,7 +139,7 @@ class Flow(Generic[T]):
     ) -> tuple[Flow[T], ...]:
         """Send every item to each of `copies` branches.
 
-        Each buffers `capacity` items; when full it blocks the fork (back pressure) or drops its oldest item.
+        A full branch, of `capacity` items, blocks the fork (back pressure) or drops its oldest item.
         """
         stage: Flow[T] = Flow(Kind.FORK, name, (self,), branches=tuple(range(copies)), capacity=capacity, full=full)
         return tuple(
@@ -147,7 +147,7 @@ class Flow(Generic[T]):
         )
 
     def queue(self, capacity: int | None = None, full: Full = "wait", name: str = "queue") -> Flow[T]:
-        """Buffer up to `capacity` items between a producer and a consumer of different speed."""
+        """Buffer up to `capacity` items, decoupling producer and consumer."""
         return Flow(Kind.QUEUE, name, (self,), capacity=capacity, full=full)
 
     def only(self, side: str) -> Flow[T]:
@@ -159,7 +159,7 @@ class Flow(Generic[T]):
         return replace(self, name=name)
 
     def upstream(self) -> Iterator[Flow[Any]]:
-        """Yield this stage and all that feed it, once each, in topological order."""
+        """Yield this stage and all that feed it, topologically sorted."""
         seen: set[int] = set()
 
         def visit(flow: Flow[Any]) -> Iterator[Flow[Any]]:
@@ -194,8 +194,8 @@ def source(
 ) -> Flow[Any]:
     """Make a flow from an operator that returns one item per call.
 
-    It ends by raising StopIteration or EndOfFlow. The stage runs where `at` lives; an operator with one parameter
-    receives `at`.
+    It ends by raising StopIteration or EndOfFlow. The stage runs where `at` lives; operators with a parameter receive
+    `at`.
     """
     call = stage_call(operator, at, traits, is_source=True)
     return Flow(Kind.SOURCE, name or name_of(operator), call=call, description=describe(operator))

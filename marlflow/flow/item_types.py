@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin
 
 
 class Bridged(Protocol):
-    """A type that names the stages that make it from other types, for suggestions of `check()`."""
+    """A type that names the stages that make it from other types, for suggestions."""
 
     made_from: ClassVar[Mapping[str, str]]
 
@@ -98,7 +98,7 @@ def _is_a(got: Any, want: Any) -> bool:
 
 
 def bridge(got: Any, expected: Any) -> str | None:
-    """Return the stage that makes `expected` from `got`, as `expected` declares it."""
+    """Return the stage that makes `expected` from `got`, if any."""
     for option in options(expected):
         made_from = getattr(option, "made_from", {})
         for source in options(got):

@@ -11,7 +11,7 @@ from marlflow.flow.meters import Meter
 
 
 def stage_metrics(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return each stage's metrics by `plan/stage`, added to `before` (of a resumed run); buffers have no times."""
+    """Return each stage's metrics by `plan/stage`, added to `before` (of a resumed run)."""
     metrics: dict[str, dict[str, Any]] = {}
     for cell in network.cells:
         if not cell.is_plumbing:

@@ -10,7 +10,7 @@ from marlflow.flow.operators import StageTimes
 
 
 class Condition(IntEnum):
-    """A stage's activity: running, waiting for input, waiting for room or its turn, or ended."""
+    """A stage's activity; BLOCKED waits for room or its turn."""
 
     BUSY = 0
     STARVED = 1

@@ -48,7 +48,6 @@ def _emitting_inputs(stage: Flow[object]) -> list[Flow[object]]:
 
 
 def _ratios(plan: Plan) -> Iterator[tuple[Flow[object], AgentSteps, list[Flow[object]]]]:
-    """Yield each pace in agent steps: leading side, share, following sides."""
     paced: list[tuple[Pace | None, Mapping[str, Flow[object]]]] = [(plan.pace, plan.ends())]
     merges = (stage for stage in plan.stages() if stage.kind is Kind.MERGE)
     paced += [(stage.pace, dict(zip(stage.sides, stage.inputs, strict=True))) for stage in merges]

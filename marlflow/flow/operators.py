@@ -2,12 +2,8 @@
 
 An operator is a callable. `at` is what its stage runs at, passed if there is a required parameter for it: `then` takes
 (item) or (item, at), `source` nothing or (at). A `split` operator maps an item to (branch, item) pairs; a `gather`
-operator is an object whose `add(item)` returns completed items. Results may be awaitable.
-
-A source ends its flow by raising StopIteration or, in a coroutine, EndOfFlow:
-
-    >>> async def numbers():
-    ...     raise EndOfFlow
+operator has `add(item)`, which returns completed items. Results may be awaitable. A source ends its flow by raising
+StopIteration or, in a coroutine, EndOfFlow.
 """
 
 from __future__ import annotations
@@ -73,7 +69,7 @@ class StageTimes:
 class Outcome:
     """The result of one call at a place: an output per item, and each operator's times.
 
-    `lost` counts items lost with their process: metered as dropped, without using a turn.
+    `lost` items were lost with their process: dropped, without using a turn.
     """
 
     outputs: Sequence[Any]
@@ -82,10 +78,10 @@ class Outcome:
 
 
 class Place(Protocol):
-    """A process other than the driver where operators run: a learner's, a replay's, or the rollout workers'.
+    """A process where operators run: a learner's, a replay's, or the rollout workers'.
 
-    Adjacent stages at one place are fused into one call. A source that returns too few outputs, with none lost, has
-    ended. An operator's exception is raised as OperatorRaised.
+    Adjacent stages at one place are fused into one call. A source that returns too few outputs, none lost, has ended.
+    An operator's exception is raised as OperatorRaised.
     """
 
     @property
@@ -94,7 +90,7 @@ class Place(Protocol):
         ...
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome | Awaitable[Outcome]]:
-        """Register a chain of calls; return the function that runs it on items (None per turn of a source)."""
+        """Register a chain of calls; return the function that runs it on items (None per source turn)."""
 
 
 @runtime_checkable
@@ -114,12 +110,10 @@ class Located(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageCall:
-    """An operator with what its stage runs at; callable with one item, which a source ignores.
-
-    It is sent to its place, where `at` is the local object.
-    """
+    """An operator with what its stage runs at; callable with one item, which a source ignores."""
 
     operator: Any
+    # If the place is in another process, this arrives there as the local object.
     at: Any
     traits: Traits
     passes_at: bool
@@ -206,7 +200,7 @@ def name_of(operator: Any) -> str:
 
 
 def describe(operator: Any) -> str:
-    """Return the operator with its int, float, str and bool settings, for printing."""
+    """Return the operator with its plain settings, for printing."""
     is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
     values = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
     settings = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, int | float | str | bool)]

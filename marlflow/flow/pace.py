@@ -1,7 +1,7 @@
 """Paces synchronize flows: freely, in an exact ratio, or within a limit.
 
-The executor keeps a *ledger* per pace, which grants turns to each side. A turn is used when an item leaves the side, so
-items dropped or filtered out on the way use none.
+A *ledger* per pace grants turns to each side at run time. A turn is used when an item leaves the side, so filtered-out
+items use none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PaceLedger(Protocol):
         """Return whether a source may end on request; `idle`: no items are on any side or can still come."""
 
     def reapply_starts(self) -> None:
-        """Apply `starts` again after the leading side's store was emptied; keeps earned turns."""
+        """Apply `starts` again after the leading side's store was emptied."""
 
     def rejoin(self) -> None:
         """Readmit sides that have left."""
@@ -76,8 +76,8 @@ class Freely:
 class InTurn:
     """An exact ratio between sides, in items, or in agent steps of one of them.
 
-    `InTurn(a=2, b=1)`: two items of a, then one of b, repeatedly. `InTurn(store=AgentSteps(4, starts=1000), output=1)`:
-    at rest, output has taken floor((rows stored - 1000) / 4) turns (a training ratio).
+    `InTurn(a=2, b=1)`: two items of a, then one of b. `InTurn(store=AgentSteps(4, starts=1000), output=1)`: at rest,
+    output has taken floor((rows stored - 1000) / 4) turns (a training ratio).
     """
 
     shares: tuple[tuple[str, int | AgentSteps], ...]
@@ -124,8 +124,8 @@ class InTurn:
 class AtMost(InTurn):
     """A limit instead of a ratio: the side in agent steps never waits, and the others may fall behind.
 
-    `AtMost(store=AgentSteps(4, starts=1000), output=1)`: output never takes more than floor((rows stored - 1000) / 4)
-    turns, so it does not train endlessly on unchanged data. Turns unused on shutdown are forfeited.
+    `AtMost(store=AgentSteps(4, starts=1000), output=1)`: output takes at most floor((rows stored - 1000) / 4) turns.
+    Turns unused on shutdown are forfeited.
     """
 
     def problems(self) -> list[str]:
@@ -216,8 +216,7 @@ class _ItemLedger:
 
 
 class _RowLedger:
-    """The leading side earns turns with its rows, which the others must spend before it continues."""
-
+    # The followers must spend all turns that the leader's rows earn before it continues.
     def __init__(self, leader: str, share: AgentSteps, followers: list[tuple[str, int]]) -> None:
         self._leader, self._share = leader, share
         self._followers = _ItemLedger(followers)
@@ -296,8 +295,7 @@ class _RowLedger:
 
 
 class _LimitLedger(_RowLedger):
-    """The leading side earns turns and never waits for them to be spent."""
-
+    # The leader never waits.
     def permits(self, side: str) -> int:
         return UNLIMITED if side == self._leader else super().permits(side)
 

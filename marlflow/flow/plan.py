@@ -36,7 +36,7 @@ class Plan:
         return {**self.also, "output": self.output}
 
     def stages(self) -> Iterator[Flow[Any]]:
-        """Yield every stage once, in topological order."""
+        """Yield every stage once, topologically sorted."""
         seen: set[int] = set()
         for end in self.ends().values():
             for stage in end.upstream():
@@ -67,9 +67,8 @@ class Plan:
 class Rounds:
     """When the shared source starts a round.
 
-    `lockstep`: when every plan that waits for rounds is at rest. `overlap`: when each has taken its input, so sampling
-    overlaps learning and rows are one version old. `asynchronous`: as lockstep, but a round only takes results
-    that are ready; other workers continue.
+    `lockstep`: when every plan that waits for rounds is at rest. `overlap`: when each has taken its input, so rows are
+    one version old. `asynchronous`: as lockstep, but a round takes only results that are ready; other workers continue.
     """
 
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
@@ -116,7 +115,7 @@ AnyPlan = Plan | Together
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A plan's queue on the shared stream: capacity in items, and what to do when full."""
+    """A plan's queue on the shared stream, of `capacity` items."""
 
     capacity: int | None
     full: Full = "wait"
@@ -129,10 +128,7 @@ def together(
     feeds: Mapping[str, Feed],
     rounds: Rounds = Rounds(),
 ) -> Together:
-    """Split `experience` by operator `by` among `plans`, each with its own queue.
-
-    Plans are renamed to their keys, under which they report.
-    """
+    """Split `experience` by operator `by` among `plans`, each with its own queue and named by its key."""
     keys: tuple[Hashable, ...] = tuple(plans)
     branches = experience.split(by, keys)
     built, shared = [], {id(stage) for stage in experience.upstream()}
@@ -160,7 +156,7 @@ def owners(plan: AnyPlan) -> dict[int, str]:
 
 
 def all_stages(plan: AnyPlan) -> list[Flow[Any]]:
-    """Return every plan's stages, once each, in topological order."""
+    """Return every plan's stages, once each, topologically sorted."""
     stages: dict[int, Flow[Any]] = {}
     if isinstance(plan, Together):
         stages.update((id(stage), stage) for stage in plan.source.upstream())

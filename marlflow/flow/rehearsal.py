@@ -1,4 +1,4 @@
-"""Dry run of a plan, to test that operators fit together: one item per source passes through every stage."""
+"""Dry run of a plan: one item per source passes through every stage, to test that operators fit together."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ class FailedStage:
 
 
 def rehearse(plan: Plan, experience: Flow[Any]) -> FailedStage | None:
-    """Run the first item of `experience`, then of each other source; return the first failure, if any.
-
-    Items that a gather withholds do not reach later stages.
-    """
+    """Run the first item of `experience`, then of each other source; return the first failure, if any."""
     rehearsal = _Rehearsal(plan, experience)
     try:
         asyncio.get_running_loop()
@@ -55,6 +52,7 @@ class _Rehearsal:
         self._firing = Firing(_ignore, ())
         self.failed: FailedStage | None = None
 
+    # Items that a gather withholds reach no later stage.
     async def run(self) -> None:
         for source in self._sources:
             await self._fire(source, [None])

@@ -1,7 +1,4 @@
-"""Relocation of stages to the rollout workers or the driver.
-
-A relocated stage runs at a local substitute for its learner or replay, with that substitute's weights.
-"""
+"""Relocation of stages to the rollout workers or the driver, with a substitute for their learner or replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pause between rounds, with nothing in flight, in which a run is checkpointed."""
+"""The pause between rounds, in which a run is checkpointed."""
 
 from __future__ import annotations
 

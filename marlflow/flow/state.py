@@ -1,4 +1,4 @@
-"""Checkpoint state of a running plan: pace ledgers, buffered items, and positions of merges and splits."""
+"""Checkpoint state of a running plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ConvertItem = Callable[[Any], Any]
 
 
 def network_state(network: Network, save_item: ConvertItem) -> dict[str, Any]:
-    """Return the state of a network at rest: plain data, with items converted by `save_item`."""
+    """Return paces, buffered items (by `save_item`), and positions of merges and splits, at rest."""
     edges, cells = dict(_edges(network)), dict(_cells(network))
     names = {id(edge): name for name, edge in edges.items()}
     return {
@@ -37,7 +37,7 @@ def network_state(network: Network, save_item: ConvertItem) -> dict[str, Any]:
 
 
 def load_network_state(network: Network, state: Mapping[str, Any], restore_item: ConvertItem) -> None:
-    """Restore `network_state`; raises CheckpointUnusable if it belongs to a different plan."""
+    """Restore `network_state`; raises CheckpointUnusable for another plan's."""
     edges, cells, held = dict(_edges(network)), dict(_cells(network)), _held(network)
     rotations = _rotations(network)
     _check(state, edges=edges, cells=cells, held=held, rotations=rotations, paces=network.ledgers)

@@ -18,7 +18,7 @@ def categorical_projection(r_t: Tensor, discount_t: Tensor, probability_t: Tenso
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
+        discount_t: the next value's discount, [N]; 0 if terminated.
         probability_t: probabilities of the next value's atoms, [N, K].
         support: ascending, evenly spaced atoms, [K], K >= 2.
     """
@@ -43,7 +43,7 @@ def categorical_q_learning_target(
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
+        discount_t: the next value's discount, [N]; 0 if terminated.
         q_t_selector: values that choose the next action, [N, A].
         logits_t: the target network's next logits, [N, A, K].
         support: the atoms, [K].

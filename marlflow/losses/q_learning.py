@@ -16,7 +16,7 @@ def q_learning_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor, mask_t: Tens
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
+        discount_t: the next value's discount, [N]; 0 if terminated.
         q_t: the target network's next values, [N, A].
         mask_t: legal next actions, bool [N, A]; None: all. Rows without any have discount 0.
     """
@@ -32,7 +32,7 @@ def double_q_learning_target(
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
+        discount_t: the next value's discount, [N]; 0 if terminated.
         q_t_selector: the trained network's next values, [N, A].
         q_t_value: the target network's values, [N, A].
         mask_t: legal next actions, bool [N, A]; None: all. Rows without any have discount 0.

@@ -45,7 +45,7 @@ def squashed_double_q_target(
 
     Args:
         r_t: n-step discounted sums of rewards, [S, L].
-        discount_t: discount after n steps, [S, L]; 0 after termination.
+        discount_t: discount after n steps, [S, L]; 0 if terminated.
         q_t_selector: the trained network's squashed values after n steps, [S, L, A].
         q_t_value: the target network's, [S, L, A].
         mask_t: legal actions there, bool [S, L, A]; None: all. Rows without any have discount 0.

@@ -1,7 +1,8 @@
 """Soft Actor-Critic.
 
 Haarnoja et al., "Soft actor-critic algorithms and applications", 2018, https://arxiv.org/abs/1812.05905; Christodoulou,
-"Soft actor-critic for discrete action settings", 2019, https://arxiv.org/abs/1910.07207.
+"Soft actor-critic for discrete action settings", 2019, https://arxiv.org/abs/1910.07207. The temperature is in
+reward per nat of entropy.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ def soft_q_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor, logp_t: Tensor, 
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next soft value, [N]; 0 after termination.
-        q_t: target critics' values of the next action, [K, N]; the minimum counts.
+        discount_t: the next soft value's discount, [N]; 0 if terminated.
+        q_t: target critics' values of the next action, [K, N]; their minimum is used.
         logp_t: log-probability of the next action, [N].
-        temperature: reward per nat of entropy, [].
+        temperature: a scalar.
     """
     return (r_t + discount_t * (q_t.amin(0) - temperature * logp_t)).detach()
 
@@ -32,7 +33,7 @@ def soft_policy_loss(q_tm1: Tensor, logp_tm1: Tensor, temperature: Tensor) -> Te
     Args:
         q_tm1: critics' values of the action sampled now, [K, N], with gradient to it.
         logp_tm1: log-probability of that action, [N], with gradient.
-        temperature: reward per nat of entropy, [].
+        temperature: a scalar.
     """
     return temperature.detach() * logp_tm1 - q_tm1.amin(0)
 
@@ -71,11 +72,11 @@ def expected_soft_q_target(
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next soft value, [N]; 0 after termination.
-        q_t: target critics' next values, [K, N, A]; the minimum counts.
+        discount_t: the next soft value's discount, [N]; 0 if terminated.
+        q_t: target critics' next values, [K, N, A]; their minimum is used.
         p_t: probabilities of next actions, [N, A]; 0 if illegal.
         logp_t: their logarithms, [N, A]; finite if illegal.
-        temperature: reward per nat of entropy, [].
+        temperature: a scalar.
     """
     soft_value = (p_t * (q_t.amin(0) - temperature * logp_t)).sum(-1)
     return (r_t + discount_t * soft_value).detach()
@@ -88,6 +89,6 @@ def expected_soft_policy_loss(q_tm1: Tensor, p_tm1: Tensor, logp_tm1: Tensor, te
         q_tm1: critics' values, [K, N, A].
         p_tm1: probabilities of actions, [N, A], with gradient; 0 if illegal.
         logp_tm1: their logarithms, [N, A], with gradient; finite if illegal.
-        temperature: reward per nat of entropy, [].
+        temperature: a scalar.
     """
     return (p_tm1 * (temperature.detach() * logp_tm1 - q_tm1.amin(0).detach())).sum(-1)

@@ -14,7 +14,7 @@ def clipped_double_q_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Ten
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
+        discount_t: the next value's discount, [N]; 0 if terminated.
         q_t: target critics' values of the next action, [K, N].
     """
     return (r_t + discount_t * q_t.amin(0)).detach()
