@@ -14,7 +14,7 @@ class AgentEnd(NamedTuple):
     """The end of an agent's trajectory; exactly one of `terminated` and `truncated` is true.
 
     `observation` is the final one without its mask, or None if the environment gave none: use the agent's last one
-    then. `mask` is None if all actions are legal.
+    then. `mask` is None if no action is known to be illegal.
     """
 
     slot: int

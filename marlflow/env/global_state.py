@@ -55,7 +55,7 @@ class GlobalState:
         try:
             state = self._call_state()
         except EnvironmentFailed as failure:
-            # What PettingZoo raises if an environment has no state.
+            # PettingZoo's environments without state raise it.
             if isinstance(failure.__cause__, NotImplementedError):
                 return None
             raise

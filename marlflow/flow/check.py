@@ -1,4 +1,4 @@
-"""Checks of a plan before it runs, except those of paces."""
+"""Checks of a plan before it runs; `check_pace` checks its paces."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Firing:
         except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
             self._fail(cell, error)
             return
-        # What does not fit yet stays in `pending`.
+        # Results that do not fit yet stay in `pending`.
         cell.deliver()
         self._record(cell, len(results), [StageTimes(began_s, time.time(), rows)])
 

@@ -69,7 +69,7 @@ def _check(state: Mapping[str, Any], **here: Mapping[str, Any]) -> None:
         raise CheckpointUnusable([f"it is of another plan: {', '.join(sorted(unmatched))} is not in both"])
 
 
-# Names are those of stages, so that a checkpoint does not depend on which stages are fused.
+# Edges and cells are named after stages, so that a checkpoint does not depend on which stages are fused.
 def _edges(network: Network) -> Iterator[tuple[str, Edge]]:
     seen: Counter[str] = Counter()
     for cell in network.cells:

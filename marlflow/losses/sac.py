@@ -46,7 +46,7 @@ def temperature_loss(log_temperature: Tensor, logp_tm1: Tensor, target_entropy: 
         logp_tm1: a sampled action's log-probability, or minus the entropy, [N].
         target_entropy: in nats, a number or [N].
     """
-    # The authors' code differentiates by the log temperature; the paper by the temperature.
+    # The authors' code has the log temperature where the paper has the temperature.
     return -log_temperature * (logp_tm1 + target_entropy).detach()
 
 
