@@ -98,7 +98,9 @@ class _Branch:
 class _Numbers:
     # Box or MultiBinary, flattened.
     def __init__(self, leaf: Leaf, packed: bool) -> None:
-        self._bounded, self._where, self._packed = _bounded(leaf), slice(leaf.start, leaf.stop), packed
+        self._bounded = _bounded(leaf)
+        self._where = slice(leaf.start, leaf.stop)
+        self._packed = packed
 
     def write(self, values: Sequence[Any], rows: Array) -> None:
         numbers = self._bounded.gather(values).reshape(len(values), -1)

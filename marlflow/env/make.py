@@ -111,7 +111,7 @@ def import_factory(target: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_path)
     except ImportError as error:
-        raise ConfigInvalid([_cannot_import(target, module_path, error)]) from error
+        raise ConfigInvalid([_import_problem(target, module_path, error)]) from error
     factory = getattr(module, name, None)
     if factory is None:
         raise ConfigInvalid([f"module {module_path} has no {name!r}{meant(name, sorted(_callables(module)))}"])
@@ -121,7 +121,7 @@ def import_factory(target: str) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]
 
 
-def _cannot_import(target: str, module_path: str, error: ImportError) -> str:
+def _import_problem(target: str, module_path: str, error: ImportError) -> str:
     text = f"environment {target} cannot be imported: {error}"
     for prefix, extra in _EXTRAS.items():
         # A missing dependency of the environment's module needs the extra too; a mistyped module name does not.

@@ -77,7 +77,7 @@ def tensor_of(game: Any, requested: str | None) -> Tensor:
     """Return which tensor players of `game` observe; raises ConfigInvalid if it cannot be played."""
     kind, name = game.get_type(), game.get_type().short_name
     provided = [tensor for tensor in _TENSORS if getattr(kind, f"provides_{tensor}_tensor")]
-    problems = [f"game {name!r} {reason}" for reason in _unsupported(game, kind)]
+    problems = [f"game {name!r} {reason}" for reason in _unsupported_reasons(game, kind)]
     if requested is not None and requested not in _TENSORS:
         problems.append(f"observation must be one of {', '.join(_TENSORS)} or null, not {requested!r}")
     elif not provided:
@@ -130,7 +130,7 @@ def _registered() -> dict[str, Any]:
     return {kind.short_name: kind for kind in pyspiel.registered_games()}
 
 
-def _unsupported(game: Any, kind: Any) -> list[str]:
+def _unsupported_reasons(game: Any, kind: Any) -> list[str]:
     reasons = []
     if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
         reasons.append("is a mean-field game: its players are distributions, not agents")

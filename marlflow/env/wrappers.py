@@ -29,15 +29,15 @@ _MASK = "action_mask"
 
 def gray(env: _Env, mode: str = "full") -> Any:
     """Convert colors [height, width, 3] to [height, width]: luminance (full), or one channel (R, G, B)."""
-    return _image_changed(env, color_reduction, mode)
+    return _change_images(env, color_reduction, mode)
 
 
 def resize(env: _Env, x_size: int = 84, y_size: int = 84, linear_interp: bool = True) -> Any:
     """Resize images to `y_size` times `x_size` pixels."""
-    return _image_changed(env, resizing, (x_size, y_size, linear_interp))
+    return _change_images(env, resizing, (x_size, y_size, linear_interp))
 
 
-def _image_changed(env: _Env, transform: Any, parameter: Any) -> Any:
+def _change_images(env: _Env, transform: Any, parameter: Any) -> Any:
     def space_of(agent: str) -> Any:
         space = env.observation_space(agent)
         if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):

@@ -75,13 +75,13 @@ class Edge:
 
     @property
     def ended(self) -> bool:
-        """Whether the edge is empty for good."""
+        """Whether no item will follow."""
         return self.closed and not self.items
 
 
 @dataclass(slots=True, eq=False)
 class Gate:
-    """Admits items to one side of a pace, by its cells and edges up to the side's end."""
+    """Admits items to one side of a pace."""
 
     ledger: PaceLedger
     side: str
@@ -154,7 +154,7 @@ class Cell:
         return sum(len(edge.items) for edge in self.inboxes) + self.in_flight + len(self.pending)
 
     def room(self) -> int:
-        """Return how many items all consumers can accept."""
+        """Return how many items fit at every consumer."""
         return min([edge.room() for edge in self.outs.values()], default=UNLIMITED)
 
     def emits(self, index: int) -> bool:
@@ -162,7 +162,7 @@ class Cell:
         return self.emitted_side in (None, self.sides[index][1])
 
     def leave(self) -> bool:
-        """Take ended sides out of their pace and discard unusable input; return whether any changed."""
+        """Leave ended sides' paces and discard unusable input; return whether anything changed."""
         news = False
         for (ledger, side), edge in zip(self.sides, self.inboxes, strict=False):
             if edge.ended and ledger is not None and not ledger.is_over(side):
@@ -178,7 +178,7 @@ class Cell:
         return news
 
     def deliver(self) -> bool:
-        """Move pending items to consumers with room; return whether any moved."""
+        """Move pending items on where there is room; return whether any moved."""
         waiting: deque[tuple[Edge, Any]] = deque()
         for edge, item in self.pending:
             # Nothing empties an edge during this loop, so a full edge stays full and order is kept.
@@ -191,7 +191,7 @@ class Cell:
         return moved
 
     def takeable(self, index: int = 0) -> int:
-        """Return how many items an inbox's gates release now."""
+        """Return how many items an inbox's gates release."""
         edge = self.inboxes[index]
         waiting = len(edge.items)
         if waiting and edge.gates:

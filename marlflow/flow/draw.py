@@ -41,7 +41,7 @@ def label(stage: Flow[Any]) -> str:
 
 
 def tree(plan: AnyPlan) -> str:
-    """Render the plan as indented text: each row of stages above the rows that feed it."""
+    """Render the plan as indented text, each row of stages above its inputs."""
     return "\n".join(_together(plan) if isinstance(plan, Together) else _plan(plan, frozenset()))
 
 

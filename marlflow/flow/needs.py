@@ -10,16 +10,7 @@ from marlflow.flow.plan import Plan
 
 
 def agent_steps_of_first_update(plan: Plan) -> int:
-    """Return a lower bound on the agent steps before `plan` first updates a learner; 0 if unknown.
-
-    >>> from marlflow.flow import Traits, source
-    >>> class Pairs:
-    ...     traits = Traits(agent_steps=500)
-    ...     def add(self, item): ...
-    >>> experience = source(iter("ab").__next__)
-    >>> agent_steps_of_first_update(Plan("ppo", experience.gather(Pairs()).then(len, traits=Traits(updates=True))))
-    500
-    """
+    """Return a lower bound on the agent steps before `plan` first updates a learner; 0 if unknown."""
     updating = [stage for stage in plan.stages() if stage.traits.updates]
     return min((_Needs(plan).steps_before(stage) for stage in updating), default=0)
 

@@ -58,7 +58,7 @@ class BeginsAhead(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """When an operator ran, in seconds since the epoch, and the rows it emitted."""
+    """When an operator ran (seconds since the epoch), and the rows it emitted."""
 
     began_s: float
     ended_s: float
@@ -80,8 +80,8 @@ class Outcome:
 class Place(Protocol):
     """A process where operators run: a learner's, a replay's, or the rollout workers'.
 
-    Adjacent stages at one place are fused into one call. A source that returns too few outputs, none lost, has ended.
-    An operator's exception is raised as OperatorRaised.
+    Adjacent stages at one place become one call. A source that returns too few outputs, none lost, has ended.
+    Operators' exceptions are raised as OperatorRaised.
     """
 
     @property
@@ -95,7 +95,7 @@ class Place(Protocol):
 
 @runtime_checkable
 class Located(Protocol):
-    """Anything a stage can run at: a learner, a replay, or any object with a place."""
+    """Anything a stage can run at, such as a learner or a replay."""
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ class PaceLedger(Protocol):
     """A pace's run-time state; sides are names."""
 
     def permits(self, side: str) -> int:
-        """Return how many items may be in progress on the side or wait at its end."""
+        """Return how many items the side may hold, including items that wait at its end."""
 
     def took(self, side: str, rows: int) -> None:
         """Count one item of `rows` agent steps that left the side."""

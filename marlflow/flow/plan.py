@@ -128,7 +128,7 @@ def together(
     feeds: Mapping[str, Feed],
     rounds: Rounds = Rounds(),
 ) -> Together:
-    """Split `experience` by operator `by` among `plans`, each with its own queue and named by its key."""
+    """Split `experience` by operator `by` among `plans`, each with its queue and named by its key."""
     keys: tuple[Hashable, ...] = tuple(plans)
     branches = experience.split(by, keys)
     built, shared = [], {id(stage) for stage in experience.upstream()}
