@@ -63,7 +63,8 @@ class StepResult:
 class EnvAdapter(Protocol):
     """Steps one environment: `result = adapter.reset(seed)`, then `result = adapter.act(actions)` until `result.over`.
 
-    There is no autoreset. An agent's slot is its index in `agents`. Every fault of the environment raises EnvironmentFailed.
+    There is no autoreset. An agent's slot is its index in `agents`. Every fault of the environment raises
+    EnvironmentFailed.
     """
 
     @property

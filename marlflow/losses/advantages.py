@@ -29,8 +29,8 @@ def generalized_advantage_estimation(
 def reverse_linear_recurrence(x_t: Tensor, decay_t: Tensor) -> Tensor:
     """Solve y_t = x_t + decay_t * y_{t+1} backward in time, [T, ...], with y = 0 after the last step.
 
-    Recursive doubling (Hillis and Steele, "Data parallel algorithms", 1986): the number of passes is log2 of the longest
-    run of nonzero decays.
+    Recursive doubling (Hillis and Steele, "Data parallel algorithms", 1986): the number of passes is log2 of the
+    longest run of nonzero decays.
 
     Args:
         x_t: each step's term, [T, ...].
