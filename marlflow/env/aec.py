@@ -11,12 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from pettingzoo.utils.wrappers import BaseWrapper, OrderEnforcingWrapper
 
 from marlflow.base.batch import Array
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.adapter_state import AdapterState, options_for
 from marlflow.env.episode_location import EpisodeLocation
-from marlflow.env.innermost_wrapper import innermost_wrapper
+
+_ATTRIBUTES = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos")
+_FORWARDING = (BaseWrapper.__getattr__, OrderEnforcingWrapper.__getattr__)
+_KNOWN_MODULES = ("pettingzoo.utils.wrappers.", "marlflow.env.wrapping")
 
 
 class AECAdapter(AdapterState):
@@ -148,6 +152,24 @@ class AECAdapter(AdapterState):
             self._ended_slots.add(slot)
         self._appeared.update(self._agent_slots.slot(agent) for agent in agents)
         self._known = list(agents)
+
+
+def innermost_wrapper(env: Any) -> Any:
+    """Return the innermost wrapper with the same agents, selection, rewards, ends and infos as `env`.
+
+    Valid until the next reset. Skips only wrappers of PettingZoo and marlflow that set none of these.
+    """
+    # PettingZoo's wrappers forward each attribute through a `__getattr__` call per layer, and a step reads six.
+    while _forwards_attributes(env):
+        env = env.env
+    return env
+
+
+def _forwards_attributes(env: Any) -> bool:
+    kind = type(env)
+    if not kind.__module__.startswith(_KNOWN_MODULES) or getattr(kind, "__getattr__", None) not in _FORWARDING:
+        return False
+    return not any(name in env.__dict__ or hasattr(kind, name) for name in _ATTRIBUTES)
 
 
 def _copied(value: Any) -> Any:
