@@ -95,7 +95,7 @@ class MAML(LearningAlgorithm):
 class InnerStep:
     """One policy gradient step (equation 1), used both to act and in the meta-loss.
 
-    Of the "second" `order` it is differentiable; of the "first", the step counts as a constant.
+    With `order` "second" the step is differentiable; with "first", its gradient counts as a constant.
     """
 
     learning_rate: float

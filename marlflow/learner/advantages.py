@@ -40,13 +40,11 @@ def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float
 
 
 def values_around(batch: Batch, learner: Critic) -> tuple[Array, Array]:
-    """Return the current critic's values of each row's observation and of the next one, float32 [N] each.
-
-    The next value is 0 where a segment terminated, and that of its `bootstrap_obs` at the end of any other segment.
-    """
+    """Return the current critic's values of each row's observation and of the next one, float32 [N] each."""
     ends, follows = batch.ends(), ~batch.segments["terminated"]
     # A recurrent critic starts from the memory at sampling time, which an older version may have computed.
     value = learner.values(batch.columns["obs"], batch.columns.get("memory"))
+    # 0 after a terminated segment.
     bootstrap = np.zeros(len(ends), np.float32)
     memory = batch.segments.get("bootstrap_memory")
     memory = None if memory is None else memory[follows]

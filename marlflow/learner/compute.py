@@ -19,8 +19,8 @@ Precision: TypeAlias = Literal["float32", "bfloat16"]
 class Compute:
     """The torch device, and the precision of forward passes; parameters and optimizer are always float32.
 
-    "bfloat16" is mixed precision (Micikevicius et al., 2018, arXiv:1710.03740), which needs no loss scaling: matrix
-    products are bfloat16, while a network's outputs, and so the losses, are float32.
+    "bfloat16" is mixed precision (Micikevicius et al., 2018, arXiv:1710.03740): matrix products are bfloat16, a
+    network's outputs float32. It needs no loss scaling.
     """
 
     device: str = "cpu"

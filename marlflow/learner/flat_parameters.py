@@ -1,7 +1,6 @@
 """Flat parameters: a module's parameters and gradients as views into one vector each.
 
-Clearing and clipping gradients, optimizer steps, soft target updates and publishing are then one operation each,
-however many layers the module has.
+Clipping, optimizer steps, soft target updates and publishing are then one operation each, for any number of layers.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from marlflow.policy.tensors import in_flat_order
 class FlatParameters:
     """Moves the parameters of `module` into `vector`, float32 [P], and their gradients into `gradient` [P].
 
-    The module keeps its Parameter objects, now views. The order is: the `actors` (submodules by policy), of which
-    versions are published, then `groups` (the parameters of each loss). Backward passes add to `gradient`, which the
-    caller clears. Raises TypeError if actors share parameters, or if parameters are not float32.
+    The module keeps its Parameter objects, now views: first the `actors` (by policy), then `groups` (by loss).
+    Backward passes add to `gradient`. Raises TypeError if actors share parameters, or if any are not float32.
     """
 
     __slots__ = ("_actors", "_learning", "_span", "gradient", "parameters", "publishes_all", "vector")
@@ -66,7 +64,6 @@ class FlatParameters:
         return whole
 
     def _pieces(self, actor: nn.Module) -> list[slice]:
-        """Return the spans of an actor's parameters in flat order, with adjacent ones merged."""
         pieces: list[slice] = []
         for span in (self._span[parameter] for parameter in in_flat_order(actor)):
             if pieces and pieces[-1].stop == span.start:
@@ -76,7 +73,7 @@ class FlatParameters:
         return pieces
 
     def publish(self) -> dict[str, Array]:
-        """Return a copy of each policy's actor parameters, float32; with `publishes_all`, of all parameters [P]."""
+        """Return a copy of each policy's actor parameters; with `publishes_all`, of all parameters [P]."""
         flats = {}
         for policy, pieces in self._actors.items():
             parts = [self.vector] if self.publishes_all else [self.vector[piece] for piece in pieces]

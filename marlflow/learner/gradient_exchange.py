@@ -1,4 +1,4 @@
-"""The protocol by which learners with the same parameters share an update, and its single-process implementation."""
+"""The protocol by which data-parallel learners share an update, and its single-process implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GradientExchange(Protocol):
     """
 
     def leaving_on_error(self) -> AbstractContextManager[None]:
-        """Leave the group if the block raises, so that no other process waits for this one."""
+        """Leave the group if the block raises."""
         ...
 
     def job(self, request: UpdateRequest) -> UpdateJob:
@@ -29,7 +29,7 @@ class GradientExchange(Protocol):
         ...
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
-        """Replace `gradient`, computed on `fraction` of a minibatch, by the gradient of the whole minibatch."""
+        """Replace `gradient`, of `fraction` of a minibatch, by that of the whole minibatch."""
         ...
 
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
@@ -37,7 +37,7 @@ class GradientExchange(Protocol):
         ...
 
     def call_followers(self, method: str, *arguments: Tree) -> None:
-        """Call `method` on the learners of all followers, if this process is the leader."""
+        """Call `method` on all followers' learners, if this process is the leader."""
         ...
 
 
@@ -49,7 +49,7 @@ class ProcessGroup(GradientExchange, Protocol):
         ...
 
     def serve(self) -> bool:
-        """Join, and as a follower run the leader's calls until the group ends; return whether it has ended."""
+        """Join, and follow a leader until the group ends; return whether it has ended."""
         ...
 
     def disband(self) -> None:
@@ -77,10 +77,7 @@ class SingleProcess:
 
 
 def equal_job(request: UpdateRequest, rank: int = 0, world_size: int = 1) -> UpdateJob:
-    """Return the job of one of `world_size` processes that each hold all rows.
-
-    Splits into floor(rows / minibatch) minibatches, at least one, of nearly equal size.
-    """
+    """Return the job of one of `world_size` processes that each hold all rows."""
     batch, least = request.batch, request.minibatch
     # Sequences are not split, so there cannot be more minibatches than sequences.
     num_minibatches = 1 if least is None else max(1, min(batch.count, batch.rows // least))

@@ -10,7 +10,7 @@ from marlflow.base.items import Gradients
 
 
 def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:
-    """Return the mean of gradients, weighted by their rows; raises ValueError for an empty sequence."""
+    """Return the mean of gradients, weighted by rows; raises ValueError without any."""
     if not gradients:
         raise ValueError("expected at least one gradient, got none")
     # A gradient of no rows has no loss terms, and no mean version.

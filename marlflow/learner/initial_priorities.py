@@ -1,4 +1,4 @@
-"""Priorities of rows before the first update from them (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3)."""
+"""Initial priorities of new rows (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class PrioritizingLoss(Protocol):
     """A loss that computes priorities without training."""
 
     def priorities(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
-        """Return the priorities [N], each at least 0, of a minibatch with the columns of Transitions."""
+        """Return priorities [N], at least 0, for the columns of Transitions."""
         ...
 
 
 def transitions_of(batch: Batch) -> Transitions:
-    """Return the n-step transition of every row, in the layout that a replay samples; `row_id` counts from 0."""
+    """Return every row's n-step transition; `row_id` counts from 0."""
     columns = batch.columns
     return Transitions(
         obs=columns["obs"],
@@ -40,7 +40,7 @@ def transitions_of(batch: Batch) -> Transitions:
 
 
 def _after_windows(batch: Batch, name: str, bootstrap: str) -> Array:
-    """Return the observation or mask after each row's n-step window: a later row's, or its segment's bootstrap."""
+    """Return the observations or masks after each row's n-step window."""
     after = np.arange(batch.rows) + batch.columns["window_steps"]
     segment = np.repeat(np.arange(len(batch.segments["length"])), batch.segments["length"])
     ended = np.flatnonzero(after > batch.ends()[segment])
@@ -53,10 +53,7 @@ def _after_windows(batch: Batch, name: str, bootstrap: str) -> Array:
 def chunked_priorities(
     loss: Any, module: Any, columns: Mapping[str, Array], tensor: Callable[[Array], Tensor]
 ) -> Array:
-    """Return the priorities, float32 [N], of `columns` [N, ...], computed in chunks (see `value_chunks`).
-
-    Raises TypeError for a loss that is not a PrioritizingLoss.
-    """
+    """Return the priorities, float32 [N], of `columns` [N, ...]; raises TypeError without a PrioritizingLoss."""
     if not isinstance(loss, PrioritizingLoss):
         raise TypeError(f"{type(loss).__name__} gives no priorities; InitialPriorities needs a loss with `priorities`")
     chunks, rows = [np.zeros(0, np.float32)], len(columns["obs"])

@@ -42,18 +42,17 @@ _EXCHANGES: Mapping[LearnsOn, tuple[GradientExchange, Callable[[Collective, Any]
 class TorchLearner:
     """Trains a PyTorch module on minibatches, in one process or data-parallel in several.
 
-    `policies` names the trained policies; by default, the one of the learner's name. `module` has an `actor`, or
-    `actors` by policy, whose parameters are published, and a `critic` if `values` is called. `losses` is one loss for
-    all parameters, or several loss groups, on batches of type `trains_on`. With `target`, the losses get a frozen copy
-    of the module as target network, updated by `sync_target`. `place` is None for a learner in this process.
+    `policies` defaults to the learner's `name`. `module` has an `actor`, or `actors` by policy, and a `critic` if
+    `values` is called. `losses` is one loss for all parameters, or several loss groups, on batches of type `trains_on`.
+    With `target`, the losses get a frozen copy of the module, updated by `sync_target`. `place` None is this process.
 
-    With `learns_on` "learner", a group has a leader, used like a learner in one process, and followers (DDP):
+    With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
     address = learner.lead(world_size=2, host="10.0.0.1"); learner.meet()
     other.follow(address, rank=1, world_size=2)    # in another process, on a learner built the same way
 
-    With `learns_on` "workers", a group has replicas, each with its own rows, and every method is collective: call it on
-    all replicas. Without a group, the learner takes a ShardedBatch and computes what the replicas would.
+    With "workers", a group has replicas, each with its own rows, and every method is collective: call it on all of
+    them. Without a group, the learner takes a ShardedBatch and computes what replicas would.
     """
 
     def __init__(  # noqa: PLR0913  all but four have defaults
@@ -100,7 +99,6 @@ class TorchLearner:
 
     @property
     def module(self) -> Any:
-        """The trained module."""
         return self.parameters.module
 
     @property
@@ -139,23 +137,23 @@ class TorchLearner:
         self.parameters.publish_all()
 
     def resume_above(self, version: int) -> Mapping[str, Weights]:
-        """Publish under a version above `version`, the highest that a lost learner of this name may have used."""
+        """Publish under a version above `version`, the highest that a lost learner may have used."""
         return self.parameters.resume_above(version)
 
     def sync_target(self, tau: float = 1.0) -> None:
-        """Move the target network by `tau` toward the parameters; raises TypeError without a target network."""
+        """Move the target by the fraction `tau` toward the parameters; raises TypeError without a target."""
         if self.parameters.target_module is None:
             raise TypeError(f"learner {self.name!r} was made without a target")
         self.exchange.call_followers("sync_target", tau)
         self.parameters.sync_target(tau)
 
     def state(self) -> Tree:
-        """Return copies of the parameters, optimizer states, random state and counts, but not of settings."""
+        """Return copies of parameters, optimizer states, random state and counts; no settings."""
         generator = self.loop.generator.get_state().numpy().copy()
         return {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
 
     def load_state(self, state: Tree) -> None:
-        """Restore a state, bit for bit; raises CheckpointUnusable, and changes nothing, if it does not fit."""
+        """Restore a state; if it does not fit, change nothing and raise CheckpointUnusable."""
         state = with_published(state, len(self.parameters.published_flat))
         expected = {**self.parameters.like(state), "generator": self.loop.generator.get_state()}
         check_state(self.name, state, expected, (*COUNTS, "stale_rows_dropped"))
@@ -169,43 +167,39 @@ class TorchLearner:
     def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
         """Train on each row of `batch` once per epoch, in minibatches of at least `minibatch_agent_steps` rows.
 
-        There are floor(rows / minibatch_agent_steps) minibatches, at least one, of nearly equal size; by default, one.
-        Sequences are not split. `loss` of the report has the mean of each loss term and of `grad_norm` over the steps
-        taken; steps with a gradient that is not finite are skipped and counted. Raises ActorLost if a process of the
-        learner's group has ended.
+        There are floor(rows / minibatch_agent_steps) minibatches, at least one, of nearly equal size; None means one.
+        Sequences are not split. The report's `loss` has the means of the loss terms and of `grad_norm` over the steps
+        taken; steps with a gradient that is not finite are skipped. Raises ActorLost if a process has ended.
         """
         request = UpdateRequest(batch, epochs, minibatch_agent_steps, self.updates, self.stale_rows_dropped)
         exchange = self.exchange
         with exchange.leaving_on_error():
             job = exchange.job(request)
             result = exchange.result(job, self.loop.run(job, exchange))
-        return self._counted(update_report(self.name, self.version, job, result))
+        return self._count_updates(update_report(self.name, self.version, job, result))
 
     def gradients(self, batch: TrainBatch) -> Gradients:
-        """Return the gradient, float32 [P], of the loss over all rows, for another learner to `apply`.
-
-        Raises TypeError for a learner with several losses.
-        """
+        """Return the gradient, float32 [P], of the loss over all rows; raises TypeError with several losses."""
         # Each group's loss needs the groups before it already updated.
         if len(self.parameters.groups) > 1:
             raise TypeError(f"learner {self.name!r} has several losses, and no gradient of all at once")
         return gradients_of(batch, *self.loop.gradient(batch))
 
     def apply(self, gradients: Gradients) -> Update:
-        """Take one optimizer step by gradients computed elsewhere; none if they are of no rows, or not finite."""
+        """Take one optimizer step, unless the gradients are of no rows, or not finite."""
         norm = None
         if gradients.rows:
             self.exchange.call_followers("apply", gradients.flat, gradients.rows)
             norm = self.loop.apply(gradients.flat)
-        return self._counted(step_report(self.name, self.version, gradients, norm, self.stale_rows_dropped))
+        return self._count_updates(step_report(self.name, self.version, gradients, norm, self.stale_rows_dropped))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set learning rates, `max_grad_norm` and loss coefficients; stages read all values from `scheduled`."""
+        """Set learning rates, `max_grad_norm` and loss coefficients; stages read `scheduled`."""
         self.exchange.call_followers("set_schedule", dict(values))
         self.scheduled = {**self.scheduled, **values}
         self.loop.set_schedule(values)
 
-    def _counted(self, update: Update) -> Update:
+    def _count_updates(self, update: Update) -> Update:
         self.parameters.updates += update.updates
         self.stale_rows_dropped = 0
         return update
@@ -218,10 +212,7 @@ class TorchLearner:
         return self._single if self._group is None else self._group
 
     def lead(self, world_size: int, host: str = "127.0.0.1") -> str:
-        """Open a group and return its address, on a free port, for the other `world_size` - 1 learners.
-
-        `host` is this machine's address as they reach it. The next call of this learner waits until they have joined.
-        """
+        """Open a group on a free port and return its address; other processes reach this machine at `host`."""
         collective = Collective.open(self.name, host, world_size)
         self._group = self._group_exchange(collective, self)
         return collective.address
@@ -232,16 +223,13 @@ class TorchLearner:
             self._group.meet()
 
     def follow(self, address: str, rank: int, world_size: int) -> None:
-        """Join the group at `address`; return when the group ends, or for replicas when all have joined.
-
-        Raises ActorLost if a process of the group is lost.
-        """
+        """Join the group at `address`; return when it ends, or for replicas when all have joined."""
         self._group = group = self._group_exchange(Collective(self.name, address, rank, world_size), self)
         if group.serve():
             self._group = None
 
     def disband(self) -> None:
-        """Leave the group; its leader also ends the followers' `follow`. The learner can then be used without one."""
+        """Leave the group; called on the leader, end it."""
         if self._group is not None:
             self._group.disband()
             self._group = None

@@ -13,8 +13,8 @@ Terms: TypeAlias = Mapping[str, Tensor] | Mapping[str, float]
 class LossTerms(NamedTuple):
     """The result of a loss for one minibatch of N rows.
 
-    `total` is the scalar to minimize, or None if the loss has written the gradients itself. `terms` are scalars to
-    report, detached or floats. `priorities` [N], detached, update a prioritized replay.
+    `total` is the scalar to minimize, or None if the loss wrote the gradients itself. `terms` are detached scalars to
+    report. `priorities` [N], detached, are for a prioritized replay.
     """
 
     total: Tensor | None
@@ -25,9 +25,9 @@ class LossTerms(NamedTuple):
 class LossFunction(Protocol):
     """The loss of an algorithm, used as `loss(module, target_module, minibatch).total.backward()`.
 
-    The loss and its terms must be means over rows, because data-parallel learners share a minibatch. A loss with a
-    closed-form gradient writes it to each parameter's `.grad` and returns no total. With an attribute `noise_per_row`,
-    the minibatch has a column `noise` of that many standard normal numbers per row.
+    The loss and its terms must be means over rows, because data-parallel learners share a minibatch. A loss may write
+    its gradient to each `.grad` itself and return no total. With an attribute `noise_per_row`, minibatches have a
+    column `noise` of that many standard normal numbers per row.
     """
 
     def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:

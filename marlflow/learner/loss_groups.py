@@ -1,7 +1,6 @@
 """Loss groups: parts of a module with separate losses and optimizers, stepped one after the other on each minibatch.
 
-Used for an actor, its critics and a temperature. A group's backward pass reaches only its own parameters, and the next
-group's loss sees them already updated.
+Used for an actor, its critics and a temperature. Each group's loss sees the groups before it already updated.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from marlflow.learner.optimizer import Optimizer
 class LossGroup:
     """The `parameters` of a module (a submodule's, or adjacent ones) that are trained by `loss`.
 
-    The group is stepped on each `every`-th minibatch (delayed updates; Fujimoto et al., 2018, arXiv:1802.09477).
-    `learning_rate` None means the learner's, with its schedule; a schedule of `<name>_learning_rate` sets it as well.
+    Stepped on each `every`-th minibatch (delayed updates; Fujimoto et al., 2018, arXiv:1802.09477). `learning_rate`
+    None means the learner's. A schedule of `<name>_learning_rate` sets it.
     """
 
     name: str
@@ -35,7 +34,7 @@ class LossGroup:
 
 
 class OptimizerGroup:
-    """A LossGroup with its span of the flat gradient, and the optimizer of its span of the flat parameters."""
+    """A LossGroup with its span of the flat gradient and its optimizer."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class OptimizerGroup:
         return {self._key(name): tensor for name, tensor in self.optimizer.like(self._of(state)).items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the optimizer from this group's entries of a learner's state."""
+        """Restore the optimizer from its entries of a learner's state."""
         self.optimizer.load_state(self._of(state))
 
     def _key(self, name: str) -> str:
@@ -113,7 +112,7 @@ def actors_of(module: Any, policies: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def frozen_copy(module: Any, policies: Sequence[str], groups: Sequence[LossGroup]) -> tuple[Any, FlatParameters]:
-    """Return a frozen copy of `module` for use as a target network, and its flat parameters in the same order."""
+    """Return a frozen copy of `module`, as target network, and its flat parameters."""
     frozen = copy.deepcopy(module)
     flat = FlatParameters(frozen, actors_of(frozen, policies), [list(group.parameters(frozen)) for group in groups])
     # Only now, because the order of flat parameters depends on requires_grad.
@@ -127,7 +126,7 @@ def noise_width(groups: Sequence[LossGroup]) -> int:
 
 
 def total_norm(norms: Sequence[Tensor | float]) -> Tensor | float:
-    """Return the norm of a gradient, given the norms of its groups."""
+    """Combine the gradient norms of groups."""
     if len(norms) == 1:
         return norms[0]
     total: Tensor | float = sum(norm * norm for norm in norms)

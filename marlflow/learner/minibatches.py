@@ -1,7 +1,6 @@
 """The division of a batch into minibatches, and of each minibatch among data-parallel processes.
 
-A loss is a mean over rows, so the gradient of a minibatch is the mean of the gradients of its shares, weighted by their
-rows. A share may be empty.
+Losses are means over rows, so a minibatch's gradient is the mean of its shares' gradients, weighted by rows.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from marlflow.base.random import key
 
 
 class Division(Protocol):
-    """Assigns items (rows, or whole sequences) to minibatches, and a share of each minibatch to this process.
+    """Assigns items (rows, or whole sequences) to minibatches, and shares of these to processes.
 
     order = division.order(generator); pieces = division.split(column if order is None else column[order])
     """
 
     def order(self, generator: torch.Generator) -> Tensor | None:
-        """Return the order of this process's items in one epoch, as indices; None leaves them as they are."""
+        """Return the indices of this process's items in the order of one epoch; None for no shuffle."""
         ...
 
     def split(self, column: Tensor) -> Sequence[Tensor]:
-        """Return this process's share of each minibatch, as views of the ordered `column` [N, ...]."""
+        """Return this process's share of each minibatch, as views of the shuffled `column`."""
         ...
 
     def sizes(self) -> Sequence[Sequence[int]]:
@@ -43,10 +42,7 @@ class Division(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EqualDivision:
-    """Divides `count` items into minibatches of nearly equal size, and each into equal shares for `world_size` ranks.
-
-    Every process has all items, and draws the same order.
-    """
+    """Divides `count` items, which every process has, into nearly equal minibatches, and these into equal shares."""
 
     count: int
     num_minibatches: int
@@ -73,8 +69,7 @@ class EqualDivision:
 class ShardDivision:
     """Divides the rows of several shards into minibatches; the shards `local` are in this process.
 
-    `rows` is the number of rows in each shard. A minibatch has as many rows as if all were in one place, with each
-    shard in proportion.
+    `rows` is the number of rows in each shard. Each minibatch takes from every shard in proportion.
     """
 
     rows: Sequence[int]
@@ -86,10 +81,11 @@ class ShardDivision:
         return self.seeded_order(int(torch.randint(2**62, (), generator=generator)))
 
     def seeded_order(self, seed: int) -> Tensor:
-        """Return the local rows' indices, ordered by minibatch; each shard is shuffled with its own generator."""
+        """Return the local rows' indices, shuffled within shards and ordered by minibatch."""
         if self.num_minibatches == 1:
             return torch.arange(sum(self.rows[shard] for shard in self.local))
         sizes, first, shuffled = self.sizes(), 0, []
+        # A generator for each shard, so that the order does not depend on which process holds it.
         for shard in self.local:
             generator = torch.Generator().manual_seed(key(seed, shard))
             order = torch.randperm(self.rows[shard], generator=generator) + first
@@ -121,6 +117,6 @@ class ShardDivision:
 
 
 def share_sizes(count: int, shares: int) -> list[int]:
-    """Return the sizes of `shares` nearly equal shares of `count` items, larger ones first, as `tensor_split` does."""
+    """Return the sizes of nearly equal shares of `count` items, larger ones first, as in `tensor_split`."""
     each, over = divmod(count, shares)
     return [each + (share < over) for share in range(shares)]

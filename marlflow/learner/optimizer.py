@@ -1,7 +1,6 @@
 """Optimizers of a flat parameter vector: Adam as one fused kernel, or a class of torch.optim.
 
-Only elementwise optimizers work on a flat vector. Adafactor, Muon and LBFGS need whole matrices or the loss, and are
-rejected.
+Only elementwise optimizers work on a flat vector.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.policy.tensors import as_tensor
 
+# These need whole matrices, sparse gradients or the loss.
 _NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 
 
@@ -68,7 +68,7 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class TorchOptimizer:
-    """A class of torch.optim with its settings, without `lr`; raises ConfigInvalid if it rejects the settings."""
+    """A class of torch.optim with its settings but `lr`; raises ConfigInvalid if it rejects them."""
 
     make: Callable[..., torch.optim.Optimizer]
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -93,10 +93,7 @@ class TorchOptimizer:
 
 
 class FlatAdam:
-    """Adam of one vector with clipping of the gradient's norm, as one fused kernel.
-
-    On a GPU the norm stays on the device, so that no step waits for it.
-    """
+    """Adam of one vector as a fused kernel, with clipping of the gradient's norm."""
 
     def __init__(
         self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float, settings: Adam = Adam()
@@ -163,8 +160,6 @@ class FlatAdam:
 
 
 class _TorchStepper:
-    """A torch.optim optimizer of one vector, with clipping of the gradient's norm."""
-
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, learning_rate: float, max_norm: float
     ) -> None:

@@ -24,9 +24,9 @@ COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
 class LearnerParameters:
     """The flat parameters of `module`, an optimizer for each loss group, and the frozen `target_module`, if any.
 
-    `policies` names the policies whose actors are in `module`. `published` has the last published weights of each
-    (weight synchronization), all of one version. `updates` counts optimizer steps; `updates_when_published` and
-    `updates_when_synced` are its values at the last publishing and the last target update.
+    `published` has the last published weights of each of `policies` (weight synchronization), all of one version.
+    `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its values at the last
+    publishing and the last target update.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class LearnerParameters:
         self._copy_to_published()
 
     def publish(self) -> Mapping[str, Weights]:
-        """Publish the acting parameters under the next version."""
         self.version += 1
         self.updates_when_published = self.updates
         self._copy_to_published()
@@ -67,12 +66,12 @@ class LearnerParameters:
         self.published = {policy: Weights(self.version, flat) for policy, flat in self.flat.publish().items()}
 
     def publish_all(self) -> None:
-        """Publish all parameters from now on, for stages that need the critic in another process."""
+        """Publish all parameters from now on, not only the actors'."""
         self.flat.publishes_all = True
         self._copy_to_published()
 
     def resume_above(self, version: int) -> Mapping[str, Weights]:
-        """Publish under a version above `version`, the highest that a lost learner of this name may have used."""
+        """Publish under a version above `version`."""
         self.version = max(self.version, version)
         return self.publish()
 
@@ -83,10 +82,8 @@ class LearnerParameters:
         self.updates_when_synced = self.updates
 
     def state(self) -> dict[str, Tree]:
-        """Return copies of the parameters, target, optimizer states, published weights and counts.
-
-        Learning rates and loss coefficients are not included: they come from the configuration.
-        """
+        """Return copies of the parameters, target, optimizer states, published weights and counts."""
+        # Learning rates and loss coefficients come from the configuration.
         optimizers = {name: tensor for group in self.groups for name, tensor in group.state().items()}
         tensors = {name: tensor.cpu().numpy().copy() for name, tensor in (self._vectors() | optimizers).items()}
         counts = {name: getattr(self, name) for name in COUNTS}

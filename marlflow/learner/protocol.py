@@ -1,4 +1,4 @@
-"""The protocols of a learner, one for each use: values, priorities, gradients, updates, target and publishing."""
+"""The protocols of a learner, one for each use."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ class Updates(Protocol):
     """Number of rows dropped as too old since the last update."""
 
     @property
-    def trains_on(self) -> type:
-        """The type of batch that the loss takes."""
-        ...
+    def trains_on(self) -> type: ...
 
     @property
     def updates(self) -> int:
@@ -83,9 +81,7 @@ class HasTarget(Scheduled, Protocol):
     """Has a target network."""
 
     @property
-    def updates(self) -> int:
-        """Number of optimizer steps so far."""
-        ...
+    def updates(self) -> int: ...
 
     @property
     def updates_when_synced(self) -> int:
@@ -93,7 +89,7 @@ class HasTarget(Scheduled, Protocol):
         ...
 
     def sync_target(self, tau: float = 1.0) -> None:
-        """Move the target network by the fraction `tau` toward the parameters (soft update; 1 copies them)."""
+        """Move the target network by the fraction `tau` toward the parameters (soft update)."""
         ...
 
 
@@ -101,9 +97,7 @@ class Publishes(Protocol):
     """Publishes versions of the acting parameters (weight synchronization)."""
 
     @property
-    def updates(self) -> int:
-        """Number of optimizer steps so far."""
-        ...
+    def updates(self) -> int: ...
 
     @property
     def updates_when_published(self) -> int:

@@ -1,4 +1,4 @@
-"""A read-only copy of a learner's published parameters, for stages of its plan that run in other processes."""
+"""A read-only learner with published parameters, for stages in other processes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ class Publisher(Scheduled, Protocol):
 
 
 class PublishedLearner:
-    """Computes values, priorities and gradients with a learner's last published parameters; cannot update them.
+    """Computes values, priorities and gradients with a learner's last published parameters.
 
-    `source` has the weights of the only policy of the learner `name`; `fetch` resolves them if they are a reference to
-    remote memory. `build` makes a learner of the same kind, at the first use. Stages of a plan built over it run at
-    `place`.
+    `source` has the weights of the learner's only policy; `fetch` resolves them if they are a remote reference. `build`
+    makes a learner of the same kind, at the first use.
     """
 
     def __init__(

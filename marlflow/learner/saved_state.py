@@ -14,7 +14,7 @@ from marlflow.base.serialization import Tree
 
 
 def check_state(learner: str, state: Tree, arrays: Mapping[str, Tensor], counts: Sequence[str]) -> None:
-    """Raise CheckpointUnusable unless `state` has arrays of these shapes and dtypes, these counts, and no more."""
+    """Raise CheckpointUnusable unless `state` has exactly these counts and arrays, by shape and dtype."""
     if not isinstance(state, Mapping):
         raise CheckpointUnusable([f"learner {learner!r}: expected a dict of its parts, got {_described(state)}"])
     problems = [_mismatch(name, like, state.get(name)) for name, like in arrays.items()]
@@ -39,10 +39,8 @@ def as_mapping(state: Tree) -> Mapping[str, Any]:
 
 
 def with_published(state: Tree, count: int) -> Tree:
-    """Return `state` with its published parameters cut, or extended from the learner's own, to `count`.
-
-    The number changes where a run resumes with stages in other processes, which need more than the actors.
-    """
+    """Return `state` with its published parameters cut, or extended from the learner's own, to `count`."""
+    # The count changes if a run resumes with stages in other processes, which need more than the actors.
     # A malformed state is returned unchanged, because `check_state` reports it.
     try:
         published = state["published"]

@@ -1,4 +1,4 @@
-"""Batches of meta-learning: rows arranged by task, with advantages of linear critics for the inner steps.
+"""Batches of meta-learning: rows by task, with advantages by linear critics.
 
 Finn et al., "Model-agnostic meta-learning for fast adaptation of deep networks", 2017,
 https://arxiv.org/abs/1703.03400, algorithm 3.
@@ -35,10 +35,9 @@ class AdaptedBatch(EstimatedBatch):
 class TaskBatch(Batch):
     """A batch with one row per task, for T tasks and K inner steps.
 
-    The columns `obs`, `action`, `behavior_logp`, `advantage` and, if there is one, `action_mask` are
-    [T, K + 1, R, ...]: the agent steps of each task and phase, padded to the largest number R. `weight` [T, K + 1, R]
-    is 1 / (agent steps of the phase), and 0 for padding. `version` [T] is the oldest of each task's rows. `agent_steps`
-    is the total number, without padding.
+    `obs`, `action`, `behavior_logp`, `advantage` and any `action_mask` are [T, K + 1, R, ...]: each task's agent steps
+    by phase, padded to the largest number R. `weight` [T, K + 1, R] is 1 / (agent steps of the phase), and 0 for
+    padding. `version` [T] is the oldest of each task. `agent_steps` is the total without padding.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {"AdaptedBatch": ".then(ByTask(...), at=learner)"}
@@ -52,9 +51,9 @@ class TaskBatch(Batch):
 
 
 def linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> EstimatedBatch:
-    """Add `value`, `advantage` and `value_target` by a linear critic for each environment.
+    """Add `value`, normalized `advantage` and `value_target` by a linear critic for each environment.
 
-    Advantages are normalized for each environment. The segments of an environment must be adjacent.
+    The segments of an environment must be adjacent.
     """
     env_indices = batch.segments["env"]
     parts = [
@@ -72,7 +71,7 @@ def _linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> Esti
 
 
 def _fitted(batch: Batch, discount: float) -> _LinearCritic:
-    """Fit a critic to the returns of `batch`, whose observations are features, by ridge regression."""
+    """Fit a linear critic by ridge regression; the observations of `batch` are features."""
     ends, lengths, rows = batch.ends(), batch.segments["length"], np.arange(batch.rows)
     decay = np.full(batch.rows, discount)
     decay[ends] = 0.0
@@ -99,7 +98,7 @@ class _LinearCritic:
 
 
 def _with_features(batch: Batch) -> Batch:
-    """Replace the observations by features: float64 [N, F] of rows, and [S, F] of segments."""
+    """Replace observations by features, float64 [N, F] and [S, F]."""
     ends, t_agent = batch.ends(), batch.columns["t_agent"]
     after = _features(batch.segments["bootstrap_obs"], t_agent[ends] + 1)
     obs = _features(batch.columns["obs"], t_agent)
@@ -116,7 +115,7 @@ def _features(obs: Array, t_agent: Array) -> Array:
 
 
 def laid_out(batch: Batch, group: Array, groups: int) -> dict[str, Array]:
-    """Arrange the rows' columns for losses by group, [G, R, ...], in order and padded; `group` [N] is each row's group.
+    """Arrange the rows' columns by `group` [N] into [G, R, ...], in order and padded.
 
     `weight` [G, R] is 1 / (rows of the group), and 0 for padding.
     """

@@ -1,4 +1,4 @@
-"""The data of one update: request, job of one process, and results merged over processes."""
+"""The data of one update: request, job of one process, and results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from marlflow.learner.minibatches import Division
 class UpdateRequest(NamedTuple):
     """A request to train on each row of `batch` once per epoch.
 
-    Minibatches have at least `minibatch` agent steps; None trains on all rows at once. `updates_before` and
-    `stale_rows_dropped` are the learner's counts.
+    Minibatches have at least `minibatch` agent steps; None trains on all rows at once.
     """
 
     batch: TrainBatch
@@ -30,10 +29,7 @@ class UpdateRequest(NamedTuple):
 
 
 class BatchSummary(NamedTuple):
-    """Statistics of the rows of an update, over all processes.
-
-    `stale_rows_dropped` counts since the previous update; `row_ids` tell a replay whose priorities to update.
-    """
+    """Statistics of the rows of an update, over all processes; `row_ids` are for a replay's priorities."""
 
     rows: int = 0
     mean_version: float = math.nan
@@ -49,10 +45,7 @@ class BatchSummary(NamedTuple):
 
 
 class UpdateJob(NamedTuple):
-    """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`.
-
-    `updates_before` is the learner's number of optimizer steps so far.
-    """
+    """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`."""
 
     columns: Mapping[str, Array]
     division: Division
@@ -67,10 +60,9 @@ class UpdateJob(NamedTuple):
 
 
 class UpdateResult(NamedTuple):
-    """The result of an update: the loss terms `names` of each of its steps, the last being the gradient's norm.
+    """The loss terms `names` of each step of an update, the last being the gradient's norm.
 
-    `priorities` has each minibatch's of the last epoch, and is empty for a loss without priorities; `order` [N] is that
-    epoch's order, or None if the items were not shuffled.
+    `priorities` (by minibatch, if the loss has any) and `order` [N] (None if not shuffled) are of the last epoch.
     """
 
     names: Sequence[str]
@@ -86,11 +78,9 @@ class UpdateResult(NamedTuple):
         return shuffled if self.order is None else torch.empty_like(shuffled).index_copy_(0, self.order, shuffled)
 
     def means(self) -> tuple[dict[str, float], int, int]:
-        """Return the mean of each term over the steps taken, and the numbers of steps taken and skipped.
-
-        Steps without a term (a loss group that steps on every other minibatch) do not count for its mean.
-        """
+        """Return the mean of each term over the steps taken, and the numbers of steps taken and skipped."""
         finite = [step for step in self.steps if math.isfinite(step[-1])]
+        # A term is NaN for steps without it, because not every group steps on every minibatch.
         columns = [[term for term in column if not math.isnan(term)] for column in zip(*finite, strict=True)]
         # Not strict, because there are no columns if no step was finite.
         means = {name: sum(column) / len(column) for name, column in zip(self.names, columns, strict=False) if column}
@@ -98,7 +88,7 @@ class UpdateResult(NamedTuple):
 
 
 class StepLog:
-    """Collects the loss terms and gradient norm of each step on their device, and fetches all at once."""
+    """Collects each step's loss terms and gradient norm on their device."""
 
     def __init__(self) -> None:
         self._names: list[tuple[str, ...]] = []
@@ -116,7 +106,7 @@ class StepLog:
         return (*dict.fromkeys(name for names in dict.fromkeys(self._names) for name in names), "grad_norm")
 
     def steps(self) -> list[list[float]]:
-        """Return the numbers of each step in the order of `names`; NaN for a term that the step does not have."""
+        """Return each step's numbers by `names`; NaN for a term that it does not have."""
         # One transfer from the device for all scalars of the update.
         on_device = [scalar for scalar in self._scalars if isinstance(scalar, Tensor)]
         fetched = iter(torch.stack(on_device).tolist() if on_device else ())
@@ -129,12 +119,10 @@ class StepLog:
 def merge_steps(
     steps_by_rank: Sequence[Sequence[Sequence[float]]], sizes: Sequence[Sequence[int]]
 ) -> list[list[float]]:
-    """Return the terms of each step over all processes: their mean, weighted by rows.
-
-    `steps_by_rank` has each process's steps, without those for which it had no rows; `sizes` is [steps][processes].
-    """
+    """Return each step's terms over all processes, as means weighted by rows; `sizes` is [steps][processes]."""
     remaining, merged = [iter(steps) for steps in steps_by_rank], []
     for rows in sizes:
+        # A process has no entry for steps for which it had no rows.
         shares = [(count / sum(rows), next(remaining[rank])) for rank, count in enumerate(rows) if count]
         columns = zip(*(step for _, step in shares), strict=True)
         weights = [weight for weight, _ in shares]

@@ -1,4 +1,4 @@
-"""The update loop of a learner: shuffle a batch, split it into minibatches, step each loss group on each minibatch."""
+"""The update loop of a learner: epochs, minibatches and optimizer steps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from marlflow.policy.normalized import observers
 class UpdateLoop:
     """Runs optimizer steps on minibatches.
 
-    Owns the random generator of the minibatch order and of the losses' noise: if `noise_per_row` is not 0, the losses
-    get a column `noise` of that many standard normal numbers per item.
+    Its random `generator` draws the order of rows and the losses' noise, `noise_per_row` standard normal numbers each.
     """
 
     def __init__(self, parameters: LearnerParameters, noise_per_row: int, seed: int, compute: Compute) -> None:
@@ -60,7 +59,7 @@ class UpdateLoop:
         return UpdateResult(log.names, steps, priorities, order)
 
     def gradient(self, batch: TrainBatch) -> tuple[Array, dict[str, float]]:
-        """Return the gradient [P] of the first group's loss over all rows, and the loss's terms; take no step."""
+        """Return the gradient [P] and the terms of the first group's loss over all rows."""
         parameters, log = self._parameters, StepLog()
         parameters.flat.gradient.zero_()
         if batch.rows:
@@ -71,12 +70,12 @@ class UpdateLoop:
         return parameters.flat.gradient.cpu().numpy().copy(), terms
 
     def apply(self, gradient: Array) -> float:
-        """Take one optimizer step of the first group by a gradient [P] computed elsewhere; return its norm."""
+        """Take one optimizer step of the first group by `gradient` [P]; return its norm."""
         self._parameters.flat.gradient.copy_(self._tensor(gradient))
         return float(self._parameters.groups[0].optimizer.step())
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set the scheduled learning rates, `max_grad_norm` and loss coefficients of all groups."""
+        """Set learning rates, `max_grad_norm` and loss coefficients of all groups."""
         for group in self._parameters.groups:
             group.set_schedule(values)
 
@@ -102,11 +101,7 @@ class UpdateLoop:
         exchange: GradientExchange,
         log: StepLog,
     ) -> tuple[Tensor | None, bool]:
-        """Step the groups in order, on the minibatch of this `number`.
-
-        Returns the priorities of the first group that has them, and whether the step was taken; on a GPU this is not
-        known yet, and assumed.
-        """
+        """Step the groups in order; return the first priorities, and whether the step was taken."""
         # Stays None if this process has no rows of the minibatch.
         terms: dict[str, Any] | None = None
         norms: list[Tensor | float] = []
@@ -118,6 +113,7 @@ class UpdateLoop:
             loss_terms = self._add_gradient(group, minibatch) if fraction else None
             exchange.all_reduce(group.gradient, fraction)
             norms.append(group.optimizer.step())
+            # On a GPU the norm is not known yet, and the step counts as taken.
             is_taken = not (isinstance(norms[-1], float) and not math.isfinite(norms[-1]))
             if loss_terms is not None:
                 terms = {**(terms or {}), **loss_terms.terms}

@@ -12,7 +12,7 @@ from marlflow.learner.update_job import UpdateJob, UpdateResult
 
 
 def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResult) -> Update:
-    """Build the report of an update: mean loss terms, steps taken and skipped, and the rows' age at `version`."""
+    """Build the report of an update; staleness is the rows' age at `version`."""
     loss, taken, skipped = result.means()
     priorities, summary = result.priorities_by_row(), job.summary
     rows = summary.rows * job.epochs
@@ -33,14 +33,14 @@ def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResu
 
 
 def gradients_of(batch: TrainBatch, flat: Array, terms: Mapping[str, float]) -> Gradients:
-    """Build the Gradients of `batch`, with the statistics of its rows for the report of the step."""
+    """Build the Gradients of `batch`, with the statistics of its rows."""
     return Gradients(flat, batch.rows, terms, batch.mean_version(), batch.rows_carried())
 
 
 def step_report(
     learner: str, version: int, gradients: Gradients, norm: float | None, stale_rows_dropped: int
 ) -> Update:
-    """Build the report of one step by `gradients` of this `norm`; None means that no step was tried."""
+    """Build the report of one step; `norm` is None if none was tried."""
     taken = norm is not None and math.isfinite(norm)
     return Update(
         learner=learner,

@@ -1,7 +1,6 @@
 """Values of observations in chunks, so that a row's value does not depend on the other rows of the batch.
 
-On a CPU, the last bit of a value can depend on the number of rows in the batch. In chunks of a multiple of 16 rows it
-does not, so a worker with few rows computes the same values as a learner with many.
+So a worker with few rows computes the same values as a learner with many, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from torch import Tensor
 
 from marlflow.base.batch import Array
 
-# Bounds the memory of one forward pass.
+# On a CPU, the last bit of a value can depend on the number of rows; for multiples of 16 it does not. The maximum
+# bounds the memory of one forward pass.
 CHUNK_ROWS = 16_384
 WHOLE_ROWS = 16
 
 
 def value_chunks(obs: Array) -> Iterator[Array]:
-    """Yield `obs` [N, ...] in chunks of up to 16,384 rows; the last is padded with zeros to a multiple of 16."""
+    """Yield `obs` [N, ...] in chunks of up to 16,384 rows, the last zero-padded to a multiple of 16."""
     whole = len(obs) - len(obs) % WHOLE_ROWS
     for start in range(0, whole, CHUNK_ROWS):
         yield obs[start : min(start + CHUNK_ROWS, whole)]

@@ -35,10 +35,7 @@ def log_probs(learner: PolicyEvaluator, batch: Batch) -> Array:
 def corrected(
     batch: Batch, logp: Array, critic: Critic, discount: float, trace_lambda: float, rho_max: float, c_max: float
 ) -> EstimatedBatch:
-    """Add columns `value`, `advantage` and `value_target` (float32 [N]) by V-trace, and the current `logp` [N].
-
-    Segments that did not terminate are bootstrapped with the value of their `bootstrap_obs`.
-    """
+    """Add columns `value`, `advantage` and `value_target` (float32 [N]) by V-trace, and the current `logp` [N]."""
     value, next_value = values_around(batch, critic)
     # Segments are concatenated on one time axis; lambda 0 at their ends stops traces from crossing over.
     lambdas = np.full(batch.rows, trace_lambda)

@@ -1,7 +1,6 @@
 """The PPO loss for Discrete actions and its gradient in closed form, with numpy.
 
-Equal to the loss composed of `losses.ppo`, whose thirty operations on small vectors cost more in autograd than small
-networks do.
+Equal to `losses.ppo` with autograd, whose bookkeeping for thirty operations costs more than a small network does.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ def ppo_gradient(
         logits: the trained policy's, [N, A].
         v_tm1: the critic's values, [N].
         rows: the minibatch.
-        clip_range: the distance of the probability ratio from 1 at which it is clipped.
-        value: the coefficient of the value loss.
-        entropy: the coefficient of the entropy bonus.
-        value_clip_range: the distance of values from `behavior_v_tm1` at which they are clipped; None for no clipping.
+        clip_range: where the probability ratio is clipped, as distance from 1.
+        value: coefficient of the value loss.
+        entropy: coefficient of the entropy bonus.
+        value_clip_range: where values are clipped, as distance from `behavior_v_tm1`; None for no clipping.
     """
     count = len(v_tm1)
     taken = (rows.action, np.arange(count))
@@ -86,7 +85,7 @@ def _softmax(logits: NDArray[Any], mask: NDArray[np.bool_] | None) -> tuple[Vect
 def _surrogate(
     logp: Vector, behavior_logp: Vector, advantage: Vector, clip_range: float
 ) -> tuple[float, float, Vector]:
-    """Return the mean clipped surrogate loss, the mean KL estimate, and the gradient of the summed loss by `logp`."""
+    """Return the mean surrogate loss, the mean KL estimate, and the summed loss's gradient by `logp`."""
     log_ratio = logp - behavior_logp
     ratio = np.exp(log_ratio)
     gain = ratio * advantage
@@ -98,7 +97,7 @@ def _surrogate(
 
 
 def _value(v_tm1: Vector, target: Vector, behavior_v: Vector, clip_range: float | None) -> tuple[float, Vector]:
-    """Return the mean value loss, and the gradient of the summed loss by `v_tm1`."""
+    """Return the mean value loss, and the summed loss's gradient by `v_tm1`."""
     error = v_tm1 - target
     if clip_range is None:
         return float(np.add.reduce(error * error)) / (2 * len(error)), error

@@ -1,7 +1,4 @@
-"""The (double) Q-learning loss and its gradient in closed form, with numpy.
-
-Equal to `losses.q_learning` with autograd, at half the cost for small networks on a CPU.
-"""
+"""The (double) Q-learning loss and its gradient in closed form, with numpy; equal to `losses.q_learning`."""
 
 from __future__ import annotations
 

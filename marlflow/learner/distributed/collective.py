@@ -1,7 +1,4 @@
-"""Collective communication of learner processes: broadcast, gather and all-reduce over gloo and NCCL.
-
-Each group is an object, not torch.distributed's one default group, because every policy has a group of its own.
-"""
+"""Collective communication of learner processes: broadcast, gather and all-reduce over gloo and NCCL."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ from torch import Tensor, distributed
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 
-# The type stubs of torch.distributed lack most methods of stores and backends.
+# Its one default group is not used, because every learner needs its own. The type stubs lack most methods of stores and
+# backends.
 _dist: Any = distributed
 MEETING_TIMEOUT_S = 60.0
 """Seconds that the processes wait for each other to join."""
@@ -31,8 +29,7 @@ _FOLLOWERS_WAIT = timedelta(days=365)
 class Collective:
     """One process's connection to a group of `world_size` data-parallel learners; rank 0 is the leader.
 
-    Trees (`base.serialization`) are sent by gloo, and gradients are all-reduced by NCCL if each process has its own
-    GPU, else by gloo.
+    Uses gloo for trees (`base.serialization`), and NCCL for the all-reduce if each process has its own GPU.
 
     leader = Collective.open("hunter", "10.0.0.1", world_size=2), leader.meet(device); leader.broadcast(tree)
     follower = Collective("hunter", leader.address, rank=1, world_size=2), follower.meet(device); follower.receive()
@@ -64,7 +61,7 @@ class Collective:
 
     @classmethod
     def open(cls, policy: str, host: str, world_size: int) -> Collective:
-        """Open a group as its leader, on a free port; `host` is this machine's address as the others reach it."""
+        """Open a group as its leader, on a free port; other processes reach this machine at `host`."""
         collective = cls(policy, f"{host}:0", 0, world_size)
         # The port is known only once the store listens.
         collective.address = f"{host}:{collective._store.port}"
@@ -130,7 +127,7 @@ class Collective:
             (self._nccl or self._group).allreduce([vector]).wait()
 
     def leave(self) -> None:
-        """Close this process's connections, so that processes waiting for it get an error. May be called twice."""
+        """Close the connections, so that processes waiting for this one get an error. May be called twice."""
         self._gloo = self._nccl = None
 
     @contextmanager
@@ -184,7 +181,6 @@ class Collective:
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
-    """Listen at `host` only, on a free port if `port` is 0."""
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.bind(address)

@@ -1,7 +1,6 @@
-"""Data-parallel learning with a leader and followers, as in DDP: each process computes on a share of every minibatch.
+"""Data-parallel learning with a leader and followers, as in DDP.
 
-The leader forwards calls to its followers and is used like a learner in one process; its results are the same up to
-rounding.
+The leader forwards calls to its followers. Its results equal those of a single process up to rounding.
 """
 
 from __future__ import annotations
@@ -30,37 +29,24 @@ from marlflow.learner.update_loop import UpdateLoop
 
 
 class LedLearner(Protocol):
-    """The methods of a follower's learner that the leader calls."""
+    """The methods of followers' learners that the leader calls, and `state`, which it sends them first."""
 
     loop: UpdateLoop
     device: torch.device
 
-    def apply(self, gradients: Gradients) -> Update:
-        """Take one optimizer step."""
-        ...
+    def apply(self, gradients: Gradients) -> Update: ...
 
-    def sync_target(self, tau: float) -> None:
-        """Update the target network."""
-        ...
+    def sync_target(self, tau: float) -> None: ...
 
-    def set_schedule(self, values: dict[str, float]) -> None:
-        """Set the current values of scheduled settings."""
-        ...
+    def set_schedule(self, values: dict[str, float]) -> None: ...
 
-    def state(self) -> Tree:
-        """Return the state that the leader sends to its followers first."""
-        ...
+    def state(self) -> Tree: ...
 
-    def load_state(self, state: Tree) -> None:
-        """Load the leader's state."""
-        ...
+    def load_state(self, state: Tree) -> None: ...
 
 
 class LeaderAndFollowers:
-    """Gradient exchange by all-reduce in a group of data-parallel processes; rank 0 is the leader.
-
-    Every process holds all rows of a batch and computes the gradient of its share of each minibatch.
-    """
+    """Gradient exchange by all-reduce; each process computes on a share of every minibatch, and rank 0 leads."""
 
     def __init__(self, collective: Collective, learner: LedLearner) -> None:
         self._collective, self._learner = collective, learner

@@ -26,8 +26,8 @@ from marlflow.learner.update_job import BatchSummary, UpdateJob, UpdateRequest, 
 class ReplicaExchange:
     """Gradient exchange by all-reduce among replicas of a learner, each with its own shard of the rows (DD-PPO).
 
-    There is no leader: every method of the learners is collective, so call it on all replicas. All take the same steps,
-    and return the same reports, over all rows.
+    Every method of the learners is collective: call it on all replicas. All take the same steps, and return the same
+    reports.
     """
 
     def __init__(self, collective: Collective, learner: LedLearner) -> None:
@@ -86,7 +86,7 @@ class ReplicaExchange:
 
 
 class AllShardsExchange:
-    """The gradient exchange of one learner in place of all replicas, on a ShardedBatch; equal up to rounding."""
+    """Gradient exchange of one learner that computes, on a ShardedBatch, what replicas would."""
 
     def leaving_on_error(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -25,7 +25,7 @@ def sharded(batches: Sequence[Batch]) -> ShardedBatch:
 
 
 def no_rows() -> Batch:
-    """Return an empty shard, by which a worker without rows takes part in a collective update."""
+    """Return an empty shard, for a worker without rows in a collective update."""
     none, numbers, no = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, bool)
     columns: dict[str, Array] = {
         "obs": none,
