@@ -10,7 +10,8 @@ import torch
 from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.losses.advantages import generalized_advantage_estimation
 
-_MIN_STD = 1e-8
+# Keeps equal advantages from being divided by 0.
+_STD_EPSILON = 1e-8
 
 
 class Critic(Protocol):
@@ -59,6 +60,6 @@ def normalized(batch: EstimatedBatch) -> EstimatedBatch:
     if not batch.rows:
         return batch
     advantage = batch.columns["advantage"].astype(np.float64)
-    std = advantage.std() + _MIN_STD
+    std = advantage.std() + _STD_EPSILON
     scaled = ((advantage - advantage.mean()) / std).astype(np.float32)
     return EstimatedBatch({**batch.columns, "advantage": scaled}, batch.segments)

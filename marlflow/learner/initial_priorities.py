@@ -40,7 +40,7 @@ def transitions_of(batch: Batch) -> Transitions:
 
 
 def _after_windows(batch: Batch, name: str, bootstrap: str) -> Array:
-    """Return the observations or masks after each row's n-step window."""
+    # The observation, or mask, after each row's n-step window.
     after = np.arange(batch.rows) + batch.columns["window_steps"]
     segment = np.repeat(np.arange(len(batch.segments["length"])), batch.segments["length"])
     ended = np.flatnonzero(after > batch.ends()[segment])

@@ -43,8 +43,8 @@ class TorchLearner:
     """Trains a PyTorch module on minibatches, in one process or data-parallel in several.
 
     `policies` defaults to the learner's `name`. `module` has an `actor`, or `actors` by policy, and a `critic` if
-    `values` is called. `losses` is one loss for all parameters, or several loss groups, on batches of type `trains_on`.
-    With `target`, the losses get a frozen copy of the module, updated by `sync_target`. `place` None is this process.
+    `values` is called. `losses` is one loss or several loss groups, on batches of type `trains_on`. With `target`, they
+    get a frozen copy of the module, updated by `sync_target`. `place` None is this process.
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -208,7 +208,7 @@ class TorchLearner:
 
     @property
     def exchange(self) -> GradientExchange:
-        """The current gradient exchange."""
+        """The gradient exchange in use."""
         return self._single if self._group is None else self._group
 
     def lead(self, world_size: int, host: str = "127.0.0.1") -> str:

@@ -22,7 +22,7 @@ _NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 
 
 class Stepper(Protocol):
-    """Takes optimizer steps on one vector; a gradient that is not finite changes nothing."""
+    """Takes optimizer steps on one vector; skips a gradient that is not finite."""
 
     learning_rate: float
     max_norm: float

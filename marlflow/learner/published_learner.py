@@ -63,7 +63,7 @@ class PublishedLearner:
 
     @property
     def _published(self) -> Weights:
-        # Unpacking holds the learner to one policy.
+        # Unpacking fails for a learner of several policies, which cannot be published this way.
         (weights,) = self._source.published.values()
         return weights
 

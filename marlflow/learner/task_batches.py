@@ -67,11 +67,10 @@ def linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> Estim
 
 def _linear_advantages(batch: Batch, discount: float, gae_lambda: float) -> EstimatedBatch:
     featured = _with_features(batch)
-    return normalized(advantages(featured, _fitted(featured, discount), discount, gae_lambda))
+    return normalized(advantages(featured, _fit_critic(featured, discount), discount, gae_lambda))
 
 
-def _fitted(batch: Batch, discount: float) -> _LinearCritic:
-    """Fit a linear critic by ridge regression; the observations of `batch` are features."""
+def _fit_critic(batch: Batch, discount: float) -> _LinearCritic:
     ends, lengths, rows = batch.ends(), batch.segments["length"], np.arange(batch.rows)
     decay = np.full(batch.rows, discount)
     decay[ends] = 0.0
@@ -128,7 +127,7 @@ def laid_out(batch: Batch, group: Array, groups: int) -> dict[str, Array]:
     for name in _LOSS_COLUMNS:
         if name in batch.columns:
             column = batch.columns[name]
-            # A padding row has all actions legal, since masking all of them gives NaN.
+            # Padding rows need a legal action, so that their log-probabilities are finite.
             fill = np.ones if name == "action_mask" else np.zeros
             columns[name] = fill((groups, int(counts.max(initial=0)), *column.shape[1:]), column.dtype)
             columns[name][group, position] = column

@@ -36,7 +36,7 @@ class UpdateLoop:
         self.generator = torch.Generator().manual_seed(seed)
 
     def run(self, job: UpdateJob, exchange: GradientExchange) -> UpdateResult:
-        """Run all optimizer steps of an update; a step whose gradient is not finite changes nothing."""
+        """Run all optimizer steps of an update; skip those whose gradient is not finite."""
         tensors = self._tensors(job.columns)
         # Drawn for all epochs before the first step, so that a GPU is not waited for between epochs.
         draws = [(self._order(job.division), self._noise(job.items)) for _ in range(job.epochs)]

@@ -31,8 +31,8 @@ def q_learning_gradient(
 
     Args:
         q_tm1: the online network's values, [N, A].
-        q_t_selector: the values of the next observation that choose the action, [N, A].
-        q_t_value: the target network's values of the next observation, [N, A].
+        q_t_selector: the next observation's values by which the action is chosen, [N, A].
+        q_t_value: the next observation's values by the target network, [N, A].
         rows: the minibatch.
         huber_delta: the error above which the loss is linear.
     """

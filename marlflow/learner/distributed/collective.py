@@ -69,7 +69,7 @@ class Collective:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process has rank 0."""
+        """Whether this is rank 0."""
         return self.rank == 0
 
     def meet(self, device: torch.device) -> None:
@@ -189,7 +189,6 @@ def _listening_socket(host: str, port: int) -> socket.socket:
 
 
 def _gpu_id(device: torch.device) -> str:
-    """Return the UUID of a GPU; an empty string for a CPU."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
