@@ -26,7 +26,7 @@ from marlflow.runtime.manifest import (
     CheckpointFile,
     NotWholeError,
     manifest_text,
-    opened,
+    open_checkpoint,
     tensors_file,
 )
 
@@ -37,7 +37,7 @@ _LEFT_OVER = re.compile(r"\.(partial|removed|replaced)-([0-9]+)")
 
 
 class CheckpointStore:
-    """The checkpoints in `folder`: the newest `keep` of them, and the one of the highest figure.
+    """The checkpoints in `folder`: the newest `keep` of them, and the one of the highest metric.
 
     Looking changes nothing on disk, so that another process may look while a run writes. Only one may write.
     """
@@ -74,15 +74,15 @@ class CheckpointStore:
             )
         return chosen
 
-    def go_on_from(self, checkpoint: Checkpoint) -> None:
+    def continue_from(self, checkpoint: Checkpoint) -> None:
         """The next `write` shares files of `checkpoint`; those that were passed over for it count for nothing."""
         self._last = checkpoint
         self._damaged = {path for path, _ in checkpoint.passed_over}
 
     def write(
-        self, env_steps: int, files: Mapping[str, bytes], shared: Sequence[str], notes: Tree, figure: float | None
+        self, env_steps: int, files: Mapping[str, bytes], shared: Sequence[str], notes: Tree, metric: float | None
     ) -> Path:
-        """Writes one more and removes what is beyond `keep`; a figure that is not finite counts as none.
+        """Writes one more and removes what is beyond `keep`; a metric that is not finite counts as none.
 
         `shared` names files of the one written last, or gone on from, which are linked, neither copied nor read.
         `notes` are for JSON. One of the same number is replaced. Raises CheckpointFailed if the disk does not take
@@ -93,10 +93,10 @@ class CheckpointStore:
             raise ValueError(f"{missing} cannot be shared: {last}")
         if twice := sorted(set(shared).intersection(files)):
             raise ValueError(f"{twice} are given, and shared as well")
-        figure = figure if figure is not None and math.isfinite(figure) else None
+        metric = metric if metric is not None and math.isfinite(metric) else None
         self._sweep()
         try:
-            path = self._write(env_steps, files, shared, notes, figure)
+            path = self._write(env_steps, files, shared, notes, metric)
         except OSError as error:
             self._sweep()
             raise CheckpointFailed(self._failure(env_steps, error)) from error
@@ -105,7 +105,7 @@ class CheckpointStore:
         return path
 
     def _write(
-        self, env_steps: int, files: Mapping[str, bytes], shared: Sequence[str], notes: Tree, figure: float | None
+        self, env_steps: int, files: Mapping[str, bytes], shared: Sequence[str], notes: Tree, metric: float | None
     ) -> Path:
         if not self._folder.exists():
             self._folder.mkdir(parents=True)
@@ -117,7 +117,7 @@ class CheckpointStore:
         for name, data in files.items():
             _write_synced(partial / tensors_file(name), data)
             kept[name] = CheckpointFile(len(data), hashlib.sha256(data).hexdigest())
-        written = Checkpoint(self._path(env_steps), env_steps, order, figure, notes, kept)
+        written = Checkpoint(self._path(env_steps), env_steps, order, metric, notes, kept)
         _write_synced(partial / MANIFEST, manifest_text(written))
         _sync_folder(partial)
         self._publish(partial, written)
@@ -162,8 +162,8 @@ class CheckpointStore:
             known = sorted(self._look()[0], key=_newness, reverse=True)
             whole = [one for one in known if one.path not in self._damaged]
             stay = {one.env_steps for one in whole[: self._keep]}
-            if rated := [one for one in whole if one.figure is not None]:
-                stay.add(max(rated, key=lambda one: (one.figure, *_newness(one))).env_steps)
+            if rated := [one for one in whole if one.metric is not None]:
+                stay.add(max(rated, key=lambda one: (one.metric, *_newness(one))).env_steps)
             for one in known:
                 if one.env_steps not in stay:
                     os.rename(one.path, self._aside("removed", one.env_steps))
@@ -193,7 +193,7 @@ class CheckpointStore:
         known, unreadable = [], []
         for env_steps, path in self._paths().items():
             try:
-                known.append(opened(path, env_steps))
+                known.append(open_checkpoint(path, env_steps))
             except NotWholeError as why:
                 unreadable.append((env_steps, path, str(why)))
         return known, unreadable

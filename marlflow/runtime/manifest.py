@@ -47,7 +47,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint, whole when it was opened.
+    """One checkpoint, whole when it was open_checkpoint.
 
     `order` counts a run's checkpoints as they were written; after going on from an older one, it and not `env_steps`
     tells which is the newest. `passed_over` has each newer one that is not whole, and why.
@@ -56,7 +56,7 @@ class Checkpoint:
     path: Path
     env_steps: int
     order: int
-    figure: float | None
+    metric: float | None
     notes: Tree
     files: Mapping[str, CheckpointFile]
     passed_over: tuple[tuple[Path, str], ...] = ()
@@ -98,7 +98,7 @@ def manifest_text(checkpoint: Checkpoint) -> bytes:
         "marlflow": _version(),
         "env_steps": checkpoint.env_steps,
         "order": checkpoint.order,
-        "figure": checkpoint.figure,
+        "figure": checkpoint.metric,
         "notes": checkpoint.notes,
         "files": files,
     }
@@ -107,7 +107,7 @@ def manifest_text(checkpoint: Checkpoint) -> bytes:
     return json.dumps({**content, "sha256": _canonical_hash(content)}, indent=1).encode()
 
 
-def opened(path: Path, env_steps: int) -> Checkpoint:
+def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
     """The checkpoint at `path` by its manifest alone; raises NotWholeError."""
     if path.is_symlink():
         raise NotWholeError("it is a symbolic link")
@@ -139,11 +139,11 @@ def _checkpoint(path: Path, env_steps: int, content: dict[str, Any]) -> Checkpoi
         case {
             "env_steps": int(stated),
             "order": int(order),
-            "figure": None | int() | float() as figure,
+            "figure": None | int() | float() as metric,
             "notes": notes,
             "files": dict(listed),
         } if stated == env_steps:
-            return Checkpoint(path, env_steps, order, figure, notes, {name: _file(listed[name]) for name in listed})
+            return Checkpoint(path, env_steps, order, metric, notes, {name: _file(listed[name]) for name in listed})
     raise NotWholeError(f"{MANIFEST} does not describe a checkpoint of {env_steps} env steps")
 
 
@@ -170,7 +170,7 @@ def _check_hash(name: str, came: str, expected: CheckpointFile) -> None:
 
 @contextmanager
 def _opened(path: Path, size_bytes: int | None) -> Iterator[BufferedReader]:
-    """A regular file of that size, opened; raises NotWholeError, also for what goes wrong while it is read."""
+    """A regular file of that size, open_checkpoint; raises NotWholeError, also for what goes wrong while it is read."""
     try:
         with open(path, "rb", opener=_open_what_is_there) as file:
             found = os.fstat(file.fileno())

@@ -14,21 +14,21 @@ _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class PlacedProcess:
     """One process: the amounts that it takes, and the numbers of its machine and of its GPUs there.
 
     `machine` is None for a process that takes nothing, and so may be on any.
     """
 
-    what: str
-    takes: Mapping[str, float]
+    name: str
+    resources: Mapping[str, float]
     machine: int | None
     gpus: tuple[int, ...] = ()
 
 
-def arranged(
+def place_processes(
     asked: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]], spread: bool
-) -> list[Seat] | None:
+) -> list[PlacedProcess] | None:
     """A place for each process, in their order; None if this way of filling the machines finds none for some."""
     layout = bundles(asked, total(machines), machines)
     machine_of = _machines_of(layout.bundles, machines, spread)
@@ -41,7 +41,7 @@ def arranged(
         gpus = () if machine is None else _gpus(takes.get("GPU", 0.0), free_gpus[machine])
         if gpus is None:
             return None
-        seats.append(Seat(one.what, takes, machine, gpus))
+        seats.append(PlacedProcess(one.name, takes, machine, gpus))
     return seats
 
 

@@ -91,8 +91,8 @@ class Runtime(Protocol):
         """What workers are asked from here on ends with the env step in which the deadline passes."""
         ...
 
-    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
-        """Everything; of each replay's rows those from number `rows_kept[name]` on, which the last call ended at.
+    def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
+        """Everything; of each replay's rows those from number `rows_saved[name]` on, which the last call ended at.
 
         A learner that dies later comes back as it was here. Raises ActorLost if a process dies meanwhile; it is
         replaced and reported as ever, and the next call works again.

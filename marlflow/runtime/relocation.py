@@ -15,7 +15,7 @@ from marlflow.learner.learner import TorchLearner
 from marlflow.learner.protocol import Learner
 from marlflow.learner.published_learner import PublishedLearner, Publisher
 from marlflow.replay.protocol import Replay
-from marlflow.runtime.stage_chain import Rows, opened, run_chain
+from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
 from marlflow.sampling.worker_stages import WorkerStages
 
 
@@ -38,7 +38,7 @@ class DriverPlace:
 
     def _opened(self, item: Any) -> Any:
         payloads = [self.fetch(payload) for payload in getattr(item, "payloads", ())]
-        return opened(payloads, item.keys) if payloads else item
+        return merge_payloads(payloads, item.keys) if payloads else item
 
     def _packed(self, output: Any) -> Any:
         return Packed(output.rows, (self.put(output),)) if isinstance(output, Rows) else output
@@ -74,7 +74,7 @@ def _together(times: Sequence[StageTimes]) -> StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class RelocatedStages:
     """Which stages of a learner's plan run where, and how to build what stands for the learner there.
 
     Only those of a learner of one policy may run elsewhere.
@@ -97,7 +97,7 @@ class Moves:
         (policy,) = self.policies
         worker_stages = WorkerStages(policy)
         learner = cast(Learner, self._published(worker_stages, WORKERS, fetch))
-        replays = [cast(Replay, Elsewhere(self.learner, WORKERS)) for _ in range(self.algorithm.replay_shards)]
+        replays = [cast(Replay, RelocatedReplay(self.learner, WORKERS)) for _ in range(self.algorithm.replay_shards)]
         nothing: Flow[Any] = source(lambda: None)
         plan = self.algorithm.plan(nothing, learner, replays)
         worker_stages.stages = {
@@ -118,7 +118,7 @@ class Moves:
         }
 
         def stand_in(at: Any, where: Where) -> Located:
-            return learners[where] if at is learner else Elsewhere(self.learner, places[where])
+            return learners[where] if at is learner else RelocatedReplay(self.learner, places[where])
 
         return relocated(plan, experience, self.stages, stand_in)
 
@@ -128,7 +128,7 @@ class Moves:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class RelocatedReplay:
     """Stands for a replay where a stage of its plan runs elsewhere, which needs nothing of it."""
 
     name: str

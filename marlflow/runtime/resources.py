@@ -33,9 +33,9 @@ class Machines:
 class ResourceRequest:
     """One process: what it is for, what it takes, and which other it must be on one machine with."""
 
-    what: str
-    takes: Resources
-    beside: str | None = None
+    name: str
+    resources: Resources
+    colocate_with: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,9 @@ def requests_of_learner(name: str, placement: LearnerPlacement, replays: Sequenc
     learner = f"learner {name}"
     asked = [ResourceRequest(learner, placement.process)]
     asked += [ResourceRequest(f"{learner} rank {rank}", placement.process) for rank in range(1, placement.num_learners)]
-    asked += [ResourceRequest(f"replay {name}", Resources(node=placement.node), beside=learner) for name in replays]
+    asked += [
+        ResourceRequest(f"replay {name}", Resources(node=placement.node), colocate_with=learner) for name in replays
+    ]
     return asked
 
 
@@ -84,16 +86,16 @@ def problems(
     wanted: Counter[str] = Counter()
     by_whom: dict[str, list[str]] = {}
     for one in asked:
-        for resource, amount in explicit(one.takes).items():
+        for resource, amount in explicit(one.resources).items():
             wanted[resource] += amount  # type: ignore[assignment]  # fractions are meant
-            by_whom.setdefault(resource, []).append(f"{amount:g} for {one.what}")
+            by_whom.setdefault(resource, []).append(f"{amount:g} for {one.name}")
     found: list[str] = [
         f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but "
         + _too_little(resource, amount, available, whole or available)
         for resource, amount in wanted.items()
         if amount > available.get(resource, 0.0) + _SLACK
     ]
-    cpus, sharing = available.get("CPU", 0.0), [one.what for one in asked if one.takes.num_cpus is None]
+    cpus, sharing = available.get("CPU", 0.0), [one.name for one in asked if one.resources.num_cpus is None]
     left = cpus - wanted["CPU"]
     if sharing and -_SLACK <= left < len(sharing) * _SMALLEST_SHARE - _SLACK:
         found.append(
@@ -128,12 +130,12 @@ def _too_big(asked: Sequence[ResourceRequest], machines: Sequence[Mapping[str, f
     for together in _together(asked):
         takes: Counter[str] = Counter()
         for one in together:
-            takes.update(explicit(one.takes))  # fractions are meant
+            takes.update(explicit(one.resources))  # fractions are meant
         if machines and not any(holds(machine, takes) for machine in machines):
             # The machine that has most of it: no user wants to read the list of a hundred.
             largest = max(machines, key=lambda machine: sum(min(1.0, machine.get(r, 0.0) / takes[r]) for r in takes))
             yield (
-                f"{' with '.join(one.what for one in together)} asks for {_shown(takes)} on one machine, and the "
+                f"{' with '.join(one.name for one in together)} asks for {_shown(takes)} on one machine, and the "
                 f"largest of the {len(machines)} can give {_shown({r: largest.get(r, 0.0) for r in takes})}; "
                 "lower the reservation"
             )
@@ -186,8 +188,8 @@ def bundles(
 
     The share is at most 1, and so small that all bundles fit the `machines`, where these are known.
     """
-    open_ended = sum(one.takes.num_cpus is None for one in asked)
-    named = sum(one.takes.num_cpus or 0.0 for one in asked)
+    open_ended = sum(one.resources.num_cpus is None for one in asked)
+    named = sum(one.resources.num_cpus or 0.0 for one in asked)
     share = (available.get("CPU", 0.0) - named) / max(1, open_ended)
     hundredths = max(1, min(100, int(share * 100 + _SLACK)))
     layout = _layout(asked, hundredths / 100)
@@ -201,26 +203,26 @@ def _layout(asked: Sequence[ResourceRequest], share: float) -> BundleLayout:
     groups = _together(asked)
     taken = {}
     for one in asked:
-        cpus = share if one.takes.num_cpus is None else one.takes.num_cpus
-        taken[one.what] = explicit(replace(one.takes, num_cpus=cpus))
+        cpus = share if one.resources.num_cpus is None else one.resources.num_cpus
+        taken[one.name] = explicit(replace(one.resources, num_cpus=cpus))
     made: list[dict[str, float]] = []
     number_of: dict[str, int | None] = {}
     for group in groups:
         total: Counter[str] = Counter()
         for one in group:
-            total.update(taken[one.what])  # fractions are meant
-            number_of[one.what] = len(made) if taken[one.what] else None
+            total.update(taken[one.name])  # fractions are meant
+            number_of[one.name] = len(made) if taken[one.name] else None
         if total:
             made.append({resource: round(amount, 4) for resource, amount in total.items()})
-    return BundleLayout(made, [taken[one.what] for one in asked], [number_of[one.what] for one in asked])
+    return BundleLayout(made, [taken[one.name] for one in asked], [number_of[one.name] for one in asked])
 
 
 def _together(asked: Sequence[ResourceRequest]) -> list[list[ResourceRequest]]:
     """The processes, each with those that must be beside it."""
-    groups = {one.what: [one] for one in asked if one.beside is None}
+    groups = {one.name: [one] for one in asked if one.colocate_with is None}
     for one in asked:
-        if one.beside is not None:
-            groups[one.beside].append(one)
+        if one.colocate_with is not None:
+            groups[one.colocate_with].append(one)
     return list(groups.values())
 
 

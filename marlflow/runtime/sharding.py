@@ -9,7 +9,7 @@ from typing import Any
 from marlflow.base.batch import Batch
 from marlflow.flow import StageCall
 from marlflow.learner.distributed.shards import no_rows, sharded
-from marlflow.runtime.stage_chain import opened
+from marlflow.runtime.stage_chain import merge_payloads
 
 ON_WORKERS = "rollout workers"
 """What a plan calls the place of a learner that has a replica on each of them."""
@@ -28,8 +28,8 @@ def payloads_by_worker(item: Any, workers: int) -> list[tuple[Any, ...]]:
 
 
 def shard(payloads: Sequence[Any]) -> Batch:
-    """What a worker has of an item, opened; a batch without rows if that is nothing."""
-    batch: Batch = opened(payloads) if payloads else no_rows()
+    """What a worker has of an item, merge_payloads; a batch without rows if that is nothing."""
+    batch: Batch = merge_payloads(payloads) if payloads else no_rows()
     return batch
 
 

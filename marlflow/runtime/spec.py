@@ -22,7 +22,7 @@ from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.shards import first_row_of
-from marlflow.runtime.relocation import Moves
+from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling.protocol import Worker
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
@@ -32,10 +32,10 @@ from marlflow.sampling.worker_stages import WorkerStages
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one process takes of the cluster.
+    """Resource request of one process, reserved as part of the run's placement group.
 
-    `num_cpus` may be a fraction; None means an equal share of what is free. `num_gpus` may be a fraction below 1.
-    `resources` are amounts of Ray's own custom resources, `node` is the address of a machine that it must be on.
+    `num_cpus` may be a fraction; None means an equal share of the free CPUs. `num_gpus` may be a fraction below 1.
+    `resources` are amounts of Ray's custom resources. `node` is the address of the machine to run on.
     """
 
     num_cpus: float | None = None
@@ -43,66 +43,45 @@ class Resources:
     resources: Mapping[str, float] = field(default_factory=dict)
     node: str | None = None
 
+    @property
+    def process(self) -> Resources:
+        """The amounts alone, without the settings of a subclass."""
+        return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
+
 
 @dataclass(frozen=True, slots=True)
-class LearnerPlacement:
-    """What a learner takes, and how it computes.
+class ComputeResources(Resources):
+    """Resource request of a process that runs networks.
 
-    `num_learners` processes learn together, and each takes `num_cpus`, `num_gpus`, `resources` and `node` (see
-    Reservation). `replay` says whether a replay lives in its learner's process or in one of its own (then a prioritized
-    draw may go out before the last one's priorities are back). `device` is torch's; None means cuda if it has a share
-    of a GPU, else cpu. `precision` is that of forward passes; parameters are float32. `stages` says where stages of the
-    plan run that are not to run where they would.
+    `device` is a torch device; None means cuda with a share of a GPU, else cpu.
+    """
+
+    device: str | None = None
+
+    @property
+    def torch_device(self) -> str:
+        """The torch device, with the default filled in."""
+        return self.device or ("cuda" if self.num_gpus > 0 else "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerPlacement(ComputeResources):
+    """Resources of each of a learner's `num_learners` data-parallel processes, and how they compute.
+
+    `replay` "own" gives each replay its own process; a prioritized draw may then use priorities from before the latest
+    update. `precision` applies to forward passes; parameters are float32. `stages` overrides where stages of the plan
+    run, by stage name.
     """
 
     num_learners: int = 1
-    num_cpus: float | None = None
-    num_gpus: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict)
-    node: str | None = None
     replay: Literal["with_learner", "own"] = "with_learner"
-    device: str | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     stages: Mapping[str, Where] = field(default_factory=dict)
 
-    @property
-    def process(self) -> Resources:
-        """What each of its processes takes."""
-        return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
-
-    @property
-    def torch_device(self) -> str:
-        """The device that it computes on."""
-        return device_of(self.device, self.num_gpus)
-
 
 @dataclass(frozen=True, slots=True)
-class InferencePlacement:
-    """What the inference actor takes (see Reservation), and the torch device on which it acts for all workers.
-
-    `device` None means cuda if it has a share of a GPU, else cpu.
-    """
-
-    num_cpus: float | None = None
-    num_gpus: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict)
-    node: str | None = None
-    device: str | None = None
-
-    @property
-    def process(self) -> Resources:
-        """What its process takes."""
-        return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
-
-    @property
-    def torch_device(self) -> str:
-        """The device that it computes on."""
-        return device_of(self.device, self.num_gpus)
-
-
-def device_of(device: str | None, num_gpus: float) -> str:
-    """The torch device that is meant: what is said, else cuda for whoever has a share of a GPU."""
-    return device or ("cuda" if num_gpus > 0 else "cpu")
+class InferencePlacement(ComputeResources):
+    """Resources of the inference actor, which acts for all rollout workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +142,9 @@ class LearnerSpec:
         return self.algorithm.learner(self.name, members, _seed(self.seed, "learner", self.name), compute)
 
     @property
-    def moves(self) -> Moves:
+    def relocated_stages(self) -> RelocatedStages:
         """Where the stages of its plan run."""
-        return Moves(self.name, self.members, self.algorithm, self.stages, partial(self._learner, "cpu"))
+        return RelocatedStages(self.name, self.members, self.algorithm, self.stages, partial(self._learner, "cpu"))
 
     @property
     def stages(self) -> Mapping[str, Where]:
@@ -280,7 +259,9 @@ class RunSpec:
         come as references.
         """
         env_indices = self.env_indices_of(number)
-        made = {found.policy: found for one in self.learners.values() if (found := one.moves.on_worker(fetch))}
+        made = {
+            found.policy: found for one in self.learners.values() if (found := one.relocated_stages.on_worker(fetch))
+        }
         play = partial(self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
         if not self.records:
             return play(env_indices, made)

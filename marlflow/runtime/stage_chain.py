@@ -19,7 +19,7 @@ Rows: TypeAlias = TrainBatch | Gradients
 """What is packed when it leaves a place, rows or their gradient, so that the driver passes it on unopened."""
 
 
-def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
+def merge_payloads(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
     """What a stage is handed for an item that came packed: its one payload, or all its batches or gradients as one.
 
     With `keys`, whose each payload is, it is handed that for each key.
@@ -27,7 +27,7 @@ def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
     if keys:
         whose = list(zip(keys, payloads, strict=True))
         return JointBatches(
-            (key, opened([payload for owner, payload in whose if owner == key])) for key in dict.fromkeys(keys)
+            (key, merge_payloads([payload for owner, payload in whose if owner == key])) for key in dict.fromkeys(keys)
         )
     if len(payloads) == 1:
         return payloads[0]

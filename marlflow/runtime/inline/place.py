@@ -9,7 +9,7 @@ from typing import Any
 from marlflow.base.items import Packed
 from marlflow.flow import Outcome, StageCall
 from marlflow.runtime.sharding import ON_WORKERS, AllShards, over_all, payloads_by_worker, shard
-from marlflow.runtime.stage_chain import Rows, opened, run_chain
+from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class InlineReplicasPlace:
 
 def _opened(item: Any) -> Any:
     payloads = getattr(item, "payloads", ())
-    return opened(payloads, item.keys) if payloads else item
+    return merge_payloads(payloads, item.keys) if payloads else item
 
 
 def _packed(output: Any) -> Any:

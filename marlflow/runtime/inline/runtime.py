@@ -156,13 +156,13 @@ class InlineRuntime:
         """All workers; see Runtime."""
         self._playing.end_by(deadline)
 
-    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
+    def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         """Everything, as bytes; see Runtime."""
         files, held = {}, {}
         for name, learner in self._learners.items():
             files[learner_file(name)] = to_bytes(learner.state())
         for name, replay in self._replays.items():
-            kept = replay_state(replay, rows_kept.get(name, 0))
+            kept = replay_state(replay, rows_saved.get(name, 0))
             files |= kept.files(name)
             held[name] = kept.held
         states = self._playing.states()
