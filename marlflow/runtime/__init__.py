@@ -1,1 +1,1 @@
-"""Where a plan's workers, learners and replays run."""
+"""Runtimes, which run workers, learners and replays in processes, and the checkpoints of a run."""

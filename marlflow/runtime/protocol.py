@@ -1,4 +1,4 @@
-"""What the layers above ask of a runtime; inline and Ray give the same."""
+"""The Runtime protocol, which the inline and the Ray runtime implement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from marlflow.sampling.saved_state import ResumeReport
 
 @dataclass(frozen=True, slots=True)
 class RunComponents:
-    """A run's parts, set up: what plans are built over."""
+    """The running workers, learners and replays over which plans are built."""
 
     workers: Workers
     learners: Mapping[str, Learner]
@@ -30,24 +30,23 @@ class RunComponents:
     driver: DriverPlace = field(default_factory=DriverPlace)
 
     def of(self, learner: str) -> list[Learner | Replay]:
-        """A learner and its replays."""
-        remembers = [replay for name, replay in self.replays.items() if learner_of_replay(name) == learner]
-        return [self.learners[learner], *remembers]
+        """Return a learner and its replays."""
+        replays = [replay for name, replay in self.replays.items() if learner_of_replay(name) == learner]
+        return [self.learners[learner], *replays]
 
     def published(self) -> dict[str, Weights]:
-        """The weights of each policy that its learner published last."""
+        """Return the latest published weights of each policy."""
         return {name: weights for learner in self.learners.values() for name, weights in learner.published.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeState:
-    """All that a runtime's parts need to go on as if they had never stopped: files by name, each a serialized tree.
+    """The state of a run's components for a bit-exact resume: files by name, each a serialized tree.
 
-    `learner.<learner>`, `replay.<name>` (all but its rows; its learner's name, or `<learner>@<shard>`),
-    `rows.<name>.<first>-<stop>` (the rows of these numbers, new since the last time), and `workers` (all workers'
-    environments, whichever worker played them).
-    `replays` has the numbers [first, stop) of the rows that each replay holds. `recorded` says how many files of
-    recorded rows there are, {policy: {worker: number of files}}.
+    Files are `learner.<learner>`, `replay.<name>` (everything but the rows; the name is the learner's, or
+    `<learner>@<shard>`), `rows.<name>.<first>-<stop>` (rows new since the last save) and `workers` (all environments).
+    `replays` has the range [first, stop) of rows that each replay holds. `recorded` counts the files of recorded rows,
+    {policy: {worker: number of files}}.
     """
 
     files: Mapping[str, bytes]
@@ -56,15 +55,13 @@ class RuntimeState:
 
 
 class Runtime(Protocol):
-    """Sets parts up, and takes them down.
+    """Starts and stops the components of a run.
 
-    with runtime: parts = runtime.start(spec, on_fault)
-
-    `keep` and `restore`, `pack` and `unpack` block; they are for when nothing is in flight.
+    `save` and `restore`, `pack` and `unpack` block; call them only when no other call is in flight.
     """
 
     def machines(self) -> Machines | None:
-        """What the machines have; None if that is only known when the run starts, or does not matter."""
+        """Return the resources of the machines; None if unknown before the start, or irrelevant."""
         ...
 
     def start(
@@ -74,28 +71,27 @@ class Runtime(Protocol):
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
     ) -> RunComponents:
-        """Everything the spec asks for, ready. Raises ConfigInvalid if the machines cannot give it.
+        """Start all components, and return them when they are ready.
 
-        Raises RuntimeFailed if the runtime itself cannot start. `on_loss` is called, in a thread of the runtime's, when
-        the runtime itself is lost later: nothing that is under way then will ever come back.
+        Raises ConfigInvalid if the machines lack resources, and RuntimeFailed if the runtime itself cannot start.
 
-        `on_news` is called, in a thread of the runtime's, with what workers print where nobody sees it, and with calls
-        of environments that take long.
-
-        `on_fault` is told of every process that died and was replaced (`workers_lost`, `learners_lost`,
-        `replays_lost`, with the rows that went with it), before anything is asked of its successor.
+        `on_fault` gets a fault for each process that died and was replaced (`workers_lost`, `learners_lost`,
+        `replays_lost`, with the rows lost), before its replacement is called. Two callbacks are called in a thread of
+        the runtime: `on_loss` when the runtime itself fails later, after which calls in flight never return, and
+        `on_news` with the output of workers and with environment calls that take long.
         """
         ...
 
     def end_by(self, deadline: Deadline) -> None:
-        """What workers are asked from here on ends with the env step in which the deadline passes."""
+        """Make later calls of workers end with the env step in which the deadline passes."""
         ...
 
     def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
-        """Everything; of each replay's rows those from number `rows_saved[name]` on, which the last call ended at.
+        """Return the state of all components, for a checkpoint.
 
-        A learner that dies later comes back as it was here. Raises ActorLost if a process dies meanwhile; it is
-        replaced and reported as ever, and the next call works again.
+        `rows_saved` has for each replay the `stop` of the rows already saved; only rows from there on are included. A
+        learner that dies later restarts from this state. Raises ActorLost if a process dies during the call; it is
+        replaced and reported through `on_fault`, and the call can be repeated.
         """
         ...
 
@@ -106,30 +102,30 @@ class Runtime(Protocol):
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> ResumeReport:
-        """Goes on from what `keep` gave: `read(name)` gives the bytes of each of `names`, called once parts are there.
+        """Restore the state that `save` returned, after `start`; `read` returns the bytes of each of the files `names`.
 
-        Running episodes are played again, those of more than `replay_max_env_steps` from their start; `frozen` has the
-        frozen entries of the table of weights that they may seat. A replay of
-        which nothing was kept stays empty. Raises CheckpointUnusable if it is of other parts.
+        Running episodes are replayed to where they were, or restarted if longer than `replay_max_env_steps`. `frozen`
+        has the frozen policies that may act in them. A replay that was not saved stays empty. Raises
+        CheckpointUnusable if the state does not fit the run.
         """
         ...
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Rows that wait on the driver, as bytes; they are not opened here."""
+        """Serialize payloads queued on the driver, for a checkpoint; the driver does not open them."""
         ...
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """The payloads that `pack` was given, or equal ones."""
+        """Return payloads equal to the arguments of `pack`."""
         ...
 
     def object_store_bytes(self) -> int | None:
-        """Bytes of memory that rows and weights take on their way between processes; None where nothing leaves one."""
+        """Return the memory used by rows and weights in transit between processes; None with one process."""
         ...
 
     def close_environments(self) -> tuple[Fault, ...]:
-        """Closes all environments, in bounded time, and returns what went wrong; nothing is collected afterwards."""
+        """Close all environments in bounded time and return the failures; do not collect afterwards."""
         ...
 
     def close(self) -> None:
-        """Ends everything it started; may be called twice."""
+        """Stop all processes that it started; may be called twice."""
         ...

@@ -1,4 +1,4 @@
-"""Stages that run elsewhere than beside their learner or replay: with the rollout workers, or on the driver."""
+"""Stages that run elsewhere than at their learner or replay: on the rollout workers, or on the driver."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from marlflow.sampling.worker_stages import WorkerStages
 
 @dataclass(frozen=True, slots=True)
 class DriverPlace:
-    """The driver as a place that opens rows: `fetch` gives what a payload refers to, `put` a payload to send on."""
+    """The driver as a place that opens rows; `fetch` dereferences a payload, `put` makes a result a payload."""
 
     fetch: Callable[[Any], Any] = as_it_is
     put: Callable[[Any], Any] = as_it_is
     name: str = "driver"
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all stages in order."""
-
         def call(items: Sequence[Any]) -> Outcome:
             outputs, times = run_chain(calls, [self._opened(item) for item in items])
             return Outcome([self._packed(output) for output in outputs], times)
@@ -46,18 +44,20 @@ class DriverPlace:
 
 @dataclass(frozen=True, slots=True)
 class WorkersPlace:
-    """The rollout workers, as the place of stages that ran there before the fragment came: it tells when."""
+    """The rollout workers as the place of stages that already ran when a fragment arrives.
+
+    The fragment carries their times, so a call only passes it on.
+    """
 
     name: str = "rollout workers"
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Fragment]], Outcome]:
-        """A call that hands fragments on."""
-
         def call(fragments: Sequence[Fragment]) -> Outcome:
             by_stage = [
-                [StageTimes(*made.finished[at]) for made in fragments if made.finished] for at in range(len(calls))
+                [StageTimes(*fragment.finished[at]) for fragment in fragments if fragment.finished]
+                for at in range(len(calls))
             ]
-            return Outcome(list(fragments), [_together(times) for times in by_stage])
+            return Outcome(list(fragments), [_total(times) for times in by_stage])
 
         return call
 
@@ -65,19 +65,18 @@ class WorkersPlace:
 WORKERS = WorkersPlace()
 
 
-def _together(times: Sequence[StageTimes]) -> StageTimes:
-    """As one call: from the first start, for as long as all took."""
-    began_s = min([one.began_s for one in times], default=0.0)
-    return StageTimes(
-        began_s, began_s + sum(one.ended_s - one.began_s for one in times), sum(one.rows for one in times)
-    )
+def _total(times: Sequence[StageTimes]) -> StageTimes:
+    # Workers run in parallel: the total is the time spent, not the time between first start and last end.
+    began_s = min([call.began_s for call in times], default=0.0)
+    spent_s = sum(call.ended_s - call.began_s for call in times)
+    return StageTimes(began_s, began_s + spent_s, sum(call.rows for call in times))
 
 
 @dataclass(frozen=True, slots=True)
 class RelocatedStages:
-    """Which stages of a learner's plan run where, and how to build what stands for the learner there.
+    """The stages of a learner's plan that run elsewhere, and `build`, which makes the learner's copy for that place.
 
-    Only those of a learner of one policy may run elsewhere.
+    Only stages of a learner with a single policy can be relocated.
     """
 
     learner: str
@@ -87,10 +86,9 @@ class RelocatedStages:
     build: Callable[[], TorchLearner]
 
     def on_worker(self, fetch: Callable[[Any], Array] = as_it_is) -> WorkerStages | None:
-        """What a worker does to the rows of the learner's policy; None if nothing.
+        """Return the stages that rollout workers run on the policy's rows; None if there are none.
 
-        `fetch` opens weights that come as references. A worker has no plan, so it builds the learner's to take the
-        calls of these stages from it.
+        `fetch` dereferences published weights.
         """
         if "worker" not in self.stages.values():
             return None
@@ -98,8 +96,9 @@ class RelocatedStages:
         worker_stages = WorkerStages(policy)
         learner = cast(Learner, self._published(worker_stages, WORKERS, fetch))
         replays = [cast(Replay, RelocatedReplay(self.learner, WORKERS)) for _ in range(self.algorithm.replay_shards)]
-        nothing: Flow[Any] = source(lambda: None)
-        plan = self.algorithm.plan(nothing, learner, replays)
+        # A worker has no plan: build one, over an empty source, to take the stages' calls from it.
+        empty: Flow[Any] = source(lambda: None)
+        plan = self.algorithm.plan(empty, learner, replays)
         worker_stages.stages = {
             stage.name: stage.call
             for stage in plan.stages()
@@ -108,7 +107,7 @@ class RelocatedStages:
         return worker_stages if worker_stages.stages else None
 
     def applied(self, plan: Plan, experience: Flow[Fragment], learner: Learner, driver: DriverPlace) -> Plan:
-        """The `plan`, over `experience` and its `learner`, with its stages where they are wished."""
+        """Return `plan`, which is over `experience` and `learner`, with its stages relocated."""
         if not self.stages:
             return plan
         places: dict[Where, Place] = {"worker": WORKERS, "driver": driver}
@@ -129,7 +128,7 @@ class RelocatedStages:
 
 @dataclass(frozen=True, slots=True)
 class RelocatedReplay:
-    """Stands for a replay where a stage of its plan runs elsewhere, which needs nothing of it."""
+    """Replaces the replay as the argument of a relocated stage, which uses only its place."""
 
     name: str
     place: Place

@@ -1,4 +1,4 @@
-"""An item in shards: what each rollout worker has of it, and one process that stands for all workers."""
+"""Items split over the rollout workers, for learners with a replica on each of them."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from marlflow.learner.distributed.shards import no_rows, sharded
 from marlflow.runtime.stage_chain import merge_payloads
 
 ON_WORKERS = "rollout workers"
-"""What a plan calls the place of a learner that has a replica on each of them."""
+"""The name, in plans, of the place of a learner with a replica on each rollout worker."""
 
 
 def payloads_by_worker(item: Any, workers: int) -> list[tuple[Any, ...]]:
-    """The payloads of an item that each of `workers` has; those of workers that are no more, after a resume, others.
+    """Return the payloads of an item that belong to each of `workers` workers.
 
-    Raises TypeError for an item that does not say whose its payloads are.
+    Raises TypeError for an item whose payloads are not keyed by worker.
     """
     payloads, keys = getattr(item, "payloads", ()), getattr(item, "keys", ())
     if len(payloads) != len(keys):
         raise TypeError(f"a learner with a replica on each worker learns from shards, not from {item!r}: gather Shards")
-    whose = [int(key) % workers for key in keys]
-    return [tuple(p for p, owner in zip(payloads, whose, strict=True) if owner == n) for n in range(workers)]
+    # After a resume with fewer workers, payloads of the missing ones are dealt to the others.
+    owners = [int(key) % workers for key in keys]
+    return [tuple(p for p, owner in zip(payloads, owners, strict=True) if owner == n) for n in range(workers)]
 
 
 def shard(payloads: Sequence[Any]) -> Batch:
-    """What a worker has of an item, merge_payloads; a batch without rows if that is nothing."""
+    """Merge a worker's payloads of an item into a batch, without rows if it has none."""
     batch: Batch = merge_payloads(payloads) if payloads else no_rows()
     return batch
 
 
 @dataclass(frozen=True, slots=True)
 class AllShards:
-    """What all workers have of an item, in one process."""
+    """The shards of all workers, in one process."""
 
     batches: Sequence[Any]
 
     @property
     def rows(self) -> int:
-        """Agent steps."""
+        """Number of agent steps."""
         return sum(batch.rows for batch in self.batches)
 
 
 def over_all(stage: StageCall) -> Callable[[Any], Any]:
-    """What all workers together do with all shards: each its own, but learn from all of them at once."""
+    """Return a call that applies `stage` to each shard, or, if it updates the learner, to all of them at once."""
 
     def call(value: Any) -> Any:
         if not isinstance(value, AllShards):

@@ -1,4 +1,4 @@
-"""What a runtime is asked to set up: policies, learners with their replays, and rollout workers."""
+"""Specifications of a run: policies, learners with their replays, rollout workers, and their resources."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class InferencePlacement(ComputeResources):
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy: who acts. `algorithm` makes what acts; where the policy learns, its learner has the same one."""
+    """A policy, which acts. `algorithm` makes its actors; the learner of the policy has the same algorithm."""
 
     name: str
     algorithm: Algorithm
@@ -95,13 +95,13 @@ class PolicySpec:
     seed: int
 
     def actor(self) -> Actor:
-        """A new actor, with parameters that are replaced by the learner's before it acts."""
+        """Make an actor; its initial parameters are replaced by published weights before it acts."""
         return self.algorithm.actor(self.spaces, self.model, _seed(self.seed, "actor", self.name))
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerSpec:
-    """A learner: who learns. It trains its `policies` by one algorithm, and has a plan, a queue and replays."""
+    """A learner, which trains its `policies` with one algorithm, and has a plan, a queue and replays."""
 
     name: str
     policies: tuple[PolicySpec, ...]
@@ -111,26 +111,26 @@ class LearnerSpec:
 
     @property
     def is_joint(self) -> bool:
-        """Whether it trains its policies together, on their joint rows."""
+        """Whether it trains its policies on their joint rows."""
         return self.algorithm.capabilities.joint
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The names of its policies, in order."""
+        """The names of its policies."""
         return tuple(policy.name for policy in self.policies)
 
     @property
     def on_workers(self) -> bool:
-        """Whether it has a replica on each rollout worker, instead of a process of its own."""
+        """Whether it has a replica on each rollout worker instead of its own process."""
         return self.algorithm.capabilities.learns_on == "workers"
 
     @property
     def publishes_critic(self) -> bool:
-        """Whether published weights have the critic's parameters after those that act: for stages elsewhere."""
+        """Whether published weights end with the critic's parameters, which relocated stages need."""
         return any(where != "learner" for where in self.stages.values())
 
     def learner(self) -> TorchLearner:
-        """A new learner."""
+        """Make the learner."""
         learner = self._learner(self.placement.torch_device)
         if self.publishes_critic:
             learner.publish_all()
@@ -143,57 +143,62 @@ class LearnerSpec:
 
     @property
     def relocated_stages(self) -> RelocatedStages:
-        """Where the stages of its plan run."""
+        """The stages of its plan that run elsewhere than at the learner and its replays."""
+        # The copies run on workers and the driver, which have no share of a GPU.
         return RelocatedStages(self.name, self.members, self.algorithm, self.stages, partial(self._learner, "cpu"))
 
     @property
     def stages(self) -> Mapping[str, Where]:
-        """Where stages of its plan run: as its placement says, else as its algorithm does."""
+        """Placement overrides by stage name; the placement's win over the algorithm's defaults."""
         return {**self.algorithm.stages, **self.placement.stages}
 
     @property
     def replays(self) -> tuple[str, ...]:
-        """The names of its replays: its own, or of several shards that and their numbers, as `prey@0`."""
+        """The names of its replays: the learner's name, or with several shards `prey@0`, `prey@1`, ..."""
         shards = self.algorithm.replay_shards
         return (self.name,) * shards if shards < 2 else tuple(f"{self.name}@{shard}" for shard in range(shards))
 
     @property
     def replays_apart(self) -> bool:
-        """Whether each of its replays lives in a process of its own; several always do."""
+        """Whether each of its replays has its own process, as shards always do."""
         return self.placement.replay == "own" or self.algorithm.replay_shards > 1
 
     def replay(self, shard: int = 0) -> StoredReplay[Any]:
-        """A new replay of an algorithm that remembers: one of `replays`."""
+        """Make the replay of a shard; the algorithm must have a replay."""
         name = self.replays[shard]
         replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)
         if shard:
+            # The row numbers tell the shard, so that priorities find their way back.
             replay.begin_at(first_row_of(shard))
         return replay
 
 
-def _seed(seed: int, what: str, name: str) -> int:
-    return key(seed, *what.encode(), *name.encode()) >> 33
+def _seed(seed: int, purpose: str, name: str) -> int:
+    return key(seed, *purpose.encode(), *name.encode()) >> 33
 
 
 def learner_of_replay(name: str) -> str:
-    """The learner that draws from a replay, by the replay's name: `prey` of `prey@0`."""
+    """Return the name of the learner that draws from a replay: `prey` for `prey@0`."""
     return name.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """A whole run: policies, learners, who plays which agent, the environment, and how much of it at once.
+    """The specification of a run.
 
-    A policy is in one of `learners`, or does not learn. The rows of those that learn leave the workers.
+    A policy is trained by one of `learners`, or does not learn. Only rows of learning policies leave the workers.
 
-    `mapping` says which policy plays which agent: a dict, or a callable that also knows agents that are not there yet;
-    None: each episode is played by the matchup that is dealt for it. A worker goes on after `tolerated_faults` episodes
-    that its environments broke. A step or reset that takes longer than `step_timeout_s` (seconds) is such a fault.
-    `history_env_steps` of running episodes are remembered, to be played again on resume.
-    `spread`: its processes go to as many machines as possible, instead of as few. `inference`: what the actor that acts
-    for all workers takes; None: each worker acts for itself. `records`, by policy, are what learns from files is handed
-    instead of what it plays; `offline`: nobody plays at all. `recording` says what is recorded, if anything is.
-    `opponents` are further entries of the workers' tables of weights, which matchups of evaluation episodes alone seat.
+    Args:
+        mapping: the policy of each agent, as a dict or, for agents that appear later, a callable. None: each episode
+            has a matchup.
+        tolerated_faults: episodes that may fail by errors of the environment, per worker. A step or reset of more than
+            `step_timeout_s` seconds counts as a failure.
+        history_env_steps: env steps of a running episode that are remembered, to replay it on resume.
+        inference: the resources of an actor that acts for all workers. None: each worker acts itself.
+        spread: distribute processes over as many machines as possible, instead of as few.
+        records: datasets that replace the sampled rows of a policy. `offline`: nothing is sampled.
+        recording: the dataset to write.
+        opponents: additional policies that only evaluation episodes use.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -217,31 +222,32 @@ class RunSpec:
 
     @property
     def with_state(self) -> tuple[str, ...]:
-        """The policies whose rows are to have the environment's global state."""
+        """The policies whose rows include the environment's global state."""
         return tuple(name for name, policy in self.policies.items() if policy.algorithm.capabilities.state)
 
     @property
     def learning(self) -> tuple[str, ...]:
-        """The policies that learn, in order."""
+        """The names of policies that learn, in order."""
         return tuple(name for name in self.policies if self.learner_of(name) is not None)
 
     def learner_of(self, policy: str) -> LearnerSpec | None:
-        """The learner that trains a policy; None if it does not learn."""
+        """Return the learner that trains a policy; None if it does not learn."""
         return next((learner for learner in self.learners.values() if policy in learner.members), None)
 
     def env_indices_of(self, worker: int) -> tuple[int, ...]:
-        """The environments that a worker plays: every num_workers-th."""
+        """Return the environments of a worker: every `num_workers`-th."""
         return tuple(range(worker, self.num_envs, self.num_workers))
 
     @property
     def actors(self) -> dict[str, Callable[[], Actor]]:
-        """What makes a new actor of each policy."""
+        """The actor factory of each policy, opponents included."""
         return {name: policy.actor for name, policy in {**self.policies, **self.opponents}.items()}
 
     @property
     def publishing_critics(self) -> tuple[str, ...]:
-        """The policies whose published weights have the critic's parameters after those that act."""
-        return tuple(name for one in self.learners.values() if one.publishes_critic for name in one.members)
+        """The policies whose published weights end with the critic's parameters."""
+        learners = [learner for learner in self.learners.values() if learner.publishes_critic]
+        return tuple(name for learner in learners for name in learner.members)
 
     def worker(
         self,
@@ -252,30 +258,32 @@ class RunSpec:
         fetch: Callable[[Any], Array] = as_it_is,
         next_fragments: Mapping[str, Mapping[int, int]] | None = None,
     ) -> Worker:
-        """A new worker, its environments open; `actors` makes what acts for it; None: actors of its own.
+        """Make a worker and its environments.
 
-        Its environments begin at `next_episodes`, and in each policy's records at `next_fragments`. `watchdog` watches
-        its environments; None: one of its own with `step_timeout_s`. `fetch` opens published weights where they
-        come as references.
+        `actors` None means the actors of the run. Environments start at `next_episodes`, datasets at `next_fragments`.
+        `watchdog` None means a new one with `step_timeout_s`. `fetch` dereferences published weights.
         """
         env_indices = self.env_indices_of(number)
-        made = {
-            found.policy: found for one in self.learners.values() if (found := one.relocated_stages.on_worker(fetch))
-        }
-        play = partial(self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
+        relocated = [learner.relocated_stages.on_worker(fetch) for learner in self.learners.values()]
+        worker_stages = {stages.policy: stages for stages in relocated if stages is not None}
+        sampling_worker = partial(
+            self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s)
+        )
         if not self.records:
-            return play(env_indices, made)
+            return sampling_worker(env_indices, worker_stages)
         readers = {
             name: DatasetReader(records, env_indices, self.num_envs, (next_fragments or {}).get(name))
             for name, records in self.records.items()
         }
-        played = {name: found for name, found in made.items() if name not in self.records}
-        player = (
-            OfflineWorker(number, env_indices, partial(play, env_indices[:1], {}))
+        # Stages of recorded policies are run by the DatasetWorker, on the recorded rows.
+        of_sampled = {name: stages for name, stages in worker_stages.items() if name not in self.records}
+        worker = (
+            # One environment is enough for evaluation, and none is opened before.
+            OfflineWorker(number, env_indices, partial(sampling_worker, env_indices[:1], {}))
             if self.offline
-            else play(env_indices, played)
+            else sampling_worker(env_indices, of_sampled)
         )
-        return DatasetWorker(player, readers, made, len(env_indices))
+        return DatasetWorker(worker, readers, worker_stages, len(env_indices))
 
     def _sampling_worker(
         self,
@@ -286,7 +294,6 @@ class RunSpec:
         env_indices: Sequence[int],
         worker_stages: Mapping[str, WorkerStages],
     ) -> RolloutWorker:
-        """A worker that plays, and records what it is to."""
         config = SamplerConfig(
             self.make_env,
             env_indices,
@@ -299,7 +306,7 @@ class RunSpec:
             tolerated_faults=self.tolerated_faults,
             history_env_steps=self.history_env_steps,
             next_episodes=next_episodes or {},
-            # An inference actor gets weights from the worker as references, and opens them itself.
+            # An inference actor gets weights from the worker as references, and separates critics itself.
             publishing_critics=() if self.inference is not None else self.publishing_critics,
         )
         writer = None if self.recording is None else DatasetWriter(self.recording, number)
@@ -307,5 +314,5 @@ class RunSpec:
 
     @property
     def ticks(self) -> int:
-        """Env steps of each environment in a collect, so that a worker makes `fragment_env_steps` or a few more."""
+        """Env steps of each environment per collect: the fewest that give a worker `fragment_env_steps`."""
         return -(-self.fragment_env_steps * self.num_workers // self.num_envs)

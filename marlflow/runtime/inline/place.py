@@ -1,4 +1,4 @@
-"""A place that is here: stages run at once, in the caller's thread."""
+"""Places that run stages at once, in the caller's thread."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
 
 @dataclass(frozen=True, slots=True)
 class InlinePlace:
-    """Named like the actor it stands for, so that a plan prints the same for every runtime."""
+    """The place of an inline learner or replay."""
 
+    # The name of the Ray actor, so that a plan prints the same for every runtime.
     name: str
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all stages in order."""
-
         def call(items: Sequence[Any]) -> Outcome:
             outputs, times = run_chain(calls, [_opened(item) for item in items])
             return Outcome([_packed(output) for output in outputs], times)
@@ -30,13 +29,12 @@ class InlinePlace:
 
 @dataclass(frozen=True, slots=True)
 class InlineReplicasPlace:
-    """All rollout workers, as the place of a learner that has a replica on each: here one stands for all of them."""
+    """The place of a learner with a replica on each of `workers` rollout workers: one learner does the work of all."""
 
     workers: int
     name: str = ON_WORKERS
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all stages in order, on every worker's shard."""
         chain = [over_all(call) for call in calls]
 
         def call(items: Sequence[Any]) -> Outcome:
