@@ -1,1 +1,1 @@
-"""Runtimes, which run workers, learners and replays in processes, and the checkpoints of a run."""
+"""Runtimes: workers, learners and replays in processes, and checkpoints."""

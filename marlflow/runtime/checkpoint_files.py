@@ -1,4 +1,4 @@
-"""File names and contents of a checkpoint's learners, replays and workers, the same for every runtime."""
+"""Names and contents of the files in a checkpoint, the same for every runtime."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ WORKERS = "workers"
 
 
 def learner_file(learner: str) -> str:
-    """Return the name of the file with the state of a learner."""
+    """Return the name of a learner's file."""
     return f"learner.{learner}"
 
 
 def replay_file(replay: str) -> str:
-    """Return the name of the file with everything but the rows of a replay."""
+    """Return the name of a replay's file, which has no rows."""
     return f"replay.{replay}"
 
 
 def replay_rows_file(replay: str, first: int, stop: int) -> str:
-    """Return the name of the file with the rows [first, stop) of a replay."""
+    """Return the name of the file of rows [first, stop)."""
     return f"rows.{replay}.{first}-{stop}"
 
 
 class RowsFile(NamedTuple):
-    """The contents of a rows file by its name: rows [first, stop) of `replay`."""
+    """A rows file: rows [first, stop) of `replay`."""
 
     replay: str
     first: int
@@ -36,22 +36,22 @@ class RowsFile(NamedTuple):
 
 
 def rows_file(name: str) -> RowsFile | None:
-    """Parse a file name; None if it is not the name of a rows file."""
+    """Parse the name of a rows file; None for other files."""
     # Names of replays are chosen by users: they may contain dots and line breaks.
     match = re.fullmatch(r"rows\.(.*)\.(\d+)-(\d+)", name, re.DOTALL)
     return None if match is None else RowsFile(match[1], int(match[2]), int(match[3]))
 
 
 def rows_files(replay: str, names: Collection[str]) -> list[str]:
-    """Return the names of a replay's rows files, in order of their rows."""
+    """Return a replay's rows files, in order."""
     parsed = {name: rows for name in names if (rows := rows_file(name)) is not None and rows.replay == replay}
     return sorted(parsed, key=lambda name: parsed[name].first)
 
 
 class ReplayState(NamedTuple):
-    """A serialized replay: `state`, and the rows [first, stop) given by `numbers`, empty if there are none.
+    """A serialized replay: `state`, and the rows with `numbers` [first, stop), if any.
 
-    `held` is the range [first, stop) of all rows in the replay, which may begin earlier than `numbers`.
+    `held` is the range [first, stop) of all rows in the replay.
     """
 
     state: bytes
@@ -60,7 +60,7 @@ class ReplayState(NamedTuple):
     held: tuple[int, int]
 
     def files(self, replay: str) -> dict[str, bytes]:
-        """Return the files of the checkpoint, contents by name."""
+        """Return files by name."""
         files = {replay_file(replay): self.state}
         first, stop = self.numbers
         if stop > first:
@@ -69,7 +69,7 @@ class ReplayState(NamedTuple):
 
 
 def replay_state(replay: Any, first: int) -> ReplayState:
-    """Serialize a replay, with its rows from number `first` on."""
+    """Serialize a replay, with rows from `first` on."""
     state, rows = replay.state(), replay.rows(first)
     numbers = (int(rows["first"]), int(rows["stop"])) if rows else (0, 0)
     return ReplayState(
@@ -78,17 +78,15 @@ def replay_state(replay: Any, first: int) -> ReplayState:
 
 
 def load_replay(replay: Any, state: bytes | memoryview, rows: Sequence[bytes | memoryview]) -> tuple[int, int]:
-    """Restore a serialized replay; return the range [first, stop) of the rows it then holds."""
+    """Restore a serialized replay; return the range [first, stop) of its rows."""
     replay.load_state(from_bytes(state), [from_bytes(part) for part in rows])
     restored = replay.state()
     return int(restored["first"]), int(restored["stop"])
 
 
 def check_names(learners: Collection[str], names: Collection[str]) -> None:
-    """Raise CheckpointUnusable unless the files are of exactly these learners and of the workers.
-
-    Replays are not checked: a checkpoint may omit them (`checkpoint.replay=none`).
-    """
+    """Raise CheckpointUnusable unless the files are of exactly these learners, and of the workers."""
+    # Replays may be missing: checkpoint.replay=none omits them.
     expected = {learner_file(learner) for learner in learners} | {WORKERS}
     of_learners = {name for name in names if name.startswith("learner.")}
     problems = [f"it has no {name}, which this run needs" for name in sorted(expected - set(names))]
@@ -98,11 +96,11 @@ def check_names(learners: Collection[str], names: Collection[str]) -> None:
 
 
 Read: TypeAlias = Callable[[str], Any]
-"""Reads a file of a checkpoint by name."""
+"""Reads a file by name."""
 
 
 def replay_bytes(replay: str, read: Read, names: Collection[str]) -> tuple[Any, list[Any]] | None:
-    """Return the saved state of a replay and its rows files in order, or None if the checkpoint omits the replay."""
+    """Return the state and the rows files of a replay; None if it was not saved."""
     if replay_file(replay) not in names:
         return None
     return read(replay_file(replay)), [read(name) for name in rows_files(replay, names)]

@@ -1,8 +1,7 @@
-"""The folder of a run's checkpoints, crash-safe: at any moment the newest complete checkpoint can be loaded.
+"""A run's checkpoints, crash-safe: at any moment the newest complete one can be loaded.
 
-A checkpoint is written to a temporary folder, synced to disk and renamed. Temporary names are `.partial-<env_steps>`
-(being written), `.replaced-<env_steps>` (the old checkpoint of the same env steps, until its replacement is in place)
-and `.removed-<env_steps>` (being deleted).
+A checkpoint is written to a temporary folder, synced and renamed. Temporary names: `.partial-<env_steps>` (being
+written), `.replaced-<env_steps>` (until the new checkpoint of the same env steps is in place), `.removed-<env_steps>`.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _LEFT_OVER = re.compile(r"\.(partial|removed|replaced)-([0-9]+)")
 
 
 class CheckpointStore:
-    """The checkpoints in `folder`: the newest `keep` of them, and the one with the highest metric.
+    """The checkpoints in `folder`: the newest `keep`, and the one with the highest metric.
 
-    Reading never changes the folder, so other processes may read while the run writes. Only one process may write.
+    Reading changes nothing, so other processes may read while the run writes. Only one process may write.
     """
 
     __slots__ = ("_damaged", "_folder", "_keep", "_last")
@@ -54,7 +53,7 @@ class CheckpointStore:
         self._damaged: set[Path] = set()
 
     def load(self) -> Checkpoint:
-        """Return the newest undamaged checkpoint; raises CheckpointUnusable, with every damage, if there is none."""
+        """Return the newest undamaged checkpoint, or raise CheckpointUnusable with every damage."""
         known, unreadable = self._list()
         passed_over: list[tuple[Path, str]] = []
         for checkpoint in sorted(known, key=_newness, reverse=True):
@@ -65,7 +64,7 @@ class CheckpointStore:
         raise _nothing_whole(self._folder, [*passed_over, *((path, why) for _, path, why in unreadable)])
 
     def at(self, env_steps: int) -> Checkpoint:
-        """Return the checkpoint at `env_steps`; raises CheckpointUnusable if it is missing or damaged."""
+        """Return one checkpoint; raises CheckpointUnusable if it is missing or damaged."""
         known, unreadable = self._list()
         chosen = next((checkpoint for checkpoint in known if checkpoint.env_steps == env_steps), None)
         why = _damage(chosen) if chosen else next((why for n, _, why in unreadable if n == env_steps), "missing")
@@ -77,18 +76,17 @@ class CheckpointStore:
         return chosen
 
     def continue_from(self, checkpoint: Checkpoint) -> None:
-        """Let the next `write` share files of `checkpoint`, and ignore newer, damaged checkpoints from now on."""
+        """Let the next `write` share files of `checkpoint`, and ignore newer, damaged checkpoints."""
         self._last = checkpoint
         self._damaged = {path for path, _ in checkpoint.passed_over}
 
     def write(
         self, env_steps: int, files: Mapping[str, bytes], shared: Sequence[str], notes: Tree, metric: float | None
     ) -> Path:
-        """Write a checkpoint, replacing one of the same env steps, and delete all beyond `keep`; return its path.
+        """Write a checkpoint, delete those beyond `keep`, and return its path.
 
-        `shared` names files of the last checkpoint (written or continued from), which are hard-linked. `notes` are
-        JSON data. A metric that is not finite counts as None. Raises CheckpointFailed if writing fails; the existing
-        checkpoints are then unchanged.
+        `shared` names files of the last checkpoint (written or continued from), which are hard-linked. `notes` are JSON
+        data. A metric that is not finite counts as None. Raises CheckpointFailed, leaving existing checkpoints intact.
         """
         if missing := sorted(set(shared).difference(self._last.files if self._last else ())):
             last = f"{self._last.path} does not have them" if self._last else "nothing was written or gone on from"
@@ -193,7 +191,7 @@ class CheckpointStore:
             raise CheckpointUnusable([f"{self._folder} cannot be listed: {error.strerror}"]) from error
 
     def _scan(self) -> tuple[list[Checkpoint], list[tuple[int, Path, str]]]:
-        """Return the checkpoints with a readable manifest, and the env steps, path and damage of the others."""
+        """Return checkpoints with a readable manifest; (env steps, path, damage) of others."""
         known, unreadable = [], []
         for env_steps, path in self._paths().items():
             try:

@@ -1,10 +1,10 @@
-"""The checkpoint format: a folder of safetensors files, and a JSON manifest with the size and hash of each.
+"""The checkpoint format: a folder of safetensors files, and a manifest with their sizes and hashes.
 
     checkpoints/20000/checkpoint.json         {format, marlflow, env_steps, order, figure, notes, files, sha256}
     checkpoints/20000/<name>.safetensors      one for each of `files`: {name: {bytes, sha256}}
 
-A tampered checkpoint can fail to load, but it cannot execute code or read other files: nothing is unpickled, paths do
-not come from the manifest, and symbolic links are not followed.
+A tampered checkpoint cannot execute code or read other files: nothing is unpickled, no path comes from the manifest,
+no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WHY = {errno.ENOENT: "is missing", errno.ELOOP: "is a symbolic link", errno.EIS
 
 
 class NotWholeError(Exception):
-    """Raised, within this package only, with the damage of a checkpoint."""
+    """The damage of a checkpoint; not raised outside of this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint as described by its manifest.
+    """A checkpoint, as in its manifest.
 
-    `order` numbers a run's checkpoints as written: after a resume from an older one, the newest has the highest
-    `order`, not the most `env_steps`. `passed_over` lists newer, damaged checkpoints, each with its damage.
+    `order` numbers a run's checkpoints as written; unlike `env_steps`, it tells the newest after a resume from an older
+    one. `passed_over` lists newer, damaged checkpoints, each with its damage.
     """
 
     path: Path
@@ -63,11 +63,11 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all files, for `read`."""
+        """The names of all files."""
         return tuple(self.files)
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a file; raises CheckpointUnusable if it is missing or has changed since `load`."""
+        """Return a file; raises CheckpointUnusable if it is missing or has changed since `load`."""
         if (expected := self.files.get(name)) is None:
             raise CheckpointUnusable([f"the checkpoint {self.path} has no file {name!r}: it is of another run"])
         try:
@@ -79,19 +79,19 @@ class Checkpoint:
         return data
 
     def verify(self) -> None:
-        """Check the size and hash of every file, in constant memory; raises NotWholeError."""
+        """Check every file in constant memory; raises NotWholeError."""
         for name, expected in self.files.items():
             with _opened(self.path / tensors_file(name), expected.size_bytes) as file:
                 _check_hash(name, hashlib.file_digest(file, "sha256").hexdigest(), expected)
 
 
 def tensors_file(name: str) -> str:
-    """Return the file name on disk for `name`, which may contain any characters."""
+    """Return a file's name on disk; `name` may have any characters."""
     return file_name(name, _SUFFIX, plain=".")
 
 
 def manifest_text(checkpoint: Checkpoint) -> bytes:
-    """Return the manifest of `checkpoint`; raises TypeError or ValueError if its notes are not JSON data."""
+    """Return the manifest; raises TypeError or ValueError if the notes are not JSON data."""
     files = {name: {"bytes": file.size_bytes, "sha256": file.sha256} for name, file in checkpoint.files.items()}
     content = {
         "format": FORMAT,
@@ -109,7 +109,7 @@ def manifest_text(checkpoint: Checkpoint) -> bytes:
 
 
 def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
-    """Read the manifest at `path`, without checking the other files; raises NotWholeError."""
+    """Read the manifest alone; raises NotWholeError."""
     if path.is_symlink():
         raise NotWholeError("it is a symbolic link")
     try:
@@ -171,7 +171,7 @@ def _check_hash(name: str, digest: str, expected: CheckpointFile) -> None:
 
 @contextmanager
 def _opened(path: Path, size_bytes: int | None) -> Iterator[BufferedReader]:
-    """Open a regular file of the given size; raises NotWholeError, also for errors while it is read."""
+    """Open a regular file of that size; raises NotWholeError, also during reads."""
     try:
         with open(path, "rb", opener=_open_no_follow) as file:
             status = os.fstat(file.fileno())

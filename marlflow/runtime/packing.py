@@ -1,4 +1,4 @@
-"""Serialization of batches and gradients in queues of the driver, for checkpoints."""
+"""Serialization of batches and gradients queued on the driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marlflow.base.train_batch import TrainBatch
 
 
 def pack_batch(batch: TrainBatch | Gradients) -> bytes:
-    """Serialize a batch or gradients; raises TypeError for other types."""
+    """Serialize; raises TypeError for other types."""
     if isinstance(batch, Gradients):
         tree: Tree = {field.name: getattr(batch, field.name) for field in fields(batch)} | {"loss": dict(batch.loss)}
         return to_bytes({"kind": Gradients.__name__, "of": tree})
@@ -23,7 +23,7 @@ def pack_batch(batch: TrainBatch | Gradients) -> bytes:
 
 
 def unpack_batch(packed: bytes | memoryview) -> TrainBatch | Gradients:
-    """Restore the argument of `pack_batch`; raises CheckpointUnusable for malformed bytes."""
+    """Deserialize; raises CheckpointUnusable for malformed bytes."""
     tree = from_bytes(packed)
     try:
         kind = Gradients if tree["kind"] == Gradients.__name__ else _batch_class(tree["kind"])

@@ -1,7 +1,6 @@
-"""Predicts the machine and GPUs of each process of a run, for `marlflow plan`.
+"""Predicts the machine and GPUs of each process, for `marlflow plan`.
 
-Ray makes the actual choice when the run starts. The prediction follows the PACK and SPREAD strategies of Ray's
-placement groups, largest bundle first.
+Ray chooses when the run starts; this follows its PACK and SPREAD strategies for placement groups, largest bundle first.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PlacedProcess:
-    """A process with its resource amounts, and the indices of its machine and of its GPUs on that machine.
+    """A process, its resource amounts, the index of its machine, and the indices of its GPUs there.
 
-    `machine` is None for a process without resources, which may run on any machine.
+    `machine` is None for a process without resources, which may run anywhere.
     """
 
     name: str
@@ -30,7 +29,7 @@ class PlacedProcess:
 def place_processes(
     requests: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]], spread: bool
 ) -> list[PlacedProcess] | None:
-    """Place the processes on machines, in order of `requests`; None if some do not fit."""
+    """Place processes on machines, in order of `requests`; None if some do not fit."""
     layout = bundles(requests, total(machines), machines)
     machine_of = _machines_of(layout.bundles, machines, spread)
     if machine_of is None:
@@ -69,7 +68,7 @@ def _machines_of(
 
 
 def _take_gpus(amount: float, free: list[float]) -> tuple[int, ...] | None:
-    """Take whole GPUs, or a fraction of one, from `free`; return their indices, or None if there are too few."""
+    """Take GPUs, or a share of one, from `free`; None if there are too few."""
     count, each = (int(amount), 1.0) if amount >= 1 else (1, amount)
     if amount <= 0:
         return ()

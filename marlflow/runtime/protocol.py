@@ -1,4 +1,4 @@
-"""The Runtime protocol, which the inline and the Ray runtime implement."""
+"""The Runtime protocol: inline and Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from marlflow.sampling.saved_state import ResumeReport
 
 @dataclass(frozen=True, slots=True)
 class RunComponents:
-    """The running workers, learners and replays over which plans are built."""
+    """The running components, over which plans are built."""
 
     workers: Workers
     learners: Mapping[str, Learner]
@@ -35,7 +35,7 @@ class RunComponents:
         return [self.learners[learner], *replays]
 
     def published(self) -> dict[str, Weights]:
-        """Return the latest published weights of each policy."""
+        """Return each policy's latest published weights."""
         return {name: weights for learner in self.learners.values() for name, weights in learner.published.items()}
 
 
@@ -43,10 +43,9 @@ class RunComponents:
 class RuntimeState:
     """The state of a run's components for a bit-exact resume: files by name, each a serialized tree.
 
-    Files are `learner.<learner>`, `replay.<name>` (everything but the rows; the name is the learner's, or
-    `<learner>@<shard>`), `rows.<name>.<first>-<stop>` (rows new since the last save) and `workers` (all environments).
-    `replays` has the range [first, stop) of rows that each replay holds. `recorded` counts the files of recorded rows,
-    {policy: {worker: number of files}}.
+    Files: `learner.<learner>`, `replay.<name>` (without rows; named as its learner, or `<learner>@<shard>`),
+    `rows.<name>.<first>-<stop>` (rows new since the last save), `workers` (all environments). `replays` has the range
+    [first, stop) of each replay's rows, `recorded` the number of recorded files, {policy: {worker: files}}.
     """
 
     files: Mapping[str, bytes]
@@ -57,11 +56,11 @@ class RuntimeState:
 class Runtime(Protocol):
     """Starts and stops the components of a run.
 
-    `save` and `restore`, `pack` and `unpack` block; call them only when no other call is in flight.
+    `save`, `restore`, `pack` and `unpack` block; no other call may be in flight.
     """
 
     def machines(self) -> Machines | None:
-        """Return the resources of the machines; None if unknown before the start, or irrelevant."""
+        """Return the machines' resources; None if unknown before the start, or irrelevant."""
         ...
 
     def start(
@@ -71,27 +70,25 @@ class Runtime(Protocol):
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
     ) -> RunComponents:
-        """Start all components, and return them when they are ready.
+        """Start all components, and return them when ready.
 
-        Raises ConfigInvalid if the machines lack resources, and RuntimeFailed if the runtime itself cannot start.
+        Raises ConfigInvalid if resources are short, RuntimeFailed if the runtime cannot start.
 
-        `on_fault` gets a fault for each process that died and was replaced (`workers_lost`, `learners_lost`,
-        `replays_lost`, with the rows lost), before its replacement is called. Two callbacks are called in a thread of
-        the runtime: `on_loss` when the runtime itself fails later, after which calls in flight never return, and
-        `on_news` with the output of workers and with environment calls that take long.
+        `on_fault` gets each loss of a process (`workers_lost`, `learners_lost`, `replays_lost`, with the rows lost),
+        before its replacement is called. A thread of the runtime calls `on_loss` if the runtime itself fails later
+        (calls in flight then never return), and `on_news` with output of workers and slow environment calls.
         """
         ...
 
     def end_by(self, deadline: Deadline) -> None:
-        """Make later calls of workers end with the env step in which the deadline passes."""
+        """Make later calls end with the env step in which the deadline passes."""
         ...
 
     def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         """Return the state of all components, for a checkpoint.
 
-        `rows_saved` has for each replay the `stop` of the rows already saved; only rows from there on are included. A
-        learner that dies later restarts from this state. Raises ActorLost if a process dies during the call; it is
-        replaced and reported through `on_fault`, and the call can be repeated.
+        `rows_saved` has by replay the `stop` of rows saved earlier, which are left out. A learner lost later restarts
+        from this state. Raises ActorLost if a process is lost meanwhile; it is replaced, and the call can be repeated.
         """
         ...
 
@@ -102,30 +99,29 @@ class Runtime(Protocol):
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> ResumeReport:
-        """Restore the state that `save` returned, after `start`; `read` returns the bytes of each of the files `names`.
+        """Restore what `save` returned, after `start`; `read` returns the bytes of a file of `names`.
 
-        Running episodes are replayed to where they were, or restarted if longer than `replay_max_env_steps`. `frozen`
-        has the frozen policies that may act in them. A replay that was not saved stays empty. Raises
-        CheckpointUnusable if the state does not fit the run.
+        Running episodes are replayed, or restarted if longer than `replay_max_env_steps`; `frozen` has the frozen
+        policies in them. A replay that was not saved stays empty. Raises CheckpointUnusable if the state does not fit.
         """
         ...
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Serialize payloads queued on the driver, for a checkpoint; the driver does not open them."""
+        """Serialize payloads queued on the driver, which does not open them."""
         ...
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """Return payloads equal to the arguments of `pack`."""
+        """Return the payloads again."""
         ...
 
     def object_store_bytes(self) -> int | None:
-        """Return the memory used by rows and weights in transit between processes; None with one process."""
+        """Return the memory of rows and weights in transit between processes, if several."""
         ...
 
     def close_environments(self) -> tuple[Fault, ...]:
-        """Close all environments in bounded time and return the failures; do not collect afterwards."""
+        """Close all environments in bounded time; return failures. Nothing is collected later."""
         ...
 
     def close(self) -> None:
-        """Stop all processes that it started; may be called twice."""
+        """Stop everything; may be called twice."""
         ...

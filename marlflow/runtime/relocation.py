@@ -1,4 +1,4 @@
-"""Stages that run elsewhere than at their learner or replay: on the rollout workers, or on the driver."""
+"""Stages that run elsewhere than at their learner or replay: on rollout workers, or on the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from marlflow.sampling.worker_stages import WorkerStages
 
 @dataclass(frozen=True, slots=True)
 class DriverPlace:
-    """The driver as a place that opens rows; `fetch` dereferences a payload, `put` makes a result a payload."""
+    """The driver as a place: `fetch` dereferences payloads, `put` turns results into payloads."""
 
     fetch: Callable[[Any], Any] = as_it_is
     put: Callable[[Any], Any] = as_it_is
@@ -44,10 +44,7 @@ class DriverPlace:
 
 @dataclass(frozen=True, slots=True)
 class WorkersPlace:
-    """The rollout workers as the place of stages that already ran when a fragment arrives.
-
-    The fragment carries their times, so a call only passes it on.
-    """
+    """The rollout workers as a place: they have run the stages when a fragment arrives, with the times."""
 
     name: str = "rollout workers"
 
@@ -74,9 +71,9 @@ def _total(times: Sequence[StageTimes]) -> StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class RelocatedStages:
-    """The stages of a learner's plan that run elsewhere, and `build`, which makes the learner's copy for that place.
+    """The stages of a learner's plan that run elsewhere; `build` makes the learner's copies for these places.
 
-    Only stages of a learner with a single policy can be relocated.
+    The learner must have a single policy.
     """
 
     learner: str
@@ -86,10 +83,7 @@ class RelocatedStages:
     build: Callable[[], TorchLearner]
 
     def on_worker(self, fetch: Callable[[Any], Array] = as_it_is) -> WorkerStages | None:
-        """Return the stages that rollout workers run on the policy's rows; None if there are none.
-
-        `fetch` dereferences published weights.
-        """
+        """Return the stages that workers run, or None; `fetch` dereferences published weights."""
         if "worker" not in self.stages.values():
             return None
         (policy,) = self.policies
@@ -128,7 +122,7 @@ class RelocatedStages:
 
 @dataclass(frozen=True, slots=True)
 class RelocatedReplay:
-    """Replaces the replay as the argument of a relocated stage, which uses only its place."""
+    """Replaces the replay of a relocated stage, which uses only its place."""
 
     name: str
     place: Place

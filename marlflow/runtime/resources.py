@@ -1,4 +1,4 @@
-"""Checks the resource requests of a run's processes against the machines, and lays out its placement group."""
+"""Resource requests of processes: checks against the machines, and bundles of the placement group."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The free resource amounts of each machine, by Ray's resource names.
+    """The free resources of each machine, by Ray's names.
 
-    `here` is true if the only machine is that of this process, so that its memory can be checked as well. `whole` has
-    the total amounts of all machines if other runs use some of them.
+    `here`: the only machine is that of this process, so its memory can be checked, too. `whole`: the total of all
+    machines, if other runs use some.
     """
 
     amounts: Sequence[Mapping[str, float]]
@@ -31,7 +31,7 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """The resource request of one process; `colocate_with` names a process that must be on the same machine."""
+    """The request of one process, on the machine of the process `colocate_with`, if any."""
 
     name: str
     resources: Resources
@@ -40,9 +40,9 @@ class ResourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class BundleLayout:
-    """Bundles of a placement group, amounts by Ray's resource names; each has to fit on one machine.
+    """Bundles of a placement group, by Ray's resource names; each has to fit on one machine.
 
-    Process i takes the amounts `taken[i]` from bundle `bundle_of[i]`, or from none (None) if it takes nothing.
+    Process i takes `taken[i]` from bundle `bundle_of[i]`, which is None if it takes nothing.
     """
 
     bundles: Sequence[Mapping[str, float]]
@@ -51,7 +51,7 @@ class BundleLayout:
 
 
 def requests_of(spec: RunSpec) -> list[ResourceRequest]:
-    """Return the resource requests of all processes of a run."""
+    """Return the requests of all processes."""
     requests = [
         ResourceRequest(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)
     ]
@@ -64,7 +64,7 @@ def requests_of(spec: RunSpec) -> list[ResourceRequest]:
 
 
 def requests_of_learner(name: str, placement: LearnerPlacement, replays: Sequence[str]) -> list[ResourceRequest]:
-    """Return the requests of a learner's data-parallel processes, and of `replays` in processes of their own."""
+    """Return the requests of a learner's processes, and of replays with processes of their own."""
     learner = f"learner {name}"
     requests = [ResourceRequest(learner, placement.process)]
     requests += [
@@ -83,10 +83,10 @@ def problems(
     machines: Sequence[Mapping[str, float]] = (),
     whole: Mapping[str, float] | None = None,
 ) -> list[Problem]:
-    """Return a problem for each resource that is short, for CPUs without an equal share left, and for big processes.
+    """Return a problem for each resource that is short, including shares of CPUs.
 
-    `machines` has the amounts of each machine, for the last check. `whole` has the total amounts if `available` is only
-    what other runs leave free.
+    Otherwise, return one for each group of colocated processes that fits none of `machines`. `whole` has the totals, if
+    `available` is only what other runs leave free.
     """
     requested: Counter[str] = Counter()
     users: dict[str, list[str]] = {}
@@ -135,7 +135,6 @@ def _alternative(resource: str, available: Mapping[str, float]) -> str:
 
 
 def _too_big(requests: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    """Yield a sentence for each group of colocated processes that fits on no machine."""
     for group in _colocated(requests):
         amounts: Counter[str] = Counter()
         for request in group:
@@ -153,7 +152,7 @@ def _too_big(requests: Sequence[ResourceRequest], machines: Sequence[Mapping[str
 
 
 def without_cuda(spec: RunSpec) -> list[str]:
-    """Return a sentence for each process that would use a GPU, if torch sees none in this process."""
+    """Return a sentence for each process that needs a GPU, if torch sees none here."""
     if torch.cuda.is_available():
         return []
     devices = {f"learner {name!r}": learner.placement.torch_device for name, learner in spec.learners.items()}
@@ -172,7 +171,7 @@ def _listed(amounts: Mapping[str, float]) -> str:
 
 
 def total(machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sum of the machines' amounts."""
+    """Return the sum of all machines' amounts."""
     sums: dict[str, float] = {}
     for machine in machines:
         for resource, amount in machine.items():
@@ -187,7 +186,7 @@ def holds(machine: Mapping[str, float], amounts: Mapping[str, float]) -> bool:
 
 
 def explicit(request: Resources) -> dict[str, float]:
-    """Return the positive amounts that a request states, by Ray's resource names; without an equal share of CPUs."""
+    """Return the stated amounts by Ray's names; equal shares of CPUs are not stated."""
     amounts = {"CPU": request.num_cpus or 0.0, "GPU": request.num_gpus, **request.resources}
     if request.node is not None:
         # Ray gives each machine 1.0 of a resource with its address; a small amount of it pins the process there.
@@ -198,10 +197,9 @@ def explicit(request: Resources) -> dict[str, float]:
 def bundles(
     requests: Sequence[ResourceRequest], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
 ) -> BundleLayout:
-    """Lay out the bundles of a placement group, one for each group of colocated processes.
+    """Lay out bundles, one for each group of colocated processes.
 
-    Processes without `num_cpus` get an equal share of the remaining CPUs, at most 1, and small enough that all bundles
-    fit on `machines`, if given.
+    Processes without `num_cpus` share the remaining CPUs equally: at most 1, and so that bundles fit on `machines`.
     """
     sharing = sum(request.resources.num_cpus is None for request in requests)
     stated = sum(request.resources.num_cpus or 0.0 for request in requests)
@@ -235,7 +233,7 @@ def _layout(requests: Sequence[ResourceRequest], share: float) -> BundleLayout:
 
 
 def _colocated(requests: Sequence[ResourceRequest]) -> list[list[ResourceRequest]]:
-    """Return each process with the processes that must be on its machine."""
+    """Group each process with those on its machine."""
     groups = {request.name: [request] for request in requests if request.colocate_with is None}
     for request in requests:
         if request.colocate_with is not None:
@@ -244,7 +242,7 @@ def _colocated(requests: Sequence[ResourceRequest]) -> list[list[ResourceRequest
 
 
 def _fit(bundles: Sequence[Mapping[str, float]], machines: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether all bundles fit, the largest first, each on the first machine with room."""
+    # The largest first, each on the first machine with room, as Ray does.
     left = [dict(machine) for machine in machines]
     for bundle in sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0.0), bundle.get("CPU", 0.0)), reverse=True):
         room = next((machine for machine in left if holds(machine, bundle)), None)

@@ -1,4 +1,4 @@
-"""Builds rounds from the results of workers, the same for every runtime."""
+"""Rounds from the results of workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marlflow.sampling.receipts import Receipt
 
 
 def make_round(number: int, receipts: Sequence[Receipt], payloads: Sequence[Mapping[str, Any]]) -> Round:
-    """Make a round from each worker's receipt and its payloads (rows, or references to them) by policy."""
+    """Make a round from each worker's receipt and payloads (or references) by policy."""
     last = len(receipts) - 1
     fragments = [
         Fragment(

@@ -1,4 +1,4 @@
-"""Items split over the rollout workers, for learners with a replica on each of them."""
+"""Items split over the rollout workers, for learners with a replica on each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from marlflow.learner.distributed.shards import no_rows, sharded
 from marlflow.runtime.stage_chain import merge_payloads
 
 ON_WORKERS = "rollout workers"
-"""The name, in plans, of the place of a learner with a replica on each rollout worker."""
+"""The place of a learner with a replica on each, in plans."""
 
 
 def payloads_by_worker(item: Any, workers: int) -> list[tuple[Any, ...]]:
-    """Return the payloads of an item that belong to each of `workers` workers.
-
-    Raises TypeError for an item whose payloads are not keyed by worker.
-    """
+    """Return the payloads of each worker; raises TypeError for items not keyed by worker."""
     payloads, keys = getattr(item, "payloads", ()), getattr(item, "keys", ())
     if len(payloads) != len(keys):
         raise TypeError(f"a learner with a replica on each worker learns from shards, not from {item!r}: gather Shards")
@@ -29,14 +26,14 @@ def payloads_by_worker(item: Any, workers: int) -> list[tuple[Any, ...]]:
 
 
 def shard(payloads: Sequence[Any]) -> Batch:
-    """Merge a worker's payloads of an item into a batch, without rows if it has none."""
+    """Merge a worker's payloads, of which there may be none."""
     batch: Batch = merge_payloads(payloads) if payloads else no_rows()
     return batch
 
 
 @dataclass(frozen=True, slots=True)
 class AllShards:
-    """The shards of all workers, in one process."""
+    """All workers' shards, in one process."""
 
     batches: Sequence[Any]
 
@@ -47,7 +44,7 @@ class AllShards:
 
 
 def over_all(stage: StageCall) -> Callable[[Any], Any]:
-    """Return a call that applies `stage` to each shard, or, if it updates the learner, to all of them at once."""
+    """Apply `stage` to each shard, but an update to all of them at once."""
 
     def call(value: Any) -> Any:
         if not isinstance(value, AllShards):

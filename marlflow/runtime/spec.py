@@ -1,4 +1,4 @@
-"""Specifications of a run: policies, learners with their replays, rollout workers, and their resources."""
+"""Specifications of a run, its policies, learners and resource requests."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from marlflow.sampling.worker_stages import WorkerStages
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resource request of one process, reserved as part of the run's placement group.
+    """Resource request of one process.
 
     `num_cpus` may be a fraction; None means an equal share of the free CPUs. `num_gpus` may be a fraction below 1.
-    `resources` are amounts of Ray's custom resources. `node` is the address of the machine to run on.
+    `resources` are amounts of Ray's custom resources, `node` is the address of the machine.
     """
 
     num_cpus: float | None = None
@@ -45,32 +45,32 @@ class Resources:
 
     @property
     def process(self) -> Resources:
-        """The amounts alone, without the settings of a subclass."""
+        """The request alone, without the settings of a subclass."""
         return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeResources(Resources):
-    """Resource request of a process that runs networks.
+    """Resource request of a process that runs networks on `device`, a torch device.
 
-    `device` is a torch device; None means cuda with a share of a GPU, else cpu.
+    A `device` of None means cuda with a share of a GPU, else cpu.
     """
 
     device: str | None = None
 
     @property
     def torch_device(self) -> str:
-        """The torch device, with the default filled in."""
+        """The device, with the default filled in."""
         return self.device or ("cuda" if self.num_gpus > 0 else "cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerPlacement(ComputeResources):
-    """Resources of each of a learner's `num_learners` data-parallel processes, and how they compute.
+    """Resources of each of a learner's `num_learners` data-parallel processes.
 
-    `replay` "own" gives each replay its own process; a prioritized draw may then use priorities from before the latest
-    update. `precision` applies to forward passes; parameters are float32. `stages` overrides where stages of the plan
-    run, by stage name.
+    With `replay` "own", replays have their own processes; a prioritized draw may then precede the last update of
+    priorities. `precision` is for forward passes; parameters are float32. `stages` maps names of stages that run
+    elsewhere to places.
     """
 
     num_learners: int = 1
@@ -81,12 +81,12 @@ class LearnerPlacement(ComputeResources):
 
 @dataclass(frozen=True, slots=True)
 class InferencePlacement(ComputeResources):
-    """Resources of the inference actor, which acts for all rollout workers."""
+    """Resources of the actor that acts for all rollout workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy, which acts. `algorithm` makes its actors; the learner of the policy has the same algorithm."""
+    """A policy, which acts; its learner, if any, has the same `algorithm`."""
 
     name: str
     algorithm: Algorithm
@@ -95,13 +95,13 @@ class PolicySpec:
     seed: int
 
     def actor(self) -> Actor:
-        """Make an actor; its initial parameters are replaced by published weights before it acts."""
+        """Make an actor; published weights replace its parameters before it acts."""
         return self.algorithm.actor(self.spaces, self.model, _seed(self.seed, "actor", self.name))
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerSpec:
-    """A learner, which trains its `policies` with one algorithm, and has a plan, a queue and replays."""
+    """A learner, which trains `policies` with one algorithm; it has a plan, a queue and replays."""
 
     name: str
     policies: tuple[PolicySpec, ...]
@@ -111,7 +111,7 @@ class LearnerSpec:
 
     @property
     def is_joint(self) -> bool:
-        """Whether it trains its policies on their joint rows."""
+        """Whether it trains on joint rows of its policies."""
         return self.algorithm.capabilities.joint
 
     @property
@@ -121,12 +121,12 @@ class LearnerSpec:
 
     @property
     def on_workers(self) -> bool:
-        """Whether it has a replica on each rollout worker instead of its own process."""
+        """Whether it has a replica on each rollout worker, and no process of its own."""
         return self.algorithm.capabilities.learns_on == "workers"
 
     @property
     def publishes_critic(self) -> bool:
-        """Whether published weights end with the critic's parameters, which relocated stages need."""
+        """Whether published weights end with the critic, for relocated stages."""
         return any(where != "learner" for where in self.stages.values())
 
     def learner(self) -> TorchLearner:
@@ -143,28 +143,28 @@ class LearnerSpec:
 
     @property
     def relocated_stages(self) -> RelocatedStages:
-        """The stages of its plan that run elsewhere than at the learner and its replays."""
+        """The stages that run elsewhere than at the learner or its replays."""
         # The copies run on workers and the driver, which have no share of a GPU.
         return RelocatedStages(self.name, self.members, self.algorithm, self.stages, partial(self._learner, "cpu"))
 
     @property
     def stages(self) -> Mapping[str, Where]:
-        """Placement overrides by stage name; the placement's win over the algorithm's defaults."""
+        """Placement overrides by stage name; those of the placement win over the algorithm's."""
         return {**self.algorithm.stages, **self.placement.stages}
 
     @property
     def replays(self) -> tuple[str, ...]:
-        """The names of its replays: the learner's name, or with several shards `prey@0`, `prey@1`, ..."""
+        """The replays' names: the learner's, or with shards `prey@0`, `prey@1`, ..."""
         shards = self.algorithm.replay_shards
         return (self.name,) * shards if shards < 2 else tuple(f"{self.name}@{shard}" for shard in range(shards))
 
     @property
     def replays_apart(self) -> bool:
-        """Whether each of its replays has its own process, as shards always do."""
+        """Whether its replays have processes of their own, as shards always do."""
         return self.placement.replay == "own" or self.algorithm.replay_shards > 1
 
     def replay(self, shard: int = 0) -> StoredReplay[Any]:
-        """Make the replay of a shard; the algorithm must have a replay."""
+        """Make a shard's replay, if the algorithm has replays."""
         name = self.replays[shard]
         replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)
         if shard:
@@ -178,27 +178,26 @@ def _seed(seed: int, purpose: str, name: str) -> int:
 
 
 def learner_of_replay(name: str) -> str:
-    """Return the name of the learner that draws from a replay: `prey` for `prey@0`."""
+    """Return the learner of a replay: `prey` for `prey@0`."""
     return name.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """The specification of a run.
+    """Everything that a runtime needs to start a run.
 
     A policy is trained by one of `learners`, or does not learn. Only rows of learning policies leave the workers.
 
     Args:
-        mapping: the policy of each agent, as a dict or, for agents that appear later, a callable. None: each episode
-            has a matchup.
-        tolerated_faults: episodes that may fail by errors of the environment, per worker. A step or reset of more than
-            `step_timeout_s` seconds counts as a failure.
-        history_env_steps: env steps of a running episode that are remembered, to replay it on resume.
-        inference: the resources of an actor that acts for all workers. None: each worker acts itself.
-        spread: distribute processes over as many machines as possible, instead of as few.
-        records: datasets that replace the sampled rows of a policy. `offline`: nothing is sampled.
+        mapping: policy by agent, or a callable if agents appear later; None if matchups assign them per episode.
+        tolerated_faults: episodes per worker that may break by environment errors, or by steps and resets that take
+            longer than `step_timeout_s` (seconds).
+        history_env_steps: length of the history of running episodes, for replay on resume.
+        inference: resources of an actor that acts for all workers; None if each worker acts.
+        spread: use the most machines possible, instead of the fewest.
+        records: datasets that replace a policy's sampled rows. With `offline`, nothing is sampled.
         recording: the dataset to write.
-        opponents: additional policies that only evaluation episodes use.
+        opponents: policies for evaluation episodes only.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -222,30 +221,30 @@ class RunSpec:
 
     @property
     def with_state(self) -> tuple[str, ...]:
-        """The policies whose rows include the environment's global state."""
+        """Policies whose rows include the environment's global state."""
         return tuple(name for name, policy in self.policies.items() if policy.algorithm.capabilities.state)
 
     @property
     def learning(self) -> tuple[str, ...]:
-        """The names of policies that learn, in order."""
+        """Policies that learn."""
         return tuple(name for name in self.policies if self.learner_of(name) is not None)
 
     def learner_of(self, policy: str) -> LearnerSpec | None:
-        """Return the learner that trains a policy; None if it does not learn."""
+        """Return a policy's learner, if it learns."""
         return next((learner for learner in self.learners.values() if policy in learner.members), None)
 
     def env_indices_of(self, worker: int) -> tuple[int, ...]:
-        """Return the environments of a worker: every `num_workers`-th."""
+        """Return every `num_workers`-th environment."""
         return tuple(range(worker, self.num_envs, self.num_workers))
 
     @property
     def actors(self) -> dict[str, Callable[[], Actor]]:
-        """The actor factory of each policy, opponents included."""
+        """Actor factories by policy."""
         return {name: policy.actor for name, policy in {**self.policies, **self.opponents}.items()}
 
     @property
     def publishing_critics(self) -> tuple[str, ...]:
-        """The policies whose published weights end with the critic's parameters."""
+        """Policies whose published weights end with the critic."""
         learners = [learner for learner in self.learners.values() if learner.publishes_critic]
         return tuple(name for learner in learners for name in learner.members)
 
@@ -260,8 +259,8 @@ class RunSpec:
     ) -> Worker:
         """Make a worker and its environments.
 
-        `actors` None means the actors of the run. Environments start at `next_episodes`, datasets at `next_fragments`.
-        `watchdog` None means a new one with `step_timeout_s`. `fetch` dereferences published weights.
+        Environments start at `next_episodes`, datasets at `next_fragments`. `fetch` dereferences published weights.
+        `actors` defaults to `self.actors`.
         """
         env_indices = self.env_indices_of(number)
         relocated = [learner.relocated_stages.on_worker(fetch) for learner in self.learners.values()]
@@ -314,5 +313,5 @@ class RunSpec:
 
     @property
     def ticks(self) -> int:
-        """Env steps of each environment per collect: the fewest that give a worker `fragment_env_steps`."""
+        """Env steps per environment and collect, for at least `fragment_env_steps` per worker."""
         return -(-self.fragment_env_steps * self.num_workers // self.num_envs)

@@ -1,4 +1,4 @@
-"""Runs consecutive stages of a plan at their place, the same for every runtime."""
+"""Runs consecutive stages at their place."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from marlflow.flow.operators import EndOfFlow, OperatorRaised
 from marlflow.learner.gradients import mean_gradients
 
 Rows: TypeAlias = TrainBatch | Gradients
-"""Outputs that leave a place packed, so that the driver passes them on without opening them."""
+"""Outputs that leave a place packed, so that the driver does not open them."""
 
 
 def merge_payloads(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
-    """Merge the payloads of a packed item: concatenate batches, average gradients.
-
-    With `keys`, one per payload, payloads are merged by key.
-    """
+    """Merge payloads (concatenate batches, average gradients), separately for each of `keys`."""
     if keys:
         keyed = list(zip(keys, payloads, strict=True))
         return JointBatches(
@@ -35,10 +32,9 @@ def merge_payloads(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
 
 
 def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
-    """Apply all calls to each item, in order; the item None is a call of a source.
+    """Apply all calls to each item; the item None is a call of a source.
 
-    Returns an output per item (fewer if the source ends) and the times of each call. Raises OperatorRaised from the
-    exception of an operator.
+    Returns the outputs (fewer if the source ends) and the times of each call. Raises OperatorRaised if one fails.
     """
     began = time.time()
     outputs: list[Any] = []

@@ -1,4 +1,4 @@
-"""The inline runtime: one process, one thread, deterministic to the bit, convenient with a debugger."""
+"""The inline runtime: one process and thread, deterministic to the bit."""
 
 from marlflow.runtime.inline.place import InlinePlace
 from marlflow.runtime.inline.runtime import InlineRuntime

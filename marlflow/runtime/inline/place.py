@@ -1,4 +1,4 @@
-"""Places that run stages at once, in the caller's thread."""
+"""Places that run stages in the caller's thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InlinePlace:
 
 @dataclass(frozen=True, slots=True)
 class InlineReplicasPlace:
-    """The place of a learner with a replica on each of `workers` rollout workers: one learner does the work of all."""
+    """The place of a learner with replicas: inline, one learner handles all workers' shards."""
 
     workers: int
     name: str = ON_WORKERS

@@ -1,4 +1,4 @@
-"""The inline runtime: workers, learners and replays are objects in one process."""
+"""The inline runtime."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ log = logging.getLogger("marlflow")
 
 
 class InlineWorkers:
-    """Runs all workers one after the other, in the caller's thread."""
+    """Runs workers one after the other, in the caller's thread."""
 
     def __init__(self, spec: RunSpec, on_news: Callable[[News], None]) -> None:
         self._spec = spec
@@ -56,7 +56,7 @@ class InlineWorkers:
             for number, watchdog in self._watchdogs.items():
                 self._workers.append(spec.worker(number, watchdog=watchdog))
         except BaseException:
-            # Whoever constructs it gets nothing to close.
+            # No object is returned that could be closed later.
             self._monitor.close()
             raise
 
@@ -101,7 +101,7 @@ class InlineWorkers:
         return [worker.state() for worker in self._workers]
 
     def restore(self, saved: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> ResumeReport:
-        """Restore the environments from the merged states of all workers, which may have been fewer or more."""
+        """Restore all environments; the number of workers may have changed."""
         tree = from_bytes(saved)
         reports = []
         for number, worker in enumerate(self._workers):
@@ -110,7 +110,7 @@ class InlineWorkers:
         return ResumeReport(*(sum(counts) for counts in zip(*reports, strict=True)))
 
     def close(self) -> tuple[Fault, ...]:
-        """Close all environments in bounded time; return the failures."""
+        """Close all environments; return failures."""
         self._monitor.close()
         # One deadline for all workers together.
         deadline_s = perf_counter() + closing.CLOSE_TIMEOUT_S
@@ -118,7 +118,7 @@ class InlineWorkers:
 
 
 class InlineRuntime:
-    """Runs everything in one process and one thread; the same seed gives the same bits."""
+    """Runs everything in one process and thread; the same seed gives the same bits."""
 
     def __init__(self) -> None:
         self._learners: dict[str, TorchLearner] = {}
@@ -136,9 +136,9 @@ class InlineRuntime:
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
     ) -> RunComponents:
-        """Build all components in this process; raises ConfigInvalid if a learner needs a GPU and there is none.
+        """Build all components; raises ConfigInvalid if a learner needs a GPU and there is none.
 
-        Data-parallel learners are one learner here, and workers act without an inference actor; results are the same.
+        Data-parallel learners are one here, and workers act without inference actor; results are the same.
         """
         # There is no other process that could be lost.
         del on_fault
