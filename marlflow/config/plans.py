@@ -28,7 +28,7 @@ ROUNDS_IN_QUEUE = 2
 class RoundHooks:
     """Where the driver takes part in the stream: what to collect with next, and what to do with each round."""
 
-    next_request: Callable[[], Request | Literal["home"] | None]
+    next_request: Callable[[], Request | Literal["drain"] | None]
     round_made: Callable[[Round], Round | Awaitable[Round]]
 
 

@@ -32,7 +32,8 @@ class DatasetReader:
     def __init__(
         self, dataset: Dataset, env_indices: Sequence[int], of: int, next_fragments: Mapping[int, int] | None = None
     ) -> None:
-        self._dataset, self._of = dataset, of
+        self._dataset = dataset
+        self._of = of
         self.positions = {env_index: (next_fragments or {}).get(env_index, 0) for env_index in env_indices}
         self._nothing: Batch | None = None
 
@@ -97,7 +98,10 @@ class DatasetWorker:
         worker_stages: Mapping[str, WorkerStages],
         num_envs: int,
     ) -> None:
-        self._worker, self._readers, self._worker_stages, self._num_envs = worker, readers, worker_stages, num_envs
+        self._worker = worker
+        self._readers = readers
+        self._worker_stages = worker_stages
+        self._num_envs = num_envs
         self._versions: dict[str, int] = {}
 
     def collect(
@@ -116,7 +120,7 @@ class DatasetWorker:
             batch, taken = reader.take(ticks * self._num_envs)
             # Policies of one environment share its env steps, which count once.
             env_steps = max(env_steps, taken)
-            policies[policy], batches[policy] = self._handed(policy, batch, weights or {}, schedules or {})
+            policies[policy], batches[policy] = self._process(policy, batch, weights or {}, schedules or {})
         rows = sum(policies[policy].rows for policy in self._readers)
         return replace(
             receipt,
@@ -128,7 +132,7 @@ class DatasetWorker:
             next_fragments={policy: dict(reader.positions) for policy, reader in self._readers.items()},
         ), batches
 
-    def _handed(
+    def _process(
         self,
         policy: str,
         batch: Batch,
@@ -200,7 +204,9 @@ class OfflineWorker:
     """A worker of a run without sampling; `make` makes one for evaluation."""
 
     def __init__(self, number: int, env_indices: Sequence[int], make: Callable[[], Worker]) -> None:
-        self._number, self._env_indices, self._make = number, tuple(env_indices), make
+        self._number = number
+        self._env_indices = tuple(env_indices)
+        self._make = make
         self._evaluator: Worker | None = None
 
     def collect(

@@ -48,7 +48,9 @@ class DatasetWriter:
     """
 
     def __init__(self, target: DatasetTarget, worker: int) -> None:
-        self.policies, self.folder, self._worker = tuple(target.policies), target.folder, worker
+        self.policies = tuple(target.policies)
+        self.folder = target.folder
+        self._worker = worker
         prefix = f"{target.run}-{worker:04d}-"
         self._files = {policy: _Files(policy_folder(target.folder, policy), prefix) for policy in self.policies}
 
@@ -137,7 +139,8 @@ class _Files:
             for writer in self._writers.values():
                 writer.close()
             self._encoded.append({ending: self._sinks[ending].getvalue() for ending in (SEGMENTS, ROWS)})
-            self._sinks, self._writers, self._fragments, self._bytes = {}, {}, [], 0
+            self._sinks, self._writers = {}, {}
+            self._fragments, self._bytes = [], 0
         while self._encoded:
             for ending, encoded in self._encoded[0].items():
                 _write_synced(self._folder / f"{self._prefix}{self.number:06d}{ending}", encoded)

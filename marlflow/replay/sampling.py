@@ -122,8 +122,12 @@ class _PrioritizedSampler:
     __slots__ = ("_beta", "_capacity", "_config", "_generator", "_largest", "_tree")
 
     def __init__(self, config: Prioritized, capacity: int, generator: np.random.Generator) -> None:
-        self._config, self._capacity, self._generator = config, capacity, generator
-        self._beta, self._largest = config.beta, 1.0
+        self._config = config
+        self._capacity = capacity
+        self._generator = generator
+        self._beta = config.beta
+        # The largest priority so far, which new rows get.
+        self._largest = 1.0
         self._tree = SumTree(capacity)
 
     def evicted(self, first: int, stop: int) -> None:

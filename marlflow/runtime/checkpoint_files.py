@@ -1,4 +1,4 @@
-"""Names and contents of the files in a checkpoint, the same for every runtime."""
+"""Names and contents of the files in a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,14 +17,8 @@ def learner_file(learner: str) -> str:
     return f"learner.{learner}"
 
 
-def replay_file(replay: str) -> str:
-    """Return the name of a replay's file, which has no rows."""
+def _replay_file(replay: str) -> str:
     return f"replay.{replay}"
-
-
-def replay_rows_file(replay: str, first: int, stop: int) -> str:
-    """Return the name of the file of rows [first, stop)."""
-    return f"rows.{replay}.{first}-{stop}"
 
 
 class RowsFile(NamedTuple):
@@ -61,10 +55,10 @@ class ReplayState(NamedTuple):
 
     def files(self, replay: str) -> dict[str, bytes]:
         """Return files by name."""
-        files = {replay_file(replay): self.state}
+        files = {_replay_file(replay): self.state}
         first, stop = self.numbers
         if stop > first:
-            files[replay_rows_file(replay, first, stop)] = self.rows
+            files[f"rows.{replay}.{first}-{stop}"] = self.rows
         return files
 
 
@@ -101,6 +95,6 @@ Read: TypeAlias = Callable[[str], Any]
 
 def replay_bytes(replay: str, read: Read, names: Collection[str]) -> tuple[Any, list[Any]] | None:
     """Return the state and the rows files of a replay; None if it was not saved."""
-    if replay_file(replay) not in names:
+    if _replay_file(replay) not in names:
         return None
-    return read(replay_file(replay)), [read(name) for name in rows_files(replay, names)]
+    return read(_replay_file(replay)), [read(name) for name in rows_files(replay, names)]

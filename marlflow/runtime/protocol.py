@@ -41,7 +41,7 @@ class RunComponents:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeState:
-    """The state of a run's components for a bit-exact resume: files by name, each a serialized tree.
+    """The state of a run for a bit-exact resume: files by name, each a serialized tree.
 
     Files: `learner.<learner>`, `replay.<name>` (without rows; named as its learner, or `<learner>@<shard>`),
     `rows.<name>.<first>-<stop>` (rows new since the last save), `workers` (all environments). `replays` has the range

@@ -122,7 +122,7 @@ class RelocatedStages:
 
 @dataclass(frozen=True, slots=True)
 class RelocatedReplay:
-    """Replaces the replay of a relocated stage, which uses only its place."""
+    """Replaces the replay of a relocated stage."""
 
     name: str
     place: Place

@@ -43,9 +43,9 @@ class DropStale:
         if not stale.any():
             return batch
         fresh = np.add.reduceat(stale, firsts) == 0
-        kept = batch.only(fresh)
-        learner.stale_rows_dropped += batch.rows - kept.rows
-        return kept
+        remaining = batch.only(fresh)
+        learner.stale_rows_dropped += batch.rows - remaining.rows
+        return remaining
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class Collect:
     """A source of rounds; `next_request` returns the next input, or None at the end."""
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
+    next_request: Callable[[], Request | Literal["drain"] | None] = field(repr=False)
 
     def __call__(self) -> Round | Awaitable[Round]:
         request = self.next_request()
@@ -33,11 +33,11 @@ class Collect:
 class CollectNext:
     """An asynchronous source: a round of the next worker that finishes.
 
-    `next_request` returns the input of finished workers; "home" lets all finish before others start, None then ends.
+    `next_request` returns the input of finished workers; "drain" lets all finish before others start, None then ends.
     """
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
+    next_request: Callable[[], Request | Literal["drain"] | None] = field(repr=False)
 
     @property
     def under_way(self) -> int:
