@@ -54,7 +54,7 @@ class ReplayState(NamedTuple):
     held: tuple[int, int]
 
     def files(self, replay: str) -> dict[str, bytes]:
-        """Return files by name."""
+        """Return the contents of its files, by name."""
         files = {_replay_file(replay): self.state}
         first, stop = self.numbers
         if stop > first:

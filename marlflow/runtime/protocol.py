@@ -1,4 +1,4 @@
-"""The Runtime protocol: inline and Ray."""
+"""The Runtime protocol, implemented inline and over Ray."""
 
 from __future__ import annotations
 
@@ -111,15 +111,15 @@ class Runtime(Protocol):
         ...
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """Return the payloads again."""
+        """Return the packed payloads."""
         ...
 
     def object_store_bytes(self) -> int | None:
-        """Return the memory of rows and weights in transit between processes, if several."""
+        """Return the bytes of rows and weights in transit between processes; None with one process."""
         ...
 
     def close_environments(self) -> tuple[Fault, ...]:
-        """Close all environments in bounded time; return failures. Nothing is collected later."""
+        """Close all environments in bounded time, and return failures; collect no more."""
         ...
 
     def close(self) -> None:

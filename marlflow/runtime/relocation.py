@@ -29,12 +29,12 @@ class DriverPlace:
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
         def call(items: Sequence[Any]) -> Outcome:
-            outputs, times = run_chain(calls, [self._opened(item) for item in items])
+            outputs, times = run_chain(calls, [self._unpacked(item) for item in items])
             return Outcome([self._packed(output) for output in outputs], times)
 
         return call
 
-    def _opened(self, item: Any) -> Any:
+    def _unpacked(self, item: Any) -> Any:
         payloads = [self.fetch(payload) for payload in getattr(item, "payloads", ())]
         return merge_payloads(payloads, item.keys) if payloads else item
 
@@ -44,7 +44,7 @@ class DriverPlace:
 
 @dataclass(frozen=True, slots=True)
 class WorkersPlace:
-    """The rollout workers as a place: they have run the stages when a fragment arrives, with the times."""
+    """The place of stages that workers have run before a fragment arrives, which has their times."""
 
     name: str = "rollout workers"
 
@@ -122,7 +122,7 @@ class RelocatedStages:
 
 @dataclass(frozen=True, slots=True)
 class RelocatedReplay:
-    """Replaces the replay of a relocated stage."""
+    """Replaces the replay at which a relocated stage was defined."""
 
     name: str
     place: Place

@@ -51,7 +51,7 @@ class BundleLayout:
 
 
 def requests_of(spec: RunSpec) -> list[ResourceRequest]:
-    """Return the requests of all processes."""
+    """Return the requests of all processes of a run."""
     requests = [
         ResourceRequest(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)
     ]
@@ -85,8 +85,8 @@ def problems(
 ) -> list[Problem]:
     """Return a problem for each resource that is short, including shares of CPUs.
 
-    Otherwise, return one for each group of colocated processes that fits none of `machines`. `whole` has the totals, if
-    `available` is only what other runs leave free.
+    If there are none, return one for each group of colocated processes that fits none of `machines`. `whole` has the
+    totals, if `available` is only what other runs leave free.
     """
     requested: Counter[str] = Counter()
     users: dict[str, list[str]] = {}
@@ -109,7 +109,7 @@ def problems(
             f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
             "until other runs have ended"
         )
-    # Only if the totals suffice: a process too big for any machine is then the reason that they do not help.
+    # If a total is short, smaller processes would not help.
     sentences = sentences or list(_too_big(requests, machines))
     return [Problem(sentence, kind=ProblemKind.LACKS_RESOURCES) for sentence in sentences]
 

@@ -168,7 +168,7 @@ class LearnerSpec:
         name = self.replays[shard]
         replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)
         if shard:
-            # The row numbers tell the shard, so that priorities find their way back.
+            # The row numbers tell the shard, so that priorities are sent to the right one.
             replay.begin_at(first_row_of(shard))
         return replay
 
@@ -230,11 +230,11 @@ class RunSpec:
         return tuple(name for name in self.policies if self.learner_of(name) is not None)
 
     def learner_of(self, policy: str) -> LearnerSpec | None:
-        """Return a policy's learner, if it learns."""
+        """Return a policy's learner; None if it does not learn."""
         return next((learner for learner in self.learners.values() if policy in learner.members), None)
 
     def env_indices_of(self, worker: int) -> tuple[int, ...]:
-        """Return every `num_workers`-th environment."""
+        """Return a worker's environments: every `num_workers`-th."""
         return tuple(range(worker, self.num_envs, self.num_workers))
 
     @property

@@ -21,7 +21,7 @@ class InlinePlace:
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
         def call(items: Sequence[Any]) -> Outcome:
-            outputs, times = run_chain(calls, [_opened(item) for item in items])
+            outputs, times = run_chain(calls, [_unpacked(item) for item in items])
             return Outcome([_packed(output) for output in outputs], times)
 
         return call
@@ -38,15 +38,15 @@ class InlineReplicasPlace:
         chain = [over_all(call) for call in calls]
 
         def call(items: Sequence[Any]) -> Outcome:
-            return Outcome(*run_chain(chain, [self._opened(item) for item in items]))
+            return Outcome(*run_chain(chain, [self._unpacked(item) for item in items]))
 
         return call
 
-    def _opened(self, item: Any) -> AllShards:
+    def _unpacked(self, item: Any) -> AllShards:
         return AllShards([shard(payloads) for payloads in payloads_by_worker(item, self.workers)])
 
 
-def _opened(item: Any) -> Any:
+def _unpacked(item: Any) -> Any:
     payloads = getattr(item, "payloads", ())
     return merge_payloads(payloads, item.keys) if payloads else item
 
