@@ -12,7 +12,7 @@ from marlflow.flow import Place
 
 
 class Replay(Protocol):
-    """What stages need of a replay buffer.
+    """A replay buffer, as stages use it.
 
     inserted = replay.insert(batch)
     transitions = replay.draw(agent_steps=64)

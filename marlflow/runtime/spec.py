@@ -149,7 +149,7 @@ class LearnerSpec:
 
     @property
     def stages(self) -> Mapping[str, Where]:
-        """Placement overrides by stage name; those of the placement win over the algorithm's."""
+        """Placement overrides by stage name: the algorithm's defaults, updated by the placement's."""
         return {**self.algorithm.stages, **self.placement.stages}
 
     @property
