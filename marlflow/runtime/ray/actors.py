@@ -1,4 +1,4 @@
-"""A run's actors: each is started where its bundle is, again if it was lost, and all are ended together."""
+"""Start, restart and kill the Ray actors of a run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ _OF_RAY = re.compile(r":|_group_|memory$")
 
 
 class Actors:
-    """Starts and ends actors. `options` has for each process of the run, by what it is, how Ray is to start it."""
+    """Starts and kills the actors of a run.
+
+    `options` has Ray's actor options of each process by name: CPUs, GPUs, custom resources, placement group bundle.
+    """
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
         self._options = options
         self._running: list[Any] = []
 
     def start(self, kind: type, what: str, *arguments: Any) -> Any:
-        """An actor that hosts `kind(*arguments)`, where the process called `what` is to be."""
+        """Start an actor that hosts `kind(*arguments)` with the options of process `what`."""
         # Not by decorator: a decorated class would travel by value, with a copy of its module's globals. Ray's own
         # events of every call are for a dashboard that is not there.
         actor: Any = ray.remote(kind).options(enable_task_events=False, **self._options[what]).remote(*arguments)
@@ -30,22 +33,22 @@ class Actors:
         return actor
 
     def threads(self, what: str) -> int:
-        """How many threads a process computes with: one for each whole CPU that it has reserved."""
+        """Return the compute threads of a process: one per whole CPU reserved, at least one."""
         return max(1, int(self._options[what]["num_cpus"]))
 
     def end(self, actor: Any) -> None:
-        """Ends an actor, which may be dead already."""
+        """Kill an actor, whether or not it is still alive."""
         self._running.remove(actor)
         ray.kill(actor)
 
     def end_all(self) -> None:
-        """Ends all that run."""
+        """Kill all actors."""
         for actor in self._running:
             ray.kill(actor)
         self._running.clear()
 
     def lack(self, what: str) -> str:
-        """What a process asks for, and what the cluster has free, in words."""
+        """Describe what a process requests and what the cluster has free."""
         options = self._options[what]
         asked = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
         shown = ", ".join(f"{amount:g} {name}" for name, amount in asked.items() if amount)
@@ -56,7 +59,7 @@ WITHOUT_A_WORD = "it ended without a word: killed, out of memory, or crashed"
 
 
 def cause(error: BaseException) -> str:
-    """Why an actor was lost, in one sentence of the several that Ray has for it."""
+    """Return why an actor was lost, in one sentence of Ray's long message."""
     # When Ray itself ends processes because memory runs out, a page of figures follows the reason.
     text = " ".join(str(error).split()).partition(" OOM kill reason:")[0]
     found = re.search(r"pid: (\d+).*? ip: (\S+) (.*)", text)
@@ -69,12 +72,12 @@ def cause(error: BaseException) -> str:
 
 
 def never_ran(error: object) -> bool:
-    """Whether an actor was lost before it began: it was to go to a machine that was lost too, as Ray learned later."""
+    """Return whether an actor was lost before it ran, because its machine was lost first."""
     return isinstance(error, ray.exceptions.RayActorError) and "never ran" in str(error)
 
 
 def available() -> str:
-    """What the cluster has, and has free, in words."""
+    """Describe the cluster's total and free resources."""
     whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
     named = {name: amount for name, amount in whole.items() if not _OF_RAY.search(name)}

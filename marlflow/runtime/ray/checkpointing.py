@@ -1,4 +1,4 @@
-"""Everything that a run's actors know, as bytes that they made themselves, and back: the driver opens no rows."""
+"""Checkpoint and restore a run on Ray: actors serialize their own state, so the driver never opens rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, 
 
 
 class RayCheckpointing:
-    """Keeps and restores the parts of a run. Everything here blocks: it is for when nothing is in flight."""
+    """Saves and restores the components of a run. All methods block; call them when nothing is in flight."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RayCheckpointing:
     # -- keeping --------------------------------------------------------------------------------------------------
 
     def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
-        """All files; raises ActorLost if a process died, once its successor is there or on its way."""
+        """Return all checkpoint files; raises ActorLost if a process died (it is restarted first)."""
         learners = {name: one.actor.kept_learner.remote(one.key) for name, one in self._learners.items()}
         replays = {
             name: one.actor.kept_replay.options(num_returns=4).remote(one.key, rows_kept.get(name, 0))
@@ -64,7 +64,7 @@ class RayCheckpointing:
         return RuntimeState(files, held, files_recorded(trees))
 
     def _of(self, handle: LearnerHandle | ReplayHandle, refs: Any) -> Any:
-        """What a host answered; None if it died, and was started again."""
+        """Return a host's answer; None if the actor died, after restarting it."""
         hosted: Hosted | RayReplicas = handle.place.hosted
         try:
             return ray.get(refs)
@@ -93,7 +93,7 @@ class RayCheckpointing:
     def restore(
         self, read: Read, names: Collection[str], replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
     ) -> ResumeReport:
-        """Every part goes on from its files; raises ActorLost if a process dies meanwhile."""
+        """Restore all components from their files; raises ActorLost if a process dies meanwhile."""
         check_names(self._spec.learners, names)
         try:
             return self._restore(read, names, replay_max_env_steps, frozen)
@@ -130,7 +130,7 @@ class RayCheckpointing:
     # -- rows that wait on the driver -----------------------------------------------------------------------------
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Each as bytes, made by an actor; raises ActorLost if that died, or rows went with their machine."""
+        """Serialize queued rows in an actor; raises ActorLost if it dies or rows were lost with their machine."""
         try:
             return [packed.tobytes() for packed in ray.get(self._by_a_host("pack", payloads))]
         except ray.exceptions.ObjectLostError as error:
@@ -140,7 +140,7 @@ class RayCheckpointing:
             raise ActorLost(f"{self._hosts[0].name} died while it packed rows that wait") from error
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """References to what they were, made by an actor."""
+        """Return references to the rows that `pack` serialized, opened by an actor."""
         return self._by_a_host("unpack", [_array(part) for part in packed])
 
     def _by_a_host(self, method: str, arguments: Sequence[Any]) -> list[Any]:
@@ -152,7 +152,7 @@ class RayCheckpointing:
 
 
 def _array(data: Any) -> Any:
-    """Bytes in the form that Ray carries without copying."""
+    """Wrap bytes as an array, which Ray transfers without copying."""
     return np.frombuffer(data, np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Joins a Ray cluster that is there already, and says within seconds if none is, or if it is another kind of server."""
+"""Join an existing Ray cluster, failing within seconds if there is none or another kind of server answers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _HEADER_BYTES, _SETTINGS = 9, 4
 
 
 def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
-    """Connects this process to the cluster at `address`; raises ConfigInvalid if there is none that it can join.
+    """Connect this process to the Ray cluster at `address`; raises ConfigInvalid if it cannot be joined.
 
-    `auto` is what RAY_ADDRESS says, else the cluster that `ray start` made this machine a part of. Ray's own `auto`
-    also takes any Ray that it finds running: mostly one that another program started for itself, and ends.
+    `auto` means RAY_ADDRESS, else the cluster that `ray start` made this machine part of. Ray's own `auto` also joins
+    any running Ray, usually one that another program started for itself and will shut down.
     """
     where = _started_here() if address == "auto" else address
     subject = f"runtime.address={address}" if where == address else f"runtime.address={address} ({where})"
@@ -61,7 +61,6 @@ def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
 
 
 def _started_here() -> str:
-    """The address that `auto` stands for; raises ConfigInvalid if there is none, or only other programs' own."""
     if address := os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None):
         return address
     others = sorted(services.find_gcs_addresses())  # type: ignore[no-untyped-call]
@@ -77,10 +76,7 @@ def _started_here() -> str:
 
 
 def _speaks_http2(host: str, port: int) -> bool:
-    """Whether a server of gRPC, as Ray's are, answers; raises OSError if nothing does.
-
-    Ray would ask any other server again for minutes, and could not be interrupted.
-    """
+    """Return whether a gRPC server, as Ray's are, answers; raises OSError if nothing does."""
     if os.environ.get("RAY_USE_TLS", "0") == "1":  # then it is Ray alone that can ask
         socket.create_connection((host, port), _ANSWERS_WITHIN_S).close()
         return True
@@ -91,7 +87,6 @@ def _speaks_http2(host: str, port: int) -> bool:
 
 
 def _lets_in(gcs_address: str) -> bool:
-    """Whether a cluster takes the token of this process, or needs none; Ray would ask again for half a minute."""
     with _without_standard_error():  # on which Ray's C++ says the same
         try:
             GcsClient(address=gcs_address)
@@ -104,7 +99,7 @@ def _lets_in(gcs_address: str) -> bool:
 
 @contextmanager
 def _without_standard_error() -> Iterator[None]:
-    """While this holds, nothing that the process writes to standard error is seen, C++ included."""
+    """Discard everything the process writes to standard error, C++ code included."""
     sys.stderr.flush()
     shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -117,7 +112,7 @@ def _without_standard_error() -> Iterator[None]:
 
 
 def free_machines(address: str) -> Machines:
-    """What each machine of the cluster at `address` has free now; raises ConfigInvalid as `join`. Leaves it again."""
+    """Return the free resources of each machine of the cluster; raises ConfigInvalid like `join`."""
     if ray.is_initialized():
         return _free()
     with without_signal_handlers():

@@ -1,7 +1,8 @@
-"""What lives and dies together: an actor with all that it hosts, and those that follow its learner.
+"""Driver-side handles of learners and replays, and restart of the actors that host them after a failure.
 
-When it is lost it is started again, once: a learner as it was kept last, under a version above all that were handed
-out; a replay empty, its rows numbered far above all that were. What was under way there is lost, and never repeated.
+An actor fails together with everything it hosts and with the followers of its learner. After a restart, the learner has
+its last checkpointed state and a version above all published ones; a replay is empty and numbers its rows far above all
+earlier ones. Work in flight is lost, never repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FAR_ABOVE = 2**40
 
 
 class Handle:
-    """What the driver holds of a learner or replay; inside a stage it becomes the object where the stage arrives."""
+    """The driver's handle of a learner or replay; unpickled in the hosting actor, it becomes the object itself."""
 
     def __init__(self, name: str, key: str, place: Any) -> None:
         self.name, self.key, self.place = name, key, place
@@ -39,13 +40,13 @@ class Handle:
 
     @property
     def actor(self) -> Any:
-        """Where it lives now."""
+        """The current hosting actor; a new one after each restart."""
         return self.place.hosted.actor
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes effect on whatever is asked of it from here on; waits for nothing.
+        """Set scheduled values for all later calls without waiting.
 
-        What went wrong with an earlier call is raised.
+        Raises what an earlier call raised.
         """
         if self._told is not None and ray.wait([self._told], timeout=0)[0]:
             with suppress(ray.exceptions.RayActorError):  # its successor is told what is scheduled
@@ -56,9 +57,10 @@ class Handle:
 
 
 class LearnerHandle(Handle):
-    """A learner. `kept` are its bytes when it was last kept; rows are dropped as stale beyond `max_staleness`.
+    """The driver's handle of a learner.
 
-    `remembers`: it learns from copies of rows, which a replay has.
+    `kept` is its last checkpointed state, serialized. Rows staler than `max_staleness` versions are dropped.
+    `remembers`: it learns from a replay, which has copies of its rows.
     """
 
     def __init__(self, spec: LearnerSpec, place: Any) -> None:
@@ -73,42 +75,44 @@ class LearnerHandle(Handle):
 
     @property
     def version(self) -> int:
-        """The version of what was last published."""
+        """The last published version."""
         return next(iter(self.published.values())).version
 
     def hand_out(self, version: int, flats: Sequence[Any]) -> None:
-        """This was published; `flats` has a reference to the parameters of each policy, which nobody opens here."""
+        """Record a published version; `flats` has one object reference per policy to its parameters."""
         self.published = {p: Weights(version, flat) for p, flat in zip(self.policies, flats, strict=True)}
 
     def ask_first_weights(self) -> None:
-        """Asks for what a learner acts by that has just been made."""
+        """Request the initial weights from a newly built learner."""
         made = self.actor.weights.options(num_returns=len(self.policies)).remote(self.key)
         self.hand_out(0, made if len(self.policies) > 1 else [made])
 
     @property
     def _answers(self) -> int:
-        """The number of answers of a learner that takes up a state: its version, and the weights of each policy."""
         return 1 + len(self.policies)
 
     def taken_up(self, actor: Any, items: int) -> Any:
-        """Asks the successor to go on, and for its version; `items` were under way, each perhaps published."""
+        """Load the last checkpointed state into a restarted learner; return a reference to its version."""
         above = self.version + items + self.max_staleness
         version, *self._flats = actor.take_up.options(num_returns=self._answers).remote(self.key, self.kept, above)
         return version
 
     def restored(self, kept: bytes) -> Any:
-        """Asks the learner to go on from what was kept, and for its version."""
+        """Load a checkpointed state; return a reference to the learner's version."""
         self.kept = kept
         version, *self._flats = self.actor.load_learner.options(num_returns=self._answers).remote(self.key, kept)
         return version
 
     def goes_on(self, version: int) -> None:
-        """It answered: this is the version of what it has published."""
+        """Record the version that a restored or restarted learner returned."""
         self.hand_out(version, self._flats)
 
 
 class ReplayHandle(Handle):
-    """A replay. `stored` is how many rows it said to hold last; all its rows have numbers below `numbered`."""
+    """The driver's handle of a replay.
+
+    `stored` is its last reported number of rows; all row numbers are below `numbered`.
+    """
 
     def __init__(self, name: str, place: Any, numbered: int) -> None:
         super().__init__(name, f"replay {name}", place)
@@ -116,26 +120,26 @@ class ReplayHandle(Handle):
         self.numbered = numbered
 
     def now_holds(self, inserted: Sequence[Inserted]) -> None:
-        """What the replay says of inserts."""
+        """Update the counts of rows from the results of inserts."""
         if inserted:
             self.stored = inserted[-1].stored
             self.numbered += sum([one.rows for one in inserted])
 
     def goes_on(self, first: int, stop: int) -> None:
-        """It was restored, and holds these rows."""
+        """Record the restored replay's row numbers [first, stop)."""
         self.stored, self.numbered = stop - first, stop
 
     def begun_again(self, actor: Any) -> Any:
-        """Asks the successor, which is empty, to number its rows far above all others."""
+        """Make the restarted, empty replay number its rows above all earlier ones."""
         self.stored, self.numbered = 0, (self.numbered // FAR_ABOVE + 1) * FAR_ABOVE
         return actor.begin_at.remote(self.key, self.numbered)
 
 
 class Hosted:
-    """The actor called `name`, and its successors; `builders` make what it hosts.
+    """An actor that hosts a learner, replays or both, restarted after a failure.
 
-    `followers` are the processes that learn with the learner of that name: they live and die with it. `incarnation`
-    counts its lives.
+    `builders` build what it hosts. `followers` names the other processes of a data-parallel learner: they are killed
+    and restarted together with it. `incarnation` counts the restarts.
     """
 
     def __init__(
@@ -156,7 +160,7 @@ class Hosted:
         self.actor: Any = None
 
     def start(self) -> list[Any]:
-        """Starts its processes; what has to be waited for."""
+        """Start the processes; return references that resolve when they are ready."""
         own = {name: self._builders if name == self.name else self._learner_only for name in self._names}
         self.running = [self._actors.start(Host, n, built, self._actors.threads(n)) for n, built in own.items()]
         self.actor = self.running[0]
@@ -164,7 +168,6 @@ class Hosted:
         return awaited if len(self._names) == 1 else [*awaited, self._gathered()]
 
     def _gathered(self) -> Any:
-        """Makes the learners a group; what the leader says when all are there."""
         size = len(self._names)
         address = self.actor.lead.remote(self.name, size)
         for rank, actor in enumerate(self.running[1:], 1):
@@ -176,13 +179,13 @@ class Hosted:
         return {self.name: self._builders[self.name]}
 
     async def present(self) -> int:
-        """Waits for a successor if one is on its way; the incarnation that is there now."""
+        """Wait for a restart in progress, if any; return the current generation."""
         if self._coming is not None:
             await asyncio.shield(self._coming)
         return self.incarnation
 
     async def look(self) -> None:
-        """Returns once it is there, which it may not be any more: then it is revived."""
+        """Wait until the actor answers, restarting it if it has died."""
         incarnation = await self.present()
         try:
             await self.actor.ready.remote()
@@ -190,9 +193,9 @@ class Hosted:
             await self.revive(incarnation, error, 0, 0)
 
     async def revive(self, incarnation: int, error: Exception, items: int, rows_lost: int) -> None:
-        """Returns when the successor of this incarnation is there. `items` and `rows_lost` were under way.
+        """Restart the actor unless that generation was already replaced; return when it is ready.
 
-        Raises ActorLost if it does not come back.
+        `items` and `rows_lost` were in flight. Raises ActorLost if the restart fails.
         """
         if incarnation == self.incarnation:
             self._say_lost(error, rows_lost)
@@ -215,7 +218,7 @@ class Hosted:
         self._is_back(found)
 
     def revive_now(self, error: Exception) -> None:
-        """The same for when nothing is under way; blocks."""
+        """Restart the actor when nothing is in flight; blocks."""
         self._say_lost(error, 0)
         refs = self._begin_again(0)
         if ray.wait(refs, num_returns=len(refs), timeout=REPLACING_TIMEOUT_S)[1]:
@@ -234,7 +237,7 @@ class Hosted:
             self._on_fault(Fault(FaultKind.REPLAYS_LOST, self.replay.key, reason, "", lost, self.replay.name))
 
     def _begin_again(self, items: int) -> list[Any]:
-        """Starts its successor; what has to be waited for, in the order of `_is_back`."""
+        """Kill and start the processes; return references in the order that `_is_back` expects."""
         for actor in self.running:
             self._actors.end(actor)
         refs = self.start()

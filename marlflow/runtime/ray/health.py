@@ -1,7 +1,7 @@
-"""Watches Ray itself while a run goes on: a run whose Ray is lost ends at once, and says so.
+"""Watch Ray itself during a run, so that a run whose Ray is lost ends within seconds.
 
-Ray would take a minute or two: it declares its dead raylet's actors lost one by one, and ends the driver's process
-without a word when its control service (GCS) has not answered for 60 s.
+Ray alone would take minutes: it reports a dead raylet's actors one by one, and ends the driver process silently when
+its control service (GCS) has not answered for 60 s.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _KNOWN_CAUSES = {
 
 
 class Watch:
-    """Calls `find_loss` in a thread until it says how Ray was lost; then `on_loss` with that, once.
+    """Polls `find_loss` in a thread every `every_s` seconds; calls `on_loss` once with the first result.
 
-    `loss` is what was found, or None; `every_s` seconds lie between two looks.
+    `loss` is that result, or None.
     """
 
     def __init__(self, find_loss: Callable[[], str | None], on_loss: Callable[[str], None], every_s: float) -> None:
@@ -46,7 +46,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stop the thread."""
         self._over.set()
         self._thread.join()
 
@@ -59,7 +59,7 @@ class Watch:
 
 
 def dead_daemon() -> str | None:
-    """Which of the daemons that this process started for Ray has ended, without which no run goes on; None: none."""
+    """Describe an essential Ray daemon of this process that has exited; None if all run."""
     node: Any = worker._global_node
     for kind, process in [] if node is None else node.dead_processes():
         if kind in _ESSENTIAL:
@@ -76,14 +76,14 @@ def _ending(code: int) -> str:
 
 
 class Endpoints:
-    """The servers of a cluster that was joined, by name: each a host and a port that has to accept connections."""
+    """The servers of a joined cluster, by name: each a host and a port that must accept connections."""
 
     def __init__(self, servers: Mapping[str, tuple[str, int]]) -> None:
         self._failed = dict.fromkeys(servers, 0)
         self._servers = servers
 
     def unreachable(self) -> str | None:
-        """Which server was unreachable FAILED_LOOKS times in a row; None: none."""
+        """Describe a server that failed FAILED_LOOKS connections in a row; None if there is none."""
         for name, server in self._servers.items():
             try:
                 socket.create_connection(server, CONNECT_TIMEOUT_S).close()
@@ -96,7 +96,7 @@ class Endpoints:
 
 
 def joined_cluster(address: str) -> Endpoints:
-    """The servers that a run depends on which has joined the cluster at `address`."""
+    """Return the servers that a run depends on in the cluster joined at `address`."""
     node: Any = worker._global_node
     if node is None:  # through Ray's client server
         found = re.fullmatch(r"ray://([^/:]+):(\d+)", address)

@@ -1,4 +1,4 @@
-"""An actor that hosts learners and replays, and runs stages beside them."""
+"""The actor that hosts learners and replays, and runs stages in the same process."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ RESIDENTS: dict[str, Any] = {}
 
 
 def resident(name: str) -> Any:
-    """The object called `name` in this process."""
+    """Return the object of this name in this process."""
     return RESIDENTS[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a call, without rows.
+    """The receipt of one call of a chain of stages, without rows.
 
-    Outputs (or how many rows they have, where they stayed packed), the times of each stage, and the version if one was
-    published.
+    `outputs` are small outputs, or row counts where outputs stay in the object store; `times` has one entry per stage;
+    `version` is the published version, None if nothing was published.
     """
 
     outputs: Sequence[Any]
@@ -48,7 +48,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An operator's exception, carried over instead of raised, so that its own traceback is what the user sees."""
+    """An exception sent back as a value, so that the user sees the operator's own traceback."""
 
     position: int
     error: BaseException | None
@@ -57,7 +57,7 @@ class Raised:
 
 
 def raised(error: BaseException, position: int = 0) -> Raised:
-    """`error` in a form that surely crosses processes."""
+    """Convert an exception to a form that always pickles."""
     text = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  our own, a moment ago: does it survive the way?
@@ -67,16 +67,16 @@ def raised(error: BaseException, position: int = 0) -> Raised:
 
 
 def as_exception(carried: Raised) -> BaseException:
-    """The exception that was raised over there, with its traceback as a note."""
+    """Return the original exception with its remote traceback as a note."""
     error = carried.error or RuntimeError(carried.text)
     error.add_note(carried.traceback)
     return error
 
 
 def refuse_debuggers() -> None:
-    """From here on `breakpoint()` and `pdb.set_trace()` in this process raise: it has no terminal.
+    """Make `breakpoint()` and `pdb.set_trace()` raise in this process, which has no terminal.
 
-    Ray's own hook would pass over them without a word, or wait for somebody to connect.
+    Ray's own hook would skip them silently, or wait for somebody to connect.
     """
     setattr(sys, "breakpointhook", _no_terminal)  # noqa: B010  mypy lets no function be assigned to
     setattr(pdb, "set_trace", _no_terminal)  # noqa: B010
@@ -87,7 +87,7 @@ def _no_terminal(*_arguments: Any, **_options: Any) -> None:
 
 
 class Host:
-    """Hosts named residents; runs chains of stages that were made known to it once."""
+    """Hosts named objects (RESIDENTS) and runs chains of stages that were registered once."""
 
     def __init__(self, builders: dict[str, Callable[[], Any]], threads: int) -> None:
         torch.set_num_threads(threads)
@@ -97,7 +97,7 @@ class Host:
         self._publishers: dict[int, Any] = {}
 
     def ready(self) -> Raised | None:
-        """Builds all residents, once; what went wrong, if anything did."""
+        """Build all hosted objects once; return the error if one failed."""
         try:
             while self._builders:
                 name, build = next(iter(self._builders.items()))
@@ -109,17 +109,17 @@ class Host:
         return None
 
     def prepare(self, chain: int, calls: Sequence[StageCall]) -> bool:
-        """Keeps the calls of stages under a number."""
+        """Register the calls of a chain of stages under a number."""
         self._chains[chain] = calls
         publishers = [call.at for call in calls if call.traits.publishes]
         self._publishers[chain] = publishers[0] if publishers else None
         return True
 
     def run(self, chain: int, items: Sequence[Any], counts: Sequence[int], returns: int, *payloads: Any) -> Any:
-        """Runs a chain on items; item i comes packed in `counts[i]` payloads, or, if that is 0, as it is.
+        """Run a chain on items and return a receipt, one output per item, and any published weights.
 
-        Of a packed item `items` has the keys, which say whose each payload is, if it has any. Returns a receipt, then
-        packed outputs, then the weights if any were published.
+        Item i arrives as `counts[i]` payloads (then `items[i]` holds their keys, if any), or directly if the count is
+        0. `returns` is the number of return values that the caller expects.
         """
         publisher = self._publishers[chain]
         version = publisher.version if publisher is not None else None
@@ -147,12 +147,12 @@ class Host:
     # -- a learner that is a group of processes ---------------------------------------------------------------------
 
     def lead(self, name: str, world_size: int) -> str:
-        """Where the others may follow the learner called `name`."""
+        """Open the learner's group as its leader; return the address that followers join."""
         address: str = RESIDENTS[name].lead(world_size, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         return address
 
     def meet(self, name: str) -> Raised | None:
-        """Waits for those who follow; what went wrong, if anything did."""
+        """Wait until all followers have joined; return the error if that failed."""
         try:
             RESIDENTS[name].meet()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
@@ -160,12 +160,12 @@ class Host:
         return None
 
     def follow(self, name: str, address: str, rank: int, world_size: int) -> None:
-        """Does as the leader does for as long as that lives."""
+        """Repeat the leader's work until the leader ends the group."""
         with suppress(ActorLost):  # the leader, who lost one of the others, says so
             RESIDENTS[name].follow(address, rank, world_size)
 
     def set_schedule(self, name: str, values: Mapping[str, float]) -> Raised | None:
-        """Tells the learner or replay called `name` what is scheduled now; what went wrong, if anything did."""
+        """Pass scheduled values to a hosted learner or replay; return the error if that failed."""
         try:
             RESIDENTS[name].set_schedule(values)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
@@ -175,16 +175,16 @@ class Host:
     # -- what is kept, as bytes: the driver opens none of it ------------------------------------------------------
 
     def weights(self, name: str) -> Any:
-        """What the learner called `name` published last: the parameters of each policy."""
+        """Return the parameters that the learner published last, one array per policy."""
         flats = tuple(flats_of(RESIDENTS[name]))
         return flats if len(flats) > 1 else flats[0]
 
     def kept_learner(self, name: str) -> Any:
-        """A learner, as bytes."""
+        """Return the learner's serialized state."""
         return _carried(to_bytes(RESIDENTS[name].state()))
 
     def load_learner(self, name: str, kept: Any) -> tuple[Any, ...]:
-        """Goes on from what was kept; its version, and the parameters of each policy that it published last."""
+        """Load a learner's state; return its version and its published parameters per policy."""
         learner = RESIDENTS[name]
         try:
             learner.load_state(from_bytes(memoryview(kept)))
@@ -193,7 +193,7 @@ class Host:
         return learner.version, *flats_of(learner)
 
     def take_up(self, name: str, kept: Any, version: int) -> tuple[Any, ...]:
-        """A lost learner's successor goes on from what was kept, if anything, under a version above `version`."""
+        """Resume a restarted learner from its last saved state, if any, with a version above `version`."""
         learner = RESIDENTS[name]
         try:
             if kept is not None:
@@ -204,39 +204,38 @@ class Host:
         return learner.version, *flats_of(learner)
 
     def kept_replay(self, name: str, first: int) -> tuple[Any, Any, tuple[int, int], tuple[int, int]]:
-        """A replay, as bytes, and its rows numbered `first` and up: see KeptReplay."""
+        """Return the replay's serialized state and its rows numbered `first` and up (see ReplayState)."""
         state, rows, numbers, held = replay_state(RESIDENTS[name], first)
         return _carried(state), _carried(rows), numbers, held
 
     def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | Raised:
-        """Fills a replay; the numbers of the rows that it then holds."""
+        """Load a replay's state and rows; return the numbers [first, stop) of the rows it holds."""
         try:
             return load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
 
     def begin_at(self, name: str, first_row_id: int) -> None:
-        """A lost replay's successor is empty, and numbers its rows from here."""
+        """Number the rows of a restarted, empty replay from `first_row_id`."""
         RESIDENTS[name].begin_at(first_row_id)
 
     def pack(self, *payloads: Any) -> Any:
-        """Rows that wait on the driver, each as bytes."""
+        """Serialize queued rows, each payload to bytes."""
         packed = tuple(_carried(pack_batch(payload)) for payload in payloads)
         return packed if len(packed) > 1 else packed[0]
 
     def unpack(self, *packed: Any) -> Any:
-        """What `pack` was given."""
+        """Deserialize what `pack` returned."""
         payloads = tuple(unpack_batch(memoryview(part)) for part in packed)
         return payloads if len(payloads) > 1 else payloads[0]
 
 
 def flats_of(learner: Any) -> list[Any]:
-    """The parameters of each of a learner's policies that it published last."""
+    """Return the parameters that a learner published last, one array per policy."""
     return [weights.flat for weights in learner.published.values()]
 
 
 def _carried(data: bytes) -> Any:
-    """As an array, which Ray neither copies nor pickles on its way."""
     return np.frombuffer(data, np.uint8)
 
 

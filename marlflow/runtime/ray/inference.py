@@ -1,7 +1,8 @@
-"""One actor that acts for all workers: what they ask at about the same time is one batch on its device.
+"""Inference actor: batched inference for all rollout workers on one device, as in SEED RL.
 
-A worker's own actor is replaced by one that asks. Random numbers belong to rows, and weights are asked for by their
-version, so the same actions are chosen as if each worker acted for itself.
+Each worker's own actors are replaced by remote ones. Random numbers belong to rows and weights are selected by version,
+so actions are the same as if each worker computed its own. SEED RL: Espeholt et al. 2020,
+https://arxiv.org/abs/1910.06591.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ KEPT_VERSIONS = 8
 
 
 class InferenceKey(NamedTuple):
-    """What rows of one call need to have in common: the policy, its version, the mode and scheduled values."""
+    """What calls need in common to share a batch: policy, version, mode and scheduled values."""
 
     policy: str
     version: int
@@ -42,7 +43,7 @@ class InferenceKey(NamedTuple):
 
 
 class InferenceInput(NamedTuple):
-    """What the rows of one call see; see `Actor.act`."""
+    """The arguments of `Actor.act` for the rows of one call."""
 
     obs: Array
     action_mask: Array | None
@@ -52,7 +53,7 @@ class InferenceInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ByReference:
-    """Weights as a worker gets them that does not act itself: their version, and where they are."""
+    """Weights sent to workers that use an inference actor: a version and an object reference."""
 
     version: int
     flat: list[Any]
@@ -60,28 +61,28 @@ class ByReference:
 
 
 def by_reference(weights: Mapping[str, Weights]) -> dict[str, Weights]:
-    """The weights of each policy as they are sent to workers that do not act themselves."""
+    """Replace each policy's weights by a reference that workers do not fetch."""
     return {name: Weights(new.version, ByReference(new.version, [new.flat])) for name, new in weights.items()}
 
 
 def fetched(flat: Any) -> Array:
-    """Published weights as a worker gets them, opened: a stage that runs there computes with them."""
+    """Return published weights as an array, fetched from the object store if necessary."""
     where = flat.flat[0] if isinstance(flat, ByReference) else flat
     found: Array = ray.get(where) if isinstance(where, ray.ObjectRef) else where
     return found
 
 
 def started(spec: RunSpec, actors: Actors) -> Any:
-    """The inference actor of a run, if it is to have one."""
+    """Start the run's inference actor; None if the run has none."""
     if spec.inference is None:
         return None
     return actors.start(InferenceActor, "inference", spec, actors.threads("inference"))
 
 
 def asking_actors(spec: RunSpec, inference: Any) -> dict[str, Callable[[], Actor]]:
-    """For a worker: what makes an actor that asks the actor `inference`, or one of the policy's own without parameters.
+    """Return factories of a worker's actors that call the actor `inference`.
 
-    Policies that play in evaluation only learn nothing, so they act where they are.
+    Policies without parameters, and those used only in evaluation, act locally.
     """
     return {
         name: _asking(name, make, inference) if name in spec.policies else make for name, make in spec.actors.items()
@@ -98,7 +99,7 @@ def _asking(policy: str, make: Callable[[], Actor], inference: Any) -> Callable[
 
 
 class RemoteActor:
-    """The actor of one policy in a worker: one remote call for all rows of a tick."""
+    """A policy's actor in a worker: one remote call for all rows of a tick."""
 
     def __init__(self, policy: str, inference: Any) -> None:
         self._policy, self._inference = policy, inference
@@ -106,7 +107,6 @@ class RemoteActor:
         self._schedule: dict[str, float] = {}
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """As the policy's own actor would; raises what it raises, and ActorLost if there is no answer."""
         acting = InferenceKey(self._policy, self._weights.version, mode, tuple(self._schedule.items()))
         seen = InferenceInput(obs, action_mask, memory, generator)
         while (answer := self._answer(self._inference.act.remote(acting, seen))) is None:
@@ -115,15 +115,12 @@ class RemoteActor:
         return acted
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Keeps them for what is asked from here on."""
         self._schedule.update(values)
 
     def flat(self) -> Any:
-        """Which weights it asks for."""
         return self._weights
 
     def load_flat(self, flat: Any) -> None:
-        """Asks for these weights from here on: what `by_reference` made of them."""
         self._weights = flat
 
     def _answer(self, ref: Any) -> Any:
@@ -137,7 +134,7 @@ class RemoteActor:
 
 
 class RecurrentRemoteActor(RemoteActor):
-    """The same for a policy with memory, which stays with the worker and travels with each call."""
+    """A remote actor with memory, which stays in the worker and is sent with each call."""
 
     def __init__(self, policy: str, inference: Any, memory_shape: tuple[int, ...]) -> None:
         super().__init__(policy, inference)
@@ -146,10 +143,9 @@ class RecurrentRemoteActor(RemoteActor):
 
 @dataclass(slots=True)
 class _Hosted:
-    """A policy's actor, which weights are loaded in it, and those that are at hand, by version.
+    """A policy's actor and its cached weights by version.
 
-    `with_critic`: they have the critic's parameters after those that act. `frozen` is how many frozen versions of the
-    policy are seated at once.
+    `with_critic`: the critic's parameters follow the actor's. `frozen` counts the frozen versions in use at once.
     """
 
     actor: WeightedActor
@@ -160,7 +156,7 @@ class _Hosted:
 
 
 class InferenceActor:
-    """Acts for all workers. It holds nothing that is not sent again, so it may be started again at any time."""
+    """Computes actions for all workers. Has no state that is not sent again, so Ray may restart it anytime."""
 
     def __init__(self, spec: RunSpec, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -169,7 +165,7 @@ class InferenceActor:
         self._timer: asyncio.TimerHandle | None = None
 
     async def ready(self) -> Raised | None:
-        """Builds all actors; what went wrong, if anything did."""
+        """Build all actors; return the error if one failed."""
         try:
             _ = self._hosted
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
@@ -189,7 +185,7 @@ class InferenceActor:
         return hosted
 
     async def load(self, policy: str, weights: ByReference) -> Raised | None:
-        """Fetches weights that are to be acted with; others make room."""
+        """Cache a version of a policy's weights, evicting the least recently used one if full."""
         flats = self._hosted[policy].flats
         (flat,) = weights.flat
         flats[weights.version] = await flat if isinstance(flat, ray.ObjectRef) else flat
@@ -198,12 +194,12 @@ class InferenceActor:
         return None
 
     async def seat(self, frozen: Mapping[str, int]) -> None:
-        """Makes room for so many frozen versions of each policy, and keeps it."""
+        """Enlarge the cache for this number of frozen versions per policy."""
         for policy, count in frozen.items():
             self._hosted[policy].frozen = max(count, self._hosted[policy].frozen)
 
     async def act(self, acting: InferenceKey, seen: InferenceInput) -> Acted | Raised | None:
-        """Actions for the rows of a worker; None: these weights are not at hand, and to be loaded first."""
+        """Return actions for one worker's rows; None if that version of the weights must be loaded first."""
         flats = self._hosted[acting.policy].flats
         if acting.version not in flats:
             return None
@@ -218,7 +214,6 @@ class InferenceActor:
         return await answer  # type: ignore[no-any-return]
 
     def _answer(self) -> None:
-        """Answers all that wait, in one batch for each policy, version and mode."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -261,7 +256,6 @@ def _joined(parts: Sequence[InferenceInput]) -> InferenceInput:
 
 
 def _concatenated(parts: Sequence[Array | None]) -> Array | None:
-    """Of a policy either all parts have it or none has."""
     present = [part for part in parts if part is not None]
     return np.concatenate(present) if present else None
 

@@ -1,13 +1,12 @@
-"""A Ray of the run's own on this machine: private, out of reach of the driver's signals, ended to the last process.
+"""A private Ray on this machine: on loopback only, protected from the driver's signals, killed completely at the end.
 
-Whoever reaches one of Ray's ports and knows its token can run code here. So this Ray listens on loopback only, unless
-it is asked for another address; its token is readable by the user alone, and so is the folder of its sessions, with the
-sockets in it.
+Anyone who reaches one of Ray's ports and knows its token can run code here. So Ray listens on loopback only, unless
+another address is configured, and its token and session folder, with its sockets, are readable by the user alone.
 
 A shell, `timeout`, Slurm or a container's stop send SIGTERM, and a terminal SIGINT and SIGHUP, to the driver's whole
-process group. Ray's processes have to survive that, because the driver needs them to finish its round and to take a
-checkpoint. So each of Ray's daemons leads a session of its own, in which its own children stay. The kernel still kills
-the daemons when the driver dies (PR_SET_PDEATHSIG, which Ray sets).
+process group. Ray has to survive that, because the driver needs it to finish the round and to save a checkpoint. So
+each Ray daemon leads its own session. The kernel still kills the daemons when the driver dies (PR_SET_PDEATHSIG, which
+Ray sets).
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ They would print the last lines of the raylet's log into the run's output.
 def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int]:
     """Start Ray on this machine with these settings of ray.init; return the sessions of its processes.
 
-    It listens on loopback only. With `node_ip_address`, one of this machine's, it listens on all interfaces, and other
-    machines reach it by that address. Raises ConfigInvalid if the address is not this machine's, RuntimeFailed if Ray
-    does not start; no process of it is left then.
+    Ray listens on loopback only; with `node_ip_address`, on all interfaces, and other machines reach it at that
+    address. Raises ConfigInvalid if the address is not this machine's, RuntimeFailed if Ray does not start; then no
+    process of it is left.
     """
     if node_ip_address is not None and not _is_of_this_machine(node_ip_address):
         raise ConfigInvalid(
@@ -80,10 +79,7 @@ def sessions_folder() -> Path:
 
 
 def _private_folder() -> Path:
-    """Return the folder of Ray's sessions, in one that only this user can enter; raise OSError if there can be none.
-
-    Ray makes the folder that it is given, and all in it, writable for everybody: so the one around it has to be closed.
-    """
+    """Return the folder of Ray's sessions, inside one that only this user can enter."""
     folder = sessions_folder()
     closed = folder.parent
     with suppress(FileExistsError):
@@ -96,7 +92,7 @@ def _private_folder() -> Path:
 
 
 def _protect_token() -> None:
-    """See that Ray's default token is readable by this user alone; Ray would write one that others can read."""
+    """Make Ray's default token readable by this user alone; Ray would create it readable by others."""
     token = Path.home() / ".ray" / "auth_token"
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return
@@ -123,9 +119,9 @@ def _is_of_this_machine(address: str) -> bool:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """While this holds, Ray starts as on macOS and Windows: on 127.0.0.1, where its servers listen on nothing else.
+    """Make Ray start as on macOS and Windows: on 127.0.0.1, where its servers listen on nothing else.
 
-    Its variable for that, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, is read when Ray is imported.
+    Ray reads its own variable for that, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, when it is imported.
     """
     original = ray_constants.ENABLE_RAY_CLUSTER
     setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # noqa: B010  it is annotated as what the variable says
@@ -136,7 +132,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def kill_sessions(sessions: Collection[int]) -> None:
-    """Kills every process of these sessions: Ray's daemons and all that they have started."""
+    """Kill every process of these sessions: Ray's daemons and everything they started."""
     for process in [int(name) for name in os.listdir("/proc") if name.isdigit()] if sessions else []:
         with suppress(ProcessLookupError, PermissionError):
             if os.getsid(process) in sessions:
@@ -145,10 +141,10 @@ def kill_sessions(sessions: Collection[int]) -> None:
 
 @contextmanager
 def _in_sessions_of_their_own() -> Iterator[list[Any]]:
-    """While this holds, each process that Ray starts leads a new session; they are collected in the list.
+    """Make each process that Ray starts lead a new session; collect them in the list.
 
-    Ray has no setting for it. Where the kernel does not end Ray's processes with the driver (macOS), Ray does so
-    through the driver's process group, and nothing is changed.
+    Where the kernel does not kill Ray's processes with the driver (macOS), Ray does so through the driver's process
+    group, and nothing is changed.
     """
     started: list[Any] = []
     original: Any = services.ConsolePopen
@@ -168,9 +164,9 @@ def _in_sessions_of_their_own() -> Iterator[list[Any]]:
 
 @contextmanager
 def without_signal_handlers() -> Iterator[None]:
-    """While this holds, Ray that starts leaves Python's handler of SIGTERM as it is: the run's own ends it in order.
+    """Make Ray leave Python's SIGTERM handler in place, so that the run ends gracefully.
 
-    Ray's would end the process by SystemExit, or kill Ray first. Ray has no setting for it.
+    Ray's handler would end the process by SystemExit, or kill Ray first.
     """
     original = utils.set_sigterm_handler
     setattr(utils, "set_sigterm_handler", _keep_sigterm_handler)  # noqa: B010  as above
@@ -181,5 +177,4 @@ def without_signal_handlers() -> Iterator[None]:
 
 
 def _keep_sigterm_handler(_: object) -> None:
-    """Sets the one there is once more: Ray's C++ has taken the signal meanwhile, and would abort the process."""
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))

@@ -1,9 +1,8 @@
-"""How rollout workers tell the driver news while a call to them is under way: through Ray's own key-value store.
+"""Messages and heartbeats of rollout workers to the driver during a call, through Ray's key-value store.
 
-An actor's only thread is busy with the call, so a second thread posts, at most twice a second, what the first has to
-say, and every ten seconds that it is there. The driver looks as often, and notices who falls silent: code in C that
-keeps Python's lock stops the second thread too. No port is opened and no process is started for it, and it works
-wherever Ray does.
+The worker's only actor thread is busy with the call, so a second thread posts its messages, at most twice a second, and
+a heartbeat every ten seconds. The driver polls and reports workers that fall silent, for example in C code that holds
+Python's lock. Nothing but Ray is needed: no port, no process.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ log = logging.getLogger("marlflow")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a run's workers post, and from which level up they pass log records on."""
+    """Where the workers of a run post, and the level from which they forward log records."""
 
     prefix: str
     log_level: int
 
 
 class Outbox:
-    """Posts news from this process, in order."""
+    """Posts messages from this process, in order."""
 
     def __init__(self, address: Address, worker: int) -> None:
         # A worker that is replaced must not write over what its predecessor posted.
@@ -50,12 +49,12 @@ class Outbox:
         threading.Thread(target=self._post_again_and_again, name="marlflow-outbox", daemon=True).start()
 
     def send(self, news: News) -> None:
-        """Posts it soon; waits for nothing."""
+        """Queue a message, to be posted soon; does not wait."""
         self._waiting.append(news)
         self._has_news.set()
 
     def flush(self) -> None:
-        """Returns when all that was sent is posted; without news, that this process is there."""
+        """Post all queued messages now; without any, a heartbeat."""
         with self._lock:
             news = []
             while self._waiting:
@@ -73,7 +72,7 @@ class Outbox:
 
 
 class Inbox:
-    """The driver's side: calls `on_news` in a thread of its own, until it is closed."""
+    """The driver's side: polls in its own thread and calls `on_news` with each message until closed."""
 
     def __init__(self, on_news: Callable[[News], None]) -> None:
         self._on_news = on_news
@@ -101,7 +100,6 @@ class Inbox:
                 self._on_news(news)
 
     def _notice_silence(self) -> None:
-        """Counts looks and not seconds: while this process is stopped itself, nobody falls silent."""
         for worker in self._silent_looks:
             looks = self._silent_looks[worker] = self._silent_looks[worker] + 1
             times, rest = divmod(looks, _SILENT_LOOKS)
@@ -109,14 +107,13 @@ class Inbox:
                 self._on_news(Silent(worker, looks * _EVERY_S))
 
     def close(self, answers: bool) -> None:
-        """Ends; if Ray still `answers`, once all is read that is there."""
+        """Stop polling; if Ray still `answers`, after reading the remaining messages."""
         self._over.set()
         if answers:
             self._thread.join(_READ_TIMEOUT_S)
 
 
 def _worker_of(key: Any, address: Address) -> int:
-    """The worker whose outbox posted under `key`."""
     return int(key[len(address.prefix) :].partition(b".")[0])
 
 

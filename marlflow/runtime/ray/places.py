@@ -1,4 +1,4 @@
-"""Actors as places where stages run: neighboring stages are one call, and rows stay where they are."""
+"""Actors as places: neighboring stages run in one call, and rows stay in the object store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from marlflow.runtime.stage_chain import Rows
 
 
 class RayPlace:
-    """What an actor hosts, as a place. If the actor is lost, the items there are lost, and its successor takes over."""
+    """A hosting actor as a place. If the actor is lost, items there are lost, and the restarted one continues."""
 
     def __init__(self, hosted: Hosted) -> None:
         self.hosted, self.name = hosted, hosted.name
@@ -30,7 +30,6 @@ class RayPlace:
         raise TypeError(f"{self.name} stays on the driver")
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
-        """Sends the calls of stages to the actor, once."""
         chain = len(self.hosted.chains)
         self.hosted.chains.append(calls)
         key = (self.hosted.incarnation, chain)
@@ -100,15 +99,13 @@ class RayPlace:
 
 
 class _Died(Exception):
-    """The actor that was called is gone."""
-
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
         self.reason = reason
 
 
 class _Chain:
-    """Neighboring stages: what the driver has to know of them."""
+    """What the driver needs to know of a fused chain of stages."""
 
     def __init__(self, number: int, calls: Sequence[StageCall]) -> None:
         self.number, self._stages = number, len(calls)
@@ -120,13 +117,12 @@ class _Chain:
         self.draws = first.is_source and isinstance(first.at, ReplayHandle)
 
     def lost(self, items: Sequence[Any]) -> Outcome:
-        """The outcome of a call of which nothing came."""
+        """Return the outcome of a call whose items were lost."""
         now_s = time.time()
         return Outcome([], [StageTimes(now_s, now_s, 0)] * self._stages, lost=len(items))
 
 
 def _experience(item: Any) -> int:
-    """Rows that go with an item; reports only say how many there were."""
     return item.rows if getattr(item, "payloads", ()) else 0
 
 

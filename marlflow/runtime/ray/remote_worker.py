@@ -1,4 +1,4 @@
-"""One rollout worker as an actor, and its successors: what it is asked, and what it has been sent."""
+"""A rollout worker as a Ray actor. A lost worker is replaced (restarted) by a new process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from marlflow.sampling.receipts import Fault, Receipt
 
 
 class RemoteWorker:
-    """One worker, and its successors.
+    """One rollout worker, restarted after each loss.
 
-    It is sent only the weights that it does not have yet, by reference: newer versions of live policies, and frozen
-    entries that its own matchups seat.
-    `lives` counts the processes that it has had.
+    Sends only weights that the worker does not have, by reference: newer versions of live policies, and frozen entries
+    that its matchups use. `lives` counts the processes it has had.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class RemoteWorker:
         self._collect: Any = None
 
     def start(self) -> Any:
-        """Starts the process; what has to be waited for."""
+        """Start the process; return a reference that resolves when it is ready."""
         self.actor = self._actors.start(
             RolloutActor,
             self.what,
@@ -72,12 +71,12 @@ class RemoteWorker:
         return ready
 
     def end_by(self, deadline: Deadline) -> None:
-        """It and its successors end what they are asked from here on with the step in which the deadline passes."""
+        """Make later calls end with the env step in which the deadline passes, after restarts too."""
         self._deadline = deadline
         self.actor.end_by.remote(deadline)
 
     def lost(self, error: Exception) -> None:
-        """Says so, and starts a successor, which begins the episodes that this one had not begun."""
+        """Report the loss and start a replacement, which begins the episodes not yet begun."""
         reason = cause(error)
         if reason.endswith(WITHOUT_A_WORD) and self._spec.step_timeout_s is not None:
             reason += "; or its environment computed in C for longer than twice env.step_timeout_s, which ends it"
@@ -89,21 +88,20 @@ class RemoteWorker:
         self._coming = self.start()
 
     def has_come_to(self, receipt: Receipt) -> None:
-        """A successor would begin where this receipt ends."""
+        """Record the position in the receipt, where a replacement would start."""
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
 
     @property
     def begins_at(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
-        """Its number, and where a successor would begin: which episodes, and which recorded fragments."""
+        """The worker's number, and the next episodes and dataset fragments of a replacement."""
         return self.number, self.next_episodes, self.next_fragments
 
     @property
     def coming(self) -> Any:
-        """What its successor answers when it is ready; None if it is there."""
         return self._coming
 
     def is_present(self) -> bool:
-        """Whether it can be asked now. Raises what kept a successor from beginning."""
+        """Return whether the worker can be called now; raises what kept a replacement from starting."""
         while self._coming is not None:
             if not ray.wait([self._coming], timeout=0)[0]:
                 return False
@@ -121,7 +119,7 @@ class RemoteWorker:
         return True
 
     def collect(self, request: Request) -> Sequence[Any]:
-        """Its part of a round: a receipt, and for each learning policy its rows, all to come."""
+        """Request a round; return references to a receipt and to the rows of each learning policy."""
         new, dealt = self.unsent(request.weights), self._dealt(request.matchups)
         seated = [matchup for matchups in (dealt or {}).values() for matchup in matchups]
         headers, flats = Headers.of(new, self._lacking(request.frozen, seated))
@@ -138,37 +136,36 @@ class RemoteWorker:
         weights: Mapping[str, Weights],
         frozen: Mapping[str, FrozenPolicy],
     ) -> Any:
-        """Its part of an evaluation, to come. It goes on with the weights that it had before."""
+        """Request evaluation episodes with these weights; later rounds use the training weights again."""
         headers, flats = Headers.of(weights, self._lacking(frozen, matchups or ()))
         return self.actor.evaluate.remote(episodes, matchups, mode, headers, *flats)
 
     def load(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Any:
-        """What it says of going on from what was kept of its environments, to come."""
+        """Restore the worker's environments; return a reference to the counts of its ResumeReport."""
         self._frozen.update(frozen)
         headers, flats = Headers.of({}, frozen)
         return self.actor.load.remote(kept, replay_max_env_steps, headers, *flats)
 
     def _lacking(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
-        """The frozen entries that its matchups seat and its process does not have; from here on it has them."""
+        """Return the frozen entries that these matchups use and the worker lacks; mark them as sent."""
         names = dict.fromkeys(name for matchup in seated for name in matchup.values())
         found = {name: frozen[name] for name in names if name in frozen and name not in self._frozen}
         self._frozen.update(found)
         return found
 
     def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
-        """Those that it does not have."""
+        """Return the entries of weights whose version this worker has not been sent."""
         return {name: found for name, found in weights.items() if self._sent.get(name) != found.version}
 
     def has_learned(self, policy: str, version: int) -> None:
-        """It has weights that it need not be sent: it learned them. One that does not act itself has to be told."""
+        """Record weights that need not be sent, because the worker itself learned them."""
         if self._inference is None:
             self._sent[policy] = version
 
     def forget(self) -> None:
-        """It has no weights any more, or it is not known which."""
+        """Mark all weights as not sent."""
         self._sent = {}
         self._frozen = set()
 
     def _dealt(self, matchups: Mapping[int, Sequence[Matchup]] | None) -> Mapping[int, Sequence[Matchup]] | None:
-        """Those of its own environments."""
         return None if matchups is None else {env_index: matchups[env_index] for env_index in self.env_indices}

@@ -1,8 +1,8 @@
-"""The replicas of a learner, one on each rollout worker: all run its stages at once, each on its own shard.
+"""Data-parallel replicas of a learner, one on each rollout worker; each runs the stages on its own shard.
 
-They live and die with their workers. When one is lost the others leave their group, and when its successor is there all
-meet again: with the parameters of one that was not lost, else as they were kept last. If they were learning meanwhile,
-that update is lost, and they go on under a version above all that were handed out.
+When a worker is lost, its replica is lost too, and the others leave the group. After the restart all form a new group
+with the parameters of a surviving replica, else with the last checkpointed ones. An update in progress is lost, and
+learning resumes with a version above all published ones.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ _CHAINS = count()
 
 
 class ReplicasHandle(LearnerHandle):
-    """What the driver holds of all replicas; in a stage it becomes the one that is where the stage arrives."""
+    """The driver's handle of all replicas; unpickled in a worker, it becomes that worker's replica."""
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes effect on whatever is asked of them from here on; waits for nothing."""
         self.scheduled = values
         for actor in self.place.hosted.actors:
             actor.set_schedule.remote(self.key, values)
 
     def restored(self, kept: bytes) -> Any:
-        """Asks all to go on from what was kept, and one for its version."""
         self.kept = kept
         return self.taken_up_by_all(kept, None)
 
     def taken_up_by_all(self, kept: Any, above: int | None) -> Any:
-        """Asks all to go on from `kept`, if it is said under a version above this one, and one for its version."""
+        """Load the state `kept` into all replicas; return a reference to the version of one.
+
+        `above` is the version to exceed; None resumes exactly the saved version.
+        """
         for actor in reversed(self.place.hosted.actors):
             if above is None:
                 answer, *self._flats = actor.load_learner.options(num_returns=self._answers).remote(self.key, kept)
@@ -59,12 +60,15 @@ class ReplicasHandle(LearnerHandle):
 
     @property
     def highest(self) -> int:
-        """Above all versions that were handed out, if an update was under way, and of no row that is not too old."""
+        """Exceeds every version possibly published, including by an update in flight.
+
+        It does so by more than max_staleness, so rows of the lost learner are dropped.
+        """
         return self.version + 1 + self.max_staleness
 
 
 class RayReplicas:
-    """The replicas of a learner, and their successors."""
+    """The replicas of a learner on all rollout workers, regrouped after the loss of any."""
 
     def __init__(self, spec: LearnerSpec, workers: RayWorkers, on_fault: Callable[[Fault], None]) -> None:
         self._workers, self._on_fault = workers, on_fault
@@ -76,16 +80,16 @@ class RayReplicas:
 
     @property
     def workers(self) -> list[RemoteWorker]:
-        """Where they are."""
+        """All rollout workers."""
         return self._workers.all
 
     @property
     def actors(self) -> list[Any]:
-        """Where they live now."""
+        """The current actor of each worker."""
         return [worker.actor for worker in self.workers]
 
     def start(self) -> list[Any]:
-        """Lets all meet; what has to be waited for, by worker."""
+        """Form the group; return one reference per worker that resolves when it has joined."""
         self._met = self.lives
         first, *others = self.actors
         size = len(self._met)
@@ -97,39 +101,38 @@ class RayReplicas:
 
     @property
     def actor(self) -> Any:
-        """One that knows all that any knows; raises ActorLost if none is left, until all have met again."""
+        """A surviving replica's actor; raises ActorLost if none is left before the next regrouping."""
         if not self._survivors:
             raise ActorLost(f"all replicas of {self.key} were lost, and have not met again")
         return self._survivors[0].actor
 
     @property
     def name(self) -> str:
-        """The process of `actor`: if that is lost, so is its worker, and that is to be said once."""
+        """The process name of `actor`: that worker's, so that a loss is reported once."""
         return self._survivors[0].what if self._survivors else self.key
 
     def revive_now(self, error: Exception) -> None:
-        """The one that was asked is lost, and is replaced; the next to be asked is another."""
+        """Replace the worker that was called; the next call goes to another."""
         self._survivors[0].lost(error)
 
     @property
     def lives(self) -> list[int]:
-        """Which of its workers' processes each is in now."""
+        """The current generation of each worker's process."""
         return [worker.lives for worker in self.workers]
 
     @property
     def _survivors(self) -> list[RemoteWorker]:
-        """Those that were there when all met last."""
         return [worker for worker, life in zip(self.workers, self._met, strict=True) if worker.lives == life]
 
     # -- while they learn ---------------------------------------------------------------------------------------------
 
     async def present(self) -> None:
-        """Waits until all are there and have met."""
+        """Wait until all workers are ready and their replicas form a group."""
         if self._met != self.lives:
             await self._met_again(None)
 
     async def look(self) -> None:
-        """Returns once all are there, and what they published is too."""
+        """Wait until all replicas are ready; update the published weights."""
         await self.present()
         returns = 1 + len(self.learner.policies)
         asked = [actor.published.options(num_returns=returns).remote(self.key) for actor in self.actors]
@@ -140,7 +143,7 @@ class RayReplicas:
             self.learner.hand_out(found[0], asked[0][1:])
 
     async def answers(self, lives: Sequence[int], refs: Sequence[Any]) -> list[Any]:
-        """What those who were asked answer, or why they cannot: one died, and is replaced, or has left the others."""
+        """Return each replica's answer, or its error if it was lost (then its worker is replaced)."""
         asked = zip(self.workers, lives, refs, strict=True)
         return await asyncio.gather(*(self._answer(worker, life, ref) for worker, life, ref in asked))
 
@@ -156,7 +159,7 @@ class RayReplicas:
             return error
 
     async def revive(self, error: BaseException, rows: int) -> None:
-        """An update of so many rows was lost; returns when all have met again, under a new version."""
+        """Report the loss of an update of this many rows, and regroup with a new version."""
         self._on_fault(Fault(FaultKind.LEARNERS_LOST, self.key, cause(error), "", rows))
         await self._met_again(self.learner.highest)
 
@@ -177,7 +180,7 @@ class RayReplicas:
             self._meeting = None
 
     async def _meets(self, above: int | None) -> bool:
-        """Whether all that are there, or soon will be, are a group; raises ActorLost if they cannot be."""
+        """Try to form a group of all workers; return whether it succeeded. Raises ActorLost if it cannot."""
         await self._workers.all_present()
         kept = self._survivors[0].actor.kept_learner.remote(self.key) if self._survivors else self.learner.kept
         above = above if self._survivors else self.learner.highest
@@ -201,7 +204,7 @@ class RayReplicas:
 
 
 class ReplicasPlace:
-    """The rollout workers as a place: each runs the stages on its own shard. `hosted` are the replicas there."""
+    """All rollout workers as one place: each runs the stages on its own shard."""
 
     name = ON_WORKERS
 
@@ -212,7 +215,6 @@ class ReplicasPlace:
         raise TypeError(f"{self.name} stay on the driver")
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Awaitable[Outcome]]:
-        """Sends the calls of stages to all workers, once."""
         chain = next(_CHAINS)
         self.hosted.chains[chain] = calls
         arriving = [(self.hosted.lives, [a.prepare.remote(chain, list(calls)) for a in self.hosted.actors])]
@@ -229,7 +231,7 @@ class ReplicasPlace:
         return call
 
     async def _learned(self, chain: int, item: Any, stages: int, learns: int) -> Outcome:
-        """One item, on all workers; its output is the same on all."""
+        """Run the stages on all workers with one item; the output is the same on all."""
         replicas = self.hosted
         shards = payloads_by_worker(item, len(replicas.workers))
         await replicas.present()
@@ -261,7 +263,7 @@ class ReplicasPlace:
 
 
 def _lost(answers: Sequence[Any]) -> BaseException | None:
-    """Why an update was lost, if it was; raises what an operator raised on a worker."""
+    """Return why an update was lost, or None; raises what an operator raised on a worker."""
     failed = [answer for answer in answers if isinstance(answer, Raised)]
     for answer in failed:
         if not isinstance(answer.error, ActorLost):
@@ -271,7 +273,7 @@ def _lost(answers: Sequence[Any]) -> BaseException | None:
 
 
 def _at_once(times: Sequence[StageTimes], is_shared: bool) -> StageTimes:
-    """A stage's times on all workers as one; `is_shared`: what came of it is of the rows of all."""
+    """Merge the times of a stage that ran on all workers in parallel; `is_shared`: all processed the same rows."""
     rows = times[0].rows if is_shared else sum(one.rows for one in times)
     return StageTimes(min(one.began_s for one in times), max(one.ended_s for one in times), rows)
 

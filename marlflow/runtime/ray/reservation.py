@@ -1,4 +1,4 @@
-"""One placement group for all processes of a run: asked against available first, so that nothing waits in silence."""
+"""Reserve one placement group for all processes of a run, checked against the cluster first so it cannot hang."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SETTLING_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What is reserved: the placement group, and how Ray is to start each process, by what it is."""
+    """A placement group, and Ray's actor options of each process by name."""
 
     group: PlacementGroup
     options: Mapping[str, Mapping[str, Any]]
 
 
 def reserve(spec: RunSpec) -> Reserved:
-    """Reserves what the processes of a run ask for; raises ConfigInvalid if the cluster cannot give it."""
+    """Reserve the resources of a run's processes; raises ConfigInvalid if the cluster lacks them."""
     asked = requests_of(spec)
     whole: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     found: Problems = [*problems(asked, total(whole), whole)]
@@ -80,7 +80,7 @@ def _unplaceable(
 
 
 def _settled(asked: Sequence[ResourceRequest]) -> list[dict[str, float]]:
-    """What is free on each machine; if that is too little, it is looked at again for a moment."""
+    """Return the free resources of each machine, waiting briefly while they are too few."""
     deadline = time.monotonic() + SETTLING_S
     while True:
         free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The actor that hosts a rollout worker, and replicas of the learners of policies that learn there."""
+"""The actor that hosts a rollout worker and the replicas of learners that learn on workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PATIENCE = 2
 
 
 class Headers(NamedTuple):
-    """What weights on their way to a worker are; their parameters are arguments of the call, in the same order.
+    """Versions and frozen entries of weights sent to a worker; their parameters are separate call arguments.
 
     headers, flats = Headers.of(weights, frozen)
     """
@@ -41,14 +41,14 @@ class Headers(NamedTuple):
 
     @classmethod
     def of(cls, weights: Mapping[str, Weights], frozen: Mapping[str, FrozenPolicy]) -> tuple[Headers, list[Any]]:
-        """Headers of live and frozen entries, and the parameters of all."""
+        """Return headers of live and frozen entries, and the parameters of all in the same order."""
         versions = {name: new.version for name, new in weights.items()}
         bare = {name: replace(kept, weights=replace(kept.weights, flat=None)) for name, kept in frozen.items()}
         flats = [*(new.flat for new in weights.values()), *(kept.weights.flat for kept in frozen.values())]
         return cls(versions, bare), flats
 
     def joined(self, flats: Sequence[Any]) -> tuple[dict[str, Weights], dict[str, FrozenPolicy]]:
-        """The entries again."""
+        """Return the entries with their parameters."""
         live, others = flats[: len(self.versions)], flats[len(self.versions) :]
         weights = {
             name: Weights(version, flat) for (name, version), flat in zip(self.versions.items(), live, strict=True)
@@ -61,10 +61,10 @@ class Headers(NamedTuple):
 
 
 class RolloutActor(Host):
-    """Hosts worker `number`; one that replaces a lost one begins its environments where that one had come to.
+    """Hosts rollout worker `number`; a replacement starts where the lost worker had got to.
 
-    It asks the actor `inference` for actions; None: it acts for itself, and where it learns, with what it has learned.
-    What is printed and logged here, and where an environment hangs, is posted to `address`.
+    With `inference`, that actor computes its actions; else the worker does. Output, log records and reports of hanging
+    environments are posted to `address`.
     """
 
     def __init__(
@@ -92,7 +92,6 @@ class RolloutActor(Host):
             HangMonitor({number: self._watchdog}, self._outbox.send)
 
     def ready(self) -> Raised | None:
-        """Builds the replicas and opens the environments; what went wrong, if anything did."""
         if (failed := super().ready()) is not None:
             return failed
         try:
@@ -113,7 +112,7 @@ class RolloutActor(Host):
         forget: Collection[str],
         *flats: Any,
     ) -> Any:
-        """A receipt, and a batch for each learning policy. `flats` are the parameters that `headers` describe."""
+        """Return a receipt and a batch per learning policy; `flats` are the parameters of `headers`."""
         learning = self._spec.learning
         live, frozen = headers.joined(flats)
         weights = {**self._learned, **live}
@@ -126,10 +125,9 @@ class RolloutActor(Host):
         return (receipt, *(batches[name] for name in learning)) if learning else receipt
 
     def learn(self, name: str, chain: int, returns: int, *payloads: Any) -> Any:
-        """Runs a chain of a learner's plan on the own shard, as all workers do at once: a receipt, and the weights.
+        """Run a chain of a learner's plan on this worker's shard, while all workers do the same.
 
-        Of several workers one is asked for more than 1 return, and so for the weights of each policy; the others act
-        with their own.
+        Returns a receipt; if `returns` > 1, also the published parameters per policy.
         """
         learner = RESIDENTS[name]
         version = learner.version
@@ -148,11 +146,11 @@ class RolloutActor(Host):
         return ran, *(flats_of(learner) if published else [None] * (returns - 1))
 
     def disband(self, name: str) -> None:
-        """The replica of the learner called `name` leaves the others."""
+        """Leave the learner's group, so that the other replicas do not wait."""
         RESIDENTS[name].disband()
 
     def published(self, name: str) -> tuple[Any, ...]:
-        """The version of the replica of the learner called `name`, and what it published last for each policy."""
+        """Return the replica's version and its published parameters per policy."""
         return RESIDENTS[name].version, *flats_of(RESIDENTS[name])
 
     def evaluate(
@@ -163,7 +161,7 @@ class RolloutActor(Host):
         headers: Headers,
         *flats: Any,
     ) -> Any:
-        """Results of evaluation episodes."""
+        """Return the results of evaluation episodes."""
         weights, frozen = headers.joined(flats)
         try:
             return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
@@ -171,11 +169,10 @@ class RolloutActor(Host):
             return self._failed(error)
 
     def end_by(self, deadline: Deadline) -> None:
-        """What is collected or evaluated from here on ends with the env step in which the deadline passes."""
+        """Make later calls end with the env step in which the deadline passes."""
         self._watchdog.deadline = deadline
 
     def _failed(self, error: Exception) -> Raised:
-        """`error`, once the driver can read what was printed before it."""
         self._flush()
         return raised(error)
 
@@ -187,14 +184,14 @@ class RolloutActor(Host):
             self._outbox.flush()
 
     def kept(self) -> Any:
-        """Everything that the worker carries from one collect to the next, as bytes."""
+        """Return the worker's serialized state."""
         try:
             return np.frombuffer(to_bytes(self._worker.state()), np.uint8)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return raised(error)
 
     def close(self) -> Any:
-        """Closes the environments, and what is recorded; what went wrong. The process is ended afterwards."""
+        """Close the environments and dataset files; return the faults. The process is killed afterwards."""
         try:
             return self._worker.close()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
@@ -205,7 +202,7 @@ class RolloutActor(Host):
     def beginning(
         self, number: int, next_episodes: Mapping[int, int] | None, next_fragments: Mapping[str, Mapping[int, int]]
     ) -> Any:
-        """What another worker, which is not there, would carry when it begins."""
+        """Return the serialized initial state of another worker, which is being restarted."""
         worker = self._spec.worker(number, next_episodes=next_episodes, next_fragments=next_fragments)
         try:
             return np.frombuffer(to_bytes(worker.state()), np.uint8)
@@ -213,7 +210,7 @@ class RolloutActor(Host):
             worker.close()
 
     def load(self, kept: Any, replay_max_env_steps: int, headers: Headers, *flats: Any) -> Any:
-        """Goes on from what was kept of its environments; what could not be taken up again."""
+        """Restore the worker's environments; return the counts of its ResumeReport."""
         _, frozen = headers.joined(flats)
         try:
             return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps, frozen))

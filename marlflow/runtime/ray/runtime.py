@@ -1,4 +1,4 @@
-"""The Ray runtime: starts or joins a cluster, places every actor of a run, and takes them all down again."""
+"""The Ray runtime: start or join a cluster, start all actors of a run, and shut everything down."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ from marlflow.sampling.saved_state import ResumeReport
 
 
 def local_resources() -> dict[str, float]:
-    """What this machine would bring to a cluster of its own."""
+    """Return the CPUs and GPUs of this machine."""
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
 
 
 class RayRuntime:
-    """Every learner, replay and rollout worker in an actor.
+    """Runs every learner, replay and rollout worker in its own actor.
 
-    Joins the cluster at `address` (`auto` finds one on this machine); without one, uses the Ray this process is
-    already connected to, or starts one for itself and ends it on `close`. One that it starts holds rows and weights in
-    `object_store_bytes` of memory (None leaves that to Ray), and listens on loopback only, unless `node_ip_address` is
-    the address by which other machines are to reach it.
+    Joins the cluster at `address` (`auto` finds one on this machine). Without one, it uses the Ray that this process is
+    connected to, or starts a private one and ends it on `close`. A private Ray has an object store of
+    `object_store_bytes` (None: Ray's default) for rows and weights, and listens on loopback only, unless
+    `node_ip_address` is the address at which other machines reach it.
     """
 
     def __init__(
@@ -84,10 +84,6 @@ class RayRuntime:
         self._inbox: Inbox | None = None
 
     def machines(self) -> Machines | None:
-        """What there is; of a cluster that is still to be joined, that is only known afterwards.
-
-        What others hold of it is looked at when the run starts: an earlier run gives back only after a moment.
-        """
         if ray.is_initialized():
             nodes: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
             return Machines(nodes, here=len(nodes) == 1)
@@ -100,7 +96,6 @@ class RayRuntime:
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
     ) -> RunComponents:
-        """All actors, built and ready; raises ConfigInvalid if the cluster cannot give what is asked."""
         told = self._unless_lost(on_fault or _nobody_asked)
         try:
             self._connect(on_loss or _nobody_asked)
@@ -142,12 +137,10 @@ class RayRuntime:
         return self._inbox
 
     def end_by(self, deadline: Deadline) -> None:
-        """All workers; see Runtime."""
         for worker in self._workers.all if self._workers is not None else ():
             worker.end_by(deadline)
 
     def _hosts(self, spec: LearnerSpec, actors: Actors, on_fault: Callable[[Fault], None]) -> list[Hosted]:
-        """A learner, and its replays beside it or apart."""
         learner = f"learner {spec.name}"
         replays = {f"replay {name}": partial(spec.replay, shard) for shard, name in enumerate(spec.replays)}
         builders: dict[str, Callable[[], Any]] = {learner: spec.learner}
@@ -165,7 +158,7 @@ class RayRuntime:
         return hosts
 
     async def _renewed(self) -> Mapping[str, Weights]:
-        """What each learner has published, or its successor, if it was lost and nobody has noticed yet."""
+        """Return all published weights, restarting learners whose loss was not noticed yet."""
         for learner in self._learners.values():
             await learner.place.hosted.look()
         return {name: weights for learner in self._learners.values() for name, weights in learner.published.items()}
@@ -173,7 +166,6 @@ class RayRuntime:
     # -- what is kept ---------------------------------------------------------------------------------------------
 
     def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
-        """Everything, as bytes; see Runtime."""
         return self._kept.keep(rows_kept)
 
     def restore(
@@ -183,15 +175,12 @@ class RayRuntime:
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> ResumeReport:
-        """Goes on from what `keep` gave; see Runtime."""
         return self._kept.restore(read, names, replay_max_env_steps, frozen or {})
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Rows that wait on the driver, as bytes: an actor opens them."""
         return self._kept.pack(payloads)
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """References to what `pack` was given."""
         return self._kept.unpack(packed)
 
     @property
@@ -201,18 +190,15 @@ class RayRuntime:
         return self._keeping
 
     def object_store_bytes(self) -> int | None:
-        """How much the cluster's object stores hold now, in bytes: rows and weights on their way. None once closed."""
         return object_store_bytes() if ray.is_initialized() and self._loss() is None else None
 
     # -- beginning and end ----------------------------------------------------------------------------------------
 
     def close_environments(self) -> tuple[Fault, ...]:
-        """All of them; see Runtime."""
         workers, self._workers = self._workers, None
         return () if workers is None else workers.close()
 
     def close(self) -> None:
-        """Ends every actor, and Ray itself if it was started here."""
         self._keeping = None
         is_lost = self._loss() is not None
         if self._watch is not None:
@@ -235,11 +221,10 @@ class RayRuntime:
             self._started_ray = False
 
     def _loss(self) -> str | None:
-        """How Ray itself was lost, if it was."""
         return (None if self._watch is None else self._watch.loss) or dead_daemon()
 
     def _unless_lost(self, on_fault: Callable[[Fault], None]) -> Callable[[Fault], None]:
-        """Tells of faults until Ray itself is lost, which is then the cause of what dies: raises RuntimeFailed."""
+        """Report faults until Ray itself is lost, which explains later ones: then raise RuntimeFailed."""
 
         def told(fault: Fault) -> None:
             if (loss := self._loss()) is not None:
@@ -249,8 +234,6 @@ class RayRuntime:
         return told
 
     def _watch_over(self, on_loss: Callable[[RuntimeFailed], None], cluster: Endpoints | None = None) -> None:
-        """Watches the servers of a cluster that was joined, or the daemons that this process started."""
-
         def ended(loss: str) -> None:
             on_loss(RuntimeFailed(loss))  # first: what the run has under way fails when its processes go
             kill_sessions(self._sessions)
@@ -286,7 +269,6 @@ class RayRuntime:
 
 
 def _opened(ref: Any) -> Any:
-    """What a reference refers to; raises ActorLost if that went with its machine."""
     try:
         return ray.get(ref)
     except ray.exceptions.ObjectLostError as error:
@@ -294,7 +276,7 @@ def _opened(ref: Any) -> Any:
 
 
 def _wait(refs: Sequence[Any]) -> None:
-    """Until every actor is built; the first thing that went wrong is raised, ActorLost if a process died."""
+    """Wait until every actor is ready; raises the first error, ActorLost if a process died."""
     for ref in refs:  # one after the other: others may wait for one that has failed
         try:
             answer = ray.get(ref)
@@ -305,4 +287,4 @@ def _wait(refs: Sequence[Any]) -> None:
 
 
 def _nobody_asked(news: Fault | RuntimeFailed) -> None:
-    """Whoever started the runtime did not want to know."""
+    """Ignore it."""

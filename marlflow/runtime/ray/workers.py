@@ -1,4 +1,7 @@
-"""Rollout workers as actors: one call per worker and round, one reference per policy; only receipts are opened."""
+"""Rollout workers as actors: one call per worker and round, rows by reference; the driver opens only receipts.
+
+A lost rollout worker is replaced (restarted); the others continue without it until it is ready.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S  # more than a process takes that can b
 
 
 class RayWorkers:
-    """All workers. One that is lost sits out until its successor is ready; the others go on.
+    """All rollout workers of a run.
 
-    `inference` is the actor that acts for them; None: each acts for itself. `renewed` gives the weights of all
-    learners that live, where those that were asked for are lost with their machine. News are posted to `address`.
+    `inference` is the actor that computes their actions; None: each worker does. `renewed` returns the current weights
+    of all learners, when the requested ones were lost with their machine. Messages are posted to `address`.
     """
 
     def __init__(
@@ -56,11 +59,10 @@ class RayWorkers:
         self._begun: dict[asyncio.Task[Round | None], RemoteWorker] = {}
 
     def start(self) -> list[Any]:
-        """Starts them; what has to be waited for."""
+        """Start all workers; return references that resolve when they are ready."""
         return [worker.start() for worker in self.all]
 
     async def collect(self, request: Request) -> Round:
-        """One round of all that are there, and of one at least. Raises ActorLost if none comes back."""
         learning = self._spec.learning
         for _ in range(_MOST_IN_VAIN):
             present = await self._present()
@@ -79,10 +81,6 @@ class RayWorkers:
         raise ActorLost(f"{_MOST_IN_VAIN} times in a row no rollout worker lived through its round")
 
     async def collect_next(self, request: Request | None) -> Round:
-        """The part of the worker that is done next; those that have nothing to do begin with `request`, if any.
-
-        What a worker that was lost had begun is lost; its successor takes part when it is there.
-        """
         for _ in range(_MOST_IN_VAIN):
             if request is not None:
                 self._begin(request, await self._present())
@@ -98,13 +96,12 @@ class RayWorkers:
         raise ActorLost(f"{_MOST_IN_VAIN} times in a row no rollout worker lived through its round")
 
     def _asked(self, request: Request) -> Request:
-        """The request as workers get it: where another actor acts for them, with weights that they do not open."""
         if self._inference is None:
             return request
         return replace(request, weights=by_reference(request.weights), frozen=self.as_sent(request.frozen))
 
     def as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> Mapping[str, FrozenPolicy]:
-        """Frozen entries as workers get them; where another actor acts for them, it makes room for that many."""
+        """Return frozen entries as workers get them: by reference if an inference actor serves them."""
         if self._inference is None or not frozen:
             return frozen
         self._inference.seat.remote(Counter(kept.policy for kept in frozen.values()))
@@ -113,7 +110,6 @@ class RayWorkers:
 
     @property
     def under_way(self) -> int:
-        """How many workers have begun what is still to come."""
         return len(self._begun)
 
     def _begin(self, request: Request, present: Sequence[RemoteWorker]) -> None:
@@ -125,7 +121,6 @@ class RayWorkers:
                 self._begun[task] = worker
 
     async def _alone(self, number: int, worker: RemoteWorker, refs: Sequence[Any]) -> Round | None:
-        """A round of one worker; None if it did not live through it."""
         (receipt,) = await _answers([worker], refs[:1])
         if receipt is None:
             return None
@@ -140,7 +135,6 @@ class RayWorkers:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes, dealt out to all workers; those of a worker that is lost are played by the others."""
         left, parts, in_vain = list(range(len(episodes))), [], 0
         while left:
             present = await self._present()
@@ -166,9 +160,10 @@ class RayWorkers:
         return Evaluated(tuple(results), faults, any(part.was_cut for part in parts))
 
     def ask_states(self) -> list[tuple[RemoteWorker, Any]]:
-        """Who is asked for the state of each worker, and its answer to come. Blocks, if none is there.
+        """Request the state of each worker; return pairs of the worker asked and a reference.
 
-        Of a worker that is not back yet, another says how it will begin. Raises ActorLost if none comes back.
+        Another worker answers for one that is being restarted. Blocks if none is ready; raises ActorLost if none comes
+        back.
         """
         while not (present := [worker for worker in self.all if worker.is_present()]):
             if not ray.wait([worker.coming for worker in self.all], timeout=limits.REPLACING_TIMEOUT_S)[0]:
@@ -182,7 +177,7 @@ class RayWorkers:
         ]
 
     def close(self) -> tuple[Fault, ...]:
-        """Closes the environments of all workers that are there; what went wrong. Blocks, for a bounded time."""
+        """Close all environments, waiting a bounded time; return the faults."""
         asked = {worker.actor.close.remote(): worker.what for worker in self.all if worker.coming is None}
         done, hanging = ray.wait(list(asked), num_returns=len(asked), timeout=_CLOSE_TIMEOUT_S) if asked else ([], [])
         late = f"its environments were not closed within {_CLOSE_TIMEOUT_S:g} s"
@@ -200,12 +195,11 @@ class RayWorkers:
         return tuple(faults)
 
     async def all_present(self) -> None:
-        """Waits until no successor is on its way. Raises what kept one from beginning."""
+        """Wait until all workers are ready; raises what kept a replacement from starting."""
         while absent := [worker for worker in self.all if not worker.is_present()]:
             await asyncio.gather(*(_settled(worker.coming) for worker in absent))
 
     async def _present(self) -> list[RemoteWorker]:
-        """Those that are ready; waits for one if there is none."""
         if present := [worker for worker in self.all if worker.coming is None or worker.is_present()]:
             return present
         coming = [asyncio.ensure_future(_settled(worker.coming)) for worker in self.all]
@@ -226,12 +220,11 @@ class RayWorkers:
 
 
 async def _settled(ref: Any) -> None:
-    """Until there is an answer, whatever it is."""
     await asyncio.wait([asyncio.wrap_future(ref.future())])
 
 
 async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list[Any]:
-    """What they answer, None for those that could not: they are replaced. Raises what was raised on a worker."""
+    """Return each worker's answer, None if it was lost (then it is replaced); raises what a worker raised."""
     asked = [worker.actor for worker in workers]
     found = await asyncio.gather(*refs, return_exceptions=True)
     for worker, actor, answer in zip(workers, asked, found, strict=True):
