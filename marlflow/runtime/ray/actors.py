@@ -8,10 +8,12 @@ from typing import Any
 
 import ray
 
-REPLACING_TIMEOUT_S = 60.0
-"""How long the successor of a lost process may take, and how long a run waits while it has no worker at all."""
-_OF_RAY = re.compile(r":|_group_|memory$")
-"""Resources that nobody asks for: of machines, of placement groups, and memory."""
+RESTART_TIMEOUT_S = 60.0
+"""Seconds allowed for restarting a lost actor, and for waiting while no rollout worker is ready."""
+_INTERNAL_RESOURCE = re.compile(r":|_group_|memory$")
+"""Names of Ray's own resources: of machines, of placement groups, and memory."""
+
+UNEXPLAINED_EXIT = "it ended without a word: killed, out of memory, or crashed"
 
 
 class Actors:
@@ -24,50 +26,48 @@ class Actors:
         self._options = options
         self._running: list[Any] = []
 
-    def start(self, kind: type, what: str, *arguments: Any) -> Any:
+    def start(self, kind: type, process: str, *arguments: Any) -> Any:
         """Start an actor that hosts `kind(*arguments)` with the options of process `what`."""
-        # Not by decorator: a decorated class would travel by value, with a copy of its module's globals. Ray's own
-        # events of every call are for a dashboard that is not there.
-        actor: Any = ray.remote(kind).options(enable_task_events=False, **self._options[what]).remote(*arguments)
+        # Not decorated with @ray.remote: a decorated class is pickled by value, with a copy of its module's globals.
+        # Task events are only for Ray's dashboard, which does not run.
+        actor: Any = ray.remote(kind).options(enable_task_events=False, **self._options[process]).remote(*arguments)
         self._running.append(actor)
         return actor
 
-    def threads(self, what: str) -> int:
+    def threads(self, process: str) -> int:
         """Return the compute threads of a process: one per whole CPU reserved, at least one."""
-        return max(1, int(self._options[what]["num_cpus"]))
+        return max(1, int(self._options[process]["num_cpus"]))
 
-    def end(self, actor: Any) -> None:
+    def kill(self, actor: Any) -> None:
         """Kill an actor, whether or not it is still alive."""
         self._running.remove(actor)
         ray.kill(actor)
 
-    def end_all(self) -> None:
+    def kill_all(self) -> None:
         """Kill all actors."""
         for actor in self._running:
             ray.kill(actor)
         self._running.clear()
 
-    def lack(self, what: str) -> str:
+    def describe_shortage(self, process: str) -> str:
         """Describe what a process requests and what the cluster has free."""
-        options = self._options[what]
-        asked = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
-        shown = ", ".join(f"{amount:g} {name}" for name, amount in asked.items() if amount)
-        return f"{what} asks for {shown or 'nothing'}, of which it has a reservation; {available()}"
-
-
-WITHOUT_A_WORD = "it ended without a word: killed, out of memory, or crashed"
+        options = self._options[process]
+        requested = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
+        listing = ", ".join(f"{amount:g} {name}" for name, amount in requested.items() if amount)
+        return f"{process} asks for {listing or 'nothing'}, of which it has a reservation; {describe_resources()}"
 
 
 def cause(error: BaseException) -> str:
     """Return why an actor was lost, in one sentence of Ray's long message."""
-    # When Ray itself ends processes because memory runs out, a page of figures follows the reason.
+    # When Ray's memory monitor kills a process, a page of statistics follows the reason.
     text = " ".join(str(error).split()).partition(" OOM kill reason:")[0]
-    found = re.search(r"pid: (\d+).*? ip: (\S+) (.*)", text)
-    if found is None:
+    match = re.search(r"pid: (\d+).*? ip: (\S+) (.*)", text)
+    if match is None:
         return text
-    process, machine, rest = found.groups()
+    process, machine, rest = match.groups()
+    # Ray does not know the reason either if the process was killed from outside.
     if "Worker unexpectedly exits" in rest:
-        rest = WITHOUT_A_WORD
+        rest = UNEXPLAINED_EXIT
     return f"process {process} on {machine}: {rest}"
 
 
@@ -76,11 +76,12 @@ def never_ran(error: object) -> bool:
     return isinstance(error, ray.exceptions.RayActorError) and "never ran" in str(error)
 
 
-def available() -> str:
+def describe_resources() -> str:
     """Describe the cluster's total and free resources."""
     whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    named = {name: amount for name, amount in whole.items() if not _OF_RAY.search(name)}
-    shown = (f"{free.get(name, 0.0):g} of {amount:g} {name}" for name, amount in named.items())
+    listed = {name: amount for name, amount in whole.items() if not _INTERNAL_RESOURCE.search(name)}
+    amounts = (f"{free.get(name, 0.0):g} of {amount:g} {name}" for name, amount in listed.items())
+    # Each machine has one resource `node:<ip>`; the head node also has `node:__internal_head__`.
     machines = sum(name.startswith("node:") and not name.endswith("__") for name in whole)
-    return f"free are {', '.join(shown)} on {machines} machine{'' if machines == 1 else 's'}"
+    return f"free are {', '.join(amounts)} on {machines} machine{'' if machines == 1 else 's'}"

@@ -16,12 +16,12 @@ from typing import Any
 import ray
 from ray._private import worker
 
-LOOK_EVERY_S = 0.5
-"""Seconds between two looks at processes of this machine."""
-CONNECT_EVERY_S = 2.0
-"""Seconds between two looks at the servers of a cluster."""
-FAILED_LOOKS = 5
-"""A server is lost when so many connections in a row have failed: after 10 to 20 s. A control service may restart."""
+DAEMON_POLL_S = 0.5
+"""Seconds between two checks of this machine's daemons."""
+CONNECT_POLL_S = 2.0
+"""Seconds between two checks of a joined cluster's servers."""
+MAX_FAILED_CONNECTS = 5
+"""Failed connections in a row after which a server counts as lost: 10 to 20 s, since a GCS may restart."""
 CONNECT_TIMEOUT_S = 2.0
 _ESSENTIAL = {"raylet": "raylet", "gcs_server": "control service (GCS)"}
 
@@ -39,19 +39,21 @@ class Watch:
     """
 
     def __init__(self, find_loss: Callable[[], str | None], on_loss: Callable[[str], None], every_s: float) -> None:
-        self._find_loss, self._on_loss, self._every_s = find_loss, on_loss, every_s
-        self._over = threading.Event()
+        self._find_loss = find_loss
+        self._on_loss = on_loss
+        self._every_s = every_s
+        self._closed = threading.Event()
         self.loss: str | None = None
-        self._thread = threading.Thread(target=self._look_again_and_again, name="marlflow-watch", daemon=True)
+        self._thread = threading.Thread(target=self._poll_loop, name="marlflow-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop the thread."""
-        self._over.set()
+        self._closed.set()
         self._thread.join()
 
-    def _look_again_and_again(self) -> None:
-        while not self._over.wait(self._every_s):
+    def _poll_loop(self) -> None:
+        while not self._closed.wait(self._every_s):
             if (loss := self._find_loss()) is not None:
                 self.loss = loss
                 self._on_loss(loss)
@@ -83,14 +85,14 @@ class Endpoints:
         self._servers = servers
 
     def unreachable(self) -> str | None:
-        """Describe a server that failed FAILED_LOOKS connections in a row; None if there is none."""
+        """Describe a server that failed MAX_FAILED_CONNECTS connections in a row; None if there is none."""
         for name, server in self._servers.items():
             try:
                 socket.create_connection(server, CONNECT_TIMEOUT_S).close()
                 self._failed[name] = 0
             except OSError as error:
                 self._failed[name] += 1
-                if self._failed[name] >= FAILED_LOOKS:
+                if self._failed[name] >= MAX_FAILED_CONNECTS:
                     return f"Ray's {name} at {server[0]}:{server[1]} does not answer any more ({error})"
         return None
 
@@ -98,9 +100,10 @@ class Endpoints:
 def joined_cluster(address: str) -> Endpoints:
     """Return the servers that a run depends on in the cluster joined at `address`."""
     node: Any = worker._global_node
-    if node is None:  # through Ray's client server
-        found = re.fullmatch(r"ray://([^/:]+):(\d+)", address)
-        return Endpoints({"client server": (found[1], int(found[2]))} if found else {})
+    # Connected through Ray's client server, which has no node here.
+    if node is None:
+        match = re.fullmatch(r"ray://([^/:]+):(\d+)", address)
+        return Endpoints({"client server": (match[1], int(match[2]))} if match else {})
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
     raylet = (node.node_ip_address, int(node.node_manager_port))
     return Endpoints({_ESSENTIAL["gcs_server"]: (host, int(port)), _ESSENTIAL["raylet"]: raylet})

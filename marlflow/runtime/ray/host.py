@@ -25,7 +25,7 @@ from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.stage_chain import Rows, opened, run_chain
 
 RESIDENTS: dict[str, Any] = {}
-"""What this process hosts, by name. Handles find their object here when they arrive in a stage."""
+"""The objects hosted in this process by name; a handle that is unpickled here becomes one of them."""
 
 
 def resident(name: str) -> Any:
@@ -34,7 +34,7 @@ def resident(name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ChainResult:
     """The receipt of one call of a chain of stages, without rows.
 
     `outputs` are small outputs, or row counts where outputs stay in the object store; `times` has one entry per stage;
@@ -47,7 +47,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class RemoteError:
     """An exception sent back as a value, so that the user sees the operator's own traceback."""
 
     position: int
@@ -56,17 +56,18 @@ class Raised:
     traceback: str
 
 
-def raised(error: BaseException, position: int = 0) -> Raised:
+def remote_error(error: BaseException, position: int = 0) -> RemoteError:
     """Convert an exception to a form that always pickles."""
     text = "".join(traceback.format_exception(error))
+    # Exceptions of third-party code often do not survive pickling.
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  our own, a moment ago: does it survive the way?
-    except Exception:  # noqa: BLE001  then its text has to do
-        return Raised(position, None, f"{type(error).__name__}: {error}", text)
-    return Raised(position, error, f"{type(error).__name__}: {error}", text)
+        pickle.loads(pickle.dumps(error))  # noqa: S301  bytes made on this line
+    except Exception:  # noqa: BLE001  then only its text is sent
+        return RemoteError(position, None, f"{type(error).__name__}: {error}", text)
+    return RemoteError(position, error, f"{type(error).__name__}: {error}", text)
 
 
-def as_exception(carried: Raised) -> BaseException:
+def as_exception(carried: RemoteError) -> BaseException:
     """Return the original exception with its remote traceback as a note."""
     error = carried.error or RuntimeError(carried.text)
     error.add_note(carried.traceback)
@@ -96,7 +97,7 @@ class Host:
         self._chains: dict[int, Sequence[StageCall]] = {}
         self._publishers: dict[int, Any] = {}
 
-    def ready(self) -> Raised | None:
+    def ready(self) -> RemoteError | None:
         """Build all hosted objects once; return the error if one failed."""
         try:
             while self._builders:
@@ -104,8 +105,9 @@ class Host:
                 RESIDENTS[name] = build()
                 del self._builders[name]
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
-        gc.freeze()  # what is here now stays: no collection has to look at it again
+            return remote_error(error)
+        # The hosted objects live as long as the process, so garbage collections need not scan them.
+        gc.freeze()
         return None
 
     def prepare(self, chain: int, calls: Sequence[StageCall]) -> bool:
@@ -122,57 +124,61 @@ class Host:
         0. `returns` is the number of return values that the caller expects.
         """
         publisher = self._publishers[chain]
+        # Stages may update without publishing: only a new version means that weights were published.
         version = publisher.version if publisher is not None else None
         try:
-            outputs, times = run_chain(self._chains[chain], _opened(items, counts, payloads))
+            outputs, times = run_chain(self._chains[chain], _with_payloads(items, counts, payloads))
         except OperatorRaised as error:
-            failed = raised(error.__cause__ or error, error.position)
+            failed = remote_error(error.__cause__ or error, error.position)
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
         packed = [output for output in outputs if isinstance(output, Rows)]
+        # Rows return as separate objects, which stay in the object store; the receipt has only their counts.
         light = [output.rows if isinstance(output, Rows) else output for output in outputs]
         published = publisher is not None and publisher.version != version
-        receipt = Ran(light, times, publisher.version if published else None)
+        receipt = ChainResult(light, times, publisher.version if published else None)
         extra = [] if publisher is None else flats_of(publisher) if published else [None] * len(publisher.published)
         announced = returns - 1 - len(extra)
         if len(packed) != (len(outputs) if announced else 0):
             wrong = TypeError(
                 "the last stage in a place returns rows if and only if its annotation says so: `-> Batch`"
             )
-            failed = raised(wrong, len(times) - 1)
+            failed = remote_error(wrong, len(times) - 1)
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
-        missing = [None] * (announced - len(packed))  # of turns that the source had no more items for
+        # A source that ended has fewer outputs than turns, but Ray requires `returns` values.
+        missing = [None] * (announced - len(packed))
         result = (receipt, *packed, *missing, *extra)
         return result if len(result) > 1 else receipt
 
-    # -- a learner that is a group of processes ---------------------------------------------------------------------
+    # -- data-parallel learners -------------------------------------------------------------------------------------
 
     def lead(self, name: str, world_size: int) -> str:
         """Open the learner's group as its leader; return the address that followers join."""
         address: str = RESIDENTS[name].lead(world_size, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         return address
 
-    def meet(self, name: str) -> Raised | None:
+    def meet(self, name: str) -> RemoteError | None:
         """Wait until all followers have joined; return the error if that failed."""
         try:
             RESIDENTS[name].meet()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
         return None
 
     def follow(self, name: str, address: str, rank: int, world_size: int) -> None:
         """Repeat the leader's work until the leader ends the group."""
-        with suppress(ActorLost):  # the leader, who lost one of the others, says so
+        # The leader reports the loss of a process.
+        with suppress(ActorLost):
             RESIDENTS[name].follow(address, rank, world_size)
 
-    def set_schedule(self, name: str, values: Mapping[str, float]) -> Raised | None:
+    def set_schedule(self, name: str, values: Mapping[str, float]) -> RemoteError | None:
         """Pass scheduled values to a hosted learner or replay; return the error if that failed."""
         try:
             RESIDENTS[name].set_schedule(values)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
         return None
 
-    # -- what is kept, as bytes: the driver opens none of it ------------------------------------------------------
+    # -- checkpoints, as bytes: the driver does not open them -----------------------------------------------------
 
     def weights(self, name: str) -> Any:
         """Return the parameters that the learner published last, one array per policy."""
@@ -181,7 +187,7 @@ class Host:
 
     def kept_learner(self, name: str) -> Any:
         """Return the learner's serialized state."""
-        return _carried(to_bytes(RESIDENTS[name].state()))
+        return as_array(to_bytes(RESIDENTS[name].state()))
 
     def load_learner(self, name: str, kept: Any) -> tuple[Any, ...]:
         """Load a learner's state; return its version and its published parameters per policy."""
@@ -189,10 +195,10 @@ class Host:
         try:
             learner.load_state(from_bytes(memoryview(kept)))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error), *[None] * len(learner.published)
+            return remote_error(error), *[None] * len(learner.published)
         return learner.version, *flats_of(learner)
 
-    def take_up(self, name: str, kept: Any, version: int) -> tuple[Any, ...]:
+    def resume_learner(self, name: str, kept: Any, version: int) -> tuple[Any, ...]:
         """Resume a restarted learner from its last saved state, if any, with a version above `version`."""
         learner = RESIDENTS[name]
         try:
@@ -200,20 +206,20 @@ class Host:
                 learner.load_state(from_bytes(memoryview(kept)))
             learner.resume_above(version)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error), *[None] * len(learner.published)
+            return remote_error(error), *[None] * len(learner.published)
         return learner.version, *flats_of(learner)
 
     def kept_replay(self, name: str, first: int) -> tuple[Any, Any, tuple[int, int], tuple[int, int]]:
         """Return the replay's serialized state and its rows numbered `first` and up (see ReplayState)."""
         state, rows, numbers, held = replay_state(RESIDENTS[name], first)
-        return _carried(state), _carried(rows), numbers, held
+        return as_array(state), as_array(rows), numbers, held
 
-    def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | Raised:
+    def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | RemoteError:
         """Load a replay's state and rows; return the numbers [first, stop) of the rows it holds."""
         try:
             return load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
 
     def begin_at(self, name: str, first_row_id: int) -> None:
         """Number the rows of a restarted, empty replay from `first_row_id`."""
@@ -221,7 +227,7 @@ class Host:
 
     def pack(self, *payloads: Any) -> Any:
         """Serialize queued rows, each payload to bytes."""
-        packed = tuple(_carried(pack_batch(payload)) for payload in payloads)
+        packed = tuple(as_array(pack_batch(payload)) for payload in payloads)
         return packed if len(packed) > 1 else packed[0]
 
     def unpack(self, *packed: Any) -> Any:
@@ -235,13 +241,14 @@ def flats_of(learner: Any) -> list[Any]:
     return [weights.flat for weights in learner.published.values()]
 
 
-def _carried(data: bytes) -> Any:
+def as_array(data: Any) -> Any:
+    """Wrap bytes as an array, which Ray transfers without copying or pickling."""
     return np.frombuffer(data, np.uint8)
 
 
-def _opened(items: Sequence[Any], counts: Sequence[int], payloads: Sequence[Any]) -> list[Any]:
-    taken, start = [], 0
+def _with_payloads(items: Sequence[Any], counts: Sequence[int], payloads: Sequence[Any]) -> list[Any]:
+    opened_items, start = [], 0
     for item, count in zip(items, counts, strict=True):
-        taken.append(opened(payloads[start : start + count], keys=item) if count else item)
+        opened_items.append(opened(payloads[start : start + count], keys=item) if count else item)
         start += count
-    return taken
+    return opened_items

@@ -28,7 +28,7 @@ from ray._private.utils import detect_fate_sharing_support
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}
-"""Ray's agents then notice after 2 s that their raylet is lost, not at once: when the run has ended, and has said so.
+"""Delays by 2 s when Ray's agents notice the loss of their raylet, so that the run has ended by then.
 
 They would print the last lines of the raylet's log into the run's output.
 """
@@ -41,7 +41,7 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
     address. Raises ConfigInvalid if the address is not this machine's, RuntimeFailed if Ray does not start; then no
     process of it is left.
     """
-    if node_ip_address is not None and not _is_of_this_machine(node_ip_address):
+    if node_ip_address is not None and not _is_local_address(node_ip_address):
         raise ConfigInvalid(
             [
                 f"runtime.node_ip_address={node_ip_address} is no address of this machine; give one of its own, or "
@@ -49,10 +49,10 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
             ]
         )
     loopback = _on_loopback() if node_ip_address is None else nullcontext()
-    with _in_sessions_of_their_own() as started, loopback:
+    with _in_new_sessions() as daemons, loopback:
         try:
             _protect_token()
-            # `local` means a new one, whatever RAY_ADDRESS says and whatever other clusters there are.
+            # `local` always starts a new Ray, whatever RAY_ADDRESS says and whatever clusters are running.
             ray.init(
                 address="local",
                 _node_ip_address=node_ip_address,
@@ -61,8 +61,9 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
                 **settings,
             )
         except BaseException as error:
-            kill_sessions([process.pid for process in started])
-            if not isinstance(error, Exception):  # interrupted
+            kill_sessions([process.pid for process in daemons])
+            # KeyboardInterrupt or SystemExit.
+            if not isinstance(error, Exception):
                 raise
             ray.shutdown()
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -70,7 +71,7 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
                 f"Ray could not be started: {reason}; see that the folder of its sessions ({sessions_folder()}), "
                 "/dev/shm and the network ports of this machine can be used, or choose runtime=inline"
             ) from error
-        return [process.pid for process in started]
+        return [process.pid for process in daemons]
 
 
 def sessions_folder() -> Path:
@@ -80,12 +81,14 @@ def sessions_folder() -> Path:
 
 def _private_folder() -> Path:
     """Return the folder of Ray's sessions, inside one that only this user can enter."""
+    # Ray makes the folder that it is given, and all in it, writable for everybody: so the one around it is closed.
     folder = sessions_folder()
     closed = folder.parent
     with suppress(FileExistsError):
         closed.mkdir(mode=0o700)
-    found = closed.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    # lstat and the owner: another user may have put a link or a folder of their own there.
+    status = closed.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise OSError(f"{closed} is not a folder of this user's")
     closed.chmod(0o700)
     return folder
@@ -101,13 +104,14 @@ def _protect_token() -> None:
             token.chmod(0o600)
     elif not ({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()):
         token.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):  # written by another run meanwhile
+        # Another run may have written it meanwhile.
+        with suppress(FileExistsError):
             descriptor = os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(generate_new_authentication_token())
 
 
-def _is_of_this_machine(address: str) -> bool:
+def _is_local_address(address: str) -> bool:
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as server:
@@ -140,24 +144,25 @@ def kill_sessions(sessions: Collection[int]) -> None:
 
 
 @contextmanager
-def _in_sessions_of_their_own() -> Iterator[list[Any]]:
+def _in_new_sessions() -> Iterator[list[Any]]:
     """Make each process that Ray starts lead a new session; collect them in the list.
 
     Where the kernel does not kill Ray's processes with the driver (macOS), Ray does so through the driver's process
     group, and nothing is changed.
     """
-    started: list[Any] = []
+    daemons: list[Any] = []
     original: Any = services.ConsolePopen
 
     class InOwnSession(original):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, start_new_session=True, **options)
-            started.append(self)
+            daemons.append(self)
 
     if detect_fate_sharing_support():  # type: ignore[no-untyped-call]
+        # Ray has no setting for it.
         setattr(services, "ConsolePopen", InOwnSession)  # noqa: B010  mypy lets no class be assigned to
     try:
-        yield started
+        yield daemons
     finally:
         setattr(services, "ConsolePopen", original)  # noqa: B010
 
@@ -169,6 +174,7 @@ def without_signal_handlers() -> Iterator[None]:
     Ray's handler would end the process by SystemExit, or kill Ray first.
     """
     original = utils.set_sigterm_handler
+    # Ray has no setting for it.
     setattr(utils, "set_sigterm_handler", _keep_sigterm_handler)  # noqa: B010  as above
     try:
         yield
@@ -177,4 +183,5 @@ def without_signal_handlers() -> Iterator[None]:
 
 
 def _keep_sigterm_handler(_: object) -> None:
+    # Install Python's handler again: Ray's C++ code has replaced it meanwhile, and would abort the process.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))

@@ -8,14 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.policy.actor import EvaluationMode
-from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, flats_of, raised
-from marlflow.runtime.ray.inference import asking_actors, fetched
+from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
+from marlflow.runtime.ray.inference import fetch_weights, remote_actors
 from marlflow.runtime.ray.message_channel import Address, Outbox
 from marlflow.runtime.sharding import shard
 from marlflow.runtime.spec import RunSpec
@@ -27,7 +25,7 @@ from marlflow.sampling.protocol import FrozenPolicy, Matchup
 from marlflow.sampling.watchdog import Watchdog
 
 _PATIENCE = 2
-"""After so many times the time that a step may take, nothing but the end of the process can interrupt it."""
+"""The process is killed after this many step timeouts, since an exception cannot interrupt code in C."""
 
 
 class Headers(NamedTuple):
@@ -91,17 +89,18 @@ class RolloutActor(Host):
             self._capture.install(address.log_level)
             HangMonitor({number: self._watchdog}, self._outbox.send)
 
-    def ready(self) -> Raised | None:
+    def ready(self) -> RemoteError | None:
         if (failed := super().ready()) is not None:
             return failed
         try:
-            actors = None if self._inference is None else asking_actors(self._spec, self._inference)
+            actors = None if self._inference is None else remote_actors(self._spec, self._inference)
             self._worker = self._spec.worker(
-                self._number, actors, self._next_episodes, self._watchdog, fetched, self._next_fragments
+                self._number, actors, self._next_episodes, self._watchdog, fetch_weights, self._next_fragments
             )
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return self._failed(error)
-        gc.freeze()  # what is here now stays: no collection has to look at it again
+        # The environments live as long as the process, so garbage collections need not scan them.
+        gc.freeze()
         return None
 
     def collect(
@@ -115,13 +114,14 @@ class RolloutActor(Host):
         """Return a receipt and a batch per learning policy; `flats` are the parameters of `headers`."""
         learning = self._spec.learning
         live, frozen = headers.joined(flats)
+        # Weights that a replica here has learned since the last round were not sent.
         weights = {**self._learned, **live}
         self._learned.clear()
         try:
             receipt, batches = self._worker.collect(self._spec.ticks, weights, schedules, matchups, frozen, forget)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
-        # Where nobody learns there is one return, which Ray does not want in a tuple.
+        # Without learning policies there is one return value, which Ray does not accept in a tuple.
         return (receipt, *(batches[name] for name in learning)) if learning else receipt
 
     def learn(self, name: str, chain: int, returns: int, *payloads: Any) -> Any:
@@ -134,13 +134,14 @@ class RolloutActor(Host):
         try:
             outputs, times = run_chain(self._chains[chain], [shard(payloads)])
         except OperatorRaised as error:
-            learner.disband()  # the others must not wait for one that is out of step
-            failed = raised(error.__cause__ or error, error.position)
+            # The other replicas must not wait for one that is out of step.
+            learner.disband()
+            failed = remote_error(error.__cause__ or error, error.position)
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
         published = learner.version != version
         if published and self._inference is None:
             self._learned.update(learner.published)
-        ran = Ran(outputs, times, learner.version if published else None)
+        ran = ChainResult(outputs, times, learner.version if published else None)
         if returns == 1:
             return ran
         return ran, *(flats_of(learner) if published else [None] * (returns - 1))
@@ -172,9 +173,9 @@ class RolloutActor(Host):
         """Make later calls end with the env step in which the deadline passes."""
         self._watchdog.deadline = deadline
 
-    def _failed(self, error: Exception) -> Raised:
+    def _failed(self, error: Exception) -> RemoteError:
         self._flush()
-        return raised(error)
+        return remote_error(error)
 
     def _flush(self) -> None:
         if self._capture is not None and self._outbox is not None:
@@ -186,16 +187,16 @@ class RolloutActor(Host):
     def kept(self) -> Any:
         """Return the worker's serialized state."""
         try:
-            return np.frombuffer(to_bytes(self._worker.state()), np.uint8)
+            return as_array(to_bytes(self._worker.state()))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
 
     def close(self) -> Any:
         """Close the environments and dataset files; return the faults. The process is killed afterwards."""
         try:
             return self._worker.close()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
         finally:
             self._flush()
 
@@ -205,7 +206,7 @@ class RolloutActor(Host):
         """Return the serialized initial state of another worker, which is being restarted."""
         worker = self._spec.worker(number, next_episodes=next_episodes, next_fragments=next_fragments)
         try:
-            return np.frombuffer(to_bytes(worker.state()), np.uint8)
+            return as_array(to_bytes(worker.state()))
         finally:
             worker.close()
 
@@ -215,4 +216,4 @@ class RolloutActor(Host):
         try:
             return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps, frozen))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)

@@ -35,7 +35,7 @@ def test_a_run_without_any_worker_waits_for_one_and_not_for_ever(
         run.play(3)
         assert [len(round.receipts) for round in run.rounds] == [1, 1, 1]
         assert [fault.kind for fault in run.faults] == ["workers_lost"]
-        monkeypatch.setattr(actors, "REPLACING_TIMEOUT_S", 0.0)
+        monkeypatch.setattr(actors, "RESTART_TIMEOUT_S", 0.0)
         marker.touch()
         with pytest.raises(StageFailed) as caught:
             run.play(3)
@@ -73,7 +73,7 @@ def test_learners_of_one_policy_die_and_come_back_together() -> None:
         for rank in (1, 0):
             run.play(4)
             before = run.parts.published()["hunters"].version
-            ray.kill(run.parts.learners["hunters"].place.hosted.running[rank])
+            ray.kill(run.parts.learners["hunters"].place.host.processes[rank])
             run.play(6)
             assert run.updates["hunters"][-1].version > before
         assert [(fault.kind, fault.where) for fault in run.faults] == [("learners_lost", "learner hunters")] * 2
