@@ -19,7 +19,7 @@ UNEXPLAINED_EXIT = "it ended without a word: killed, out of memory, or crashed"
 class Actors:
     """Starts and kills the actors of a run.
 
-    `options` has Ray's actor options of each process by name: CPUs, GPUs, custom resources, placement group bundle.
+    `options` has Ray's actor options by process name: CPUs, GPUs, resources, placement group bundle.
     """
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
@@ -27,7 +27,7 @@ class Actors:
         self._running: list[Any] = []
 
     def start(self, kind: type, process: str, *arguments: Any) -> Any:
-        """Start an actor that hosts `kind(*arguments)` with the options of process `what`."""
+        """Start an actor that hosts `kind(*arguments)`, with the options of `process`."""
         # Not decorated with @ray.remote: a decorated class is pickled by value, with a copy of its module's globals.
         # Task events are only for Ray's dashboard, which does not run.
         actor: Any = ray.remote(kind).options(enable_task_events=False, **self._options[process]).remote(*arguments)
@@ -35,11 +35,11 @@ class Actors:
         return actor
 
     def threads(self, process: str) -> int:
-        """Return the compute threads of a process: one per whole CPU reserved, at least one."""
+        """Return a process's compute threads: one per whole reserved CPU, at least one."""
         return max(1, int(self._options[process]["num_cpus"]))
 
     def kill(self, actor: Any) -> None:
-        """Kill an actor, whether or not it is still alive."""
+        """Kill an actor, dead or alive."""
         self._running.remove(actor)
         ray.kill(actor)
 
@@ -58,7 +58,7 @@ class Actors:
 
 
 def cause(error: BaseException) -> str:
-    """Return why an actor was lost, in one sentence of Ray's long message."""
+    """Return why an actor was lost, in one sentence."""
     # When Ray's memory monitor kills a process, a page of statistics follows the reason.
     text = " ".join(str(error).split()).partition(" OOM kill reason:")[0]
     match = re.search(r"pid: (\d+).*? ip: (\S+) (.*)", text)
@@ -72,7 +72,7 @@ def cause(error: BaseException) -> str:
 
 
 def never_ran(error: object) -> bool:
-    """Return whether an actor was lost before it ran, because its machine was lost first."""
+    """Return whether an actor was lost before it ran, together with its machine."""
     return isinstance(error, ray.exceptions.RayActorError) and "never ran" in str(error)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoint and restore a run on Ray: actors serialize their own state, so the driver never opens rows."""
+"""Checkpoints on Ray: actors serialize their own state, so the driver never opens rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, 
 
 
 class RayCheckpointing:
-    """Saves and restores the components of a run. All methods block; call them when nothing is in flight."""
+    """Saves and restores a run's components. Methods block; call them when nothing is in flight."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RayCheckpointing:
     # -- saving ---------------------------------------------------------------------------------------------------
 
     def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
-        """Return all checkpoint files; raises ActorLost if a process died (it is restarted first)."""
+        """Return all checkpoint files; raises ActorLost after restarting any lost process."""
         # All are requested before any answer is awaited, so that they serialize in parallel.
         learners = {name: handle.actor.kept_learner.remote(handle.key) for name, handle in self._learners.items()}
         replays = {
@@ -68,7 +68,6 @@ class RayCheckpointing:
         return RuntimeState(files, held, files_recorded(trees))
 
     def _answer_of(self, handle: LearnerHandle | ReplayHandle, refs: Any) -> Any:
-        """Return a host's answer; None if the actor died, after restarting it."""
         host: RestartableHost | RayReplicas = handle.place.host
         try:
             return ray.get(refs)
@@ -98,7 +97,7 @@ class RayCheckpointing:
     def restore(
         self, read: Read, names: Collection[str], replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
     ) -> ResumeReport:
-        """Restore all components from their files; raises ActorLost if a process dies meanwhile."""
+        """Restore all components from their files; raises ActorLost if a process is lost meanwhile."""
         check_names(self._spec.learners, names)
         try:
             return self._restore(read, names, replay_max_env_steps, frozen)
@@ -136,7 +135,7 @@ class RayCheckpointing:
     # -- queued rows ----------------------------------------------------------------------------------------------
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Serialize queued rows in an actor; raises ActorLost if it dies or rows were lost with their machine."""
+        """Serialize queued rows in an actor; raises ActorLost if it or the rows are lost."""
         try:
             return [packed.tobytes() for packed in ray.get(self._in_host("pack", payloads))]
         except ray.exceptions.ObjectLostError as error:
@@ -146,7 +145,7 @@ class RayCheckpointing:
             raise ActorLost(f"{self._hosts[0].name} died while it packed rows that wait") from error
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """Return references to the rows that `pack` serialized, opened by an actor."""
+        """Return references to the rows that `pack` serialized."""
         return self._in_host("unpack", [as_array(part) for part in packed])
 
     def _in_host(self, method: str, arguments: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Join an existing Ray cluster, failing within seconds if there is none or another kind of server answers."""
+"""Join an existing Ray cluster, or fail within seconds if no Ray answers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _HEADER_BYTES, _SETTINGS = 9, 4
 def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
     """Connect this process to the Ray cluster at `address`; raises ConfigInvalid if it cannot be joined.
 
-    `auto` means RAY_ADDRESS, else the cluster that `ray start` made this machine part of. Ray's own `auto` also joins
-    any running Ray, usually one that another program started for itself and will shut down.
+    `auto` means RAY_ADDRESS, else the cluster that `ray start` made this machine part of. Ray's own `auto` also joins a
+    Ray that another program started for itself and will shut down.
     """
     where = _default_address() if address == "auto" else address
     subject = f"runtime.address={address}" if where == address else f"runtime.address={address} ({where})"
@@ -103,7 +103,7 @@ def _accepts_token(gcs_address: str) -> bool:
 
 @contextmanager
 def _without_standard_error() -> Iterator[None]:
-    """Discard everything the process writes to standard error, C++ code included."""
+    """Discard all output to standard error, C++ code's included."""
     sys.stderr.flush()
     original, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -116,7 +116,7 @@ def _without_standard_error() -> Iterator[None]:
 
 
 def free_machines(address: str) -> Machines:
-    """Return the free resources of each machine of the cluster; raises ConfigInvalid like `join`."""
+    """Return each machine's free resources; raises ConfigInvalid like `join`."""
     if ray.is_initialized():
         return _free()
     with without_signal_handlers():

@@ -1,8 +1,8 @@
-"""Driver-side handles of learners and replays, and restart of the actors that host them after a failure.
+"""Driver-side handles of learners and replays, and the restart of their actors after a failure.
 
-An actor fails together with everything it hosts and with the followers of its learner. After a restart, the learner has
-its last checkpointed state and a version above all published ones; a replay is empty and numbers its rows far above all
-earlier ones. Work in flight is lost, never repeated.
+An actor fails with everything it hosts and with its learner's followers. A restarted learner has its last checkpointed
+state and a version above all published ones; a restarted replay is empty and numbers its rows above all earlier ones.
+Work in flight is lost, never repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAR_ABOVE = 2**40
 
 
 class Handle:
-    """The driver's handle of a learner or replay; unpickled in the hosting actor, it becomes the object itself."""
+    """A learner or replay on the driver; unpickled in the hosting actor, it becomes the object itself."""
 
     def __init__(self, name: str, key: str, place: Any) -> None:
         self.name, self.key, self.place = name, key, place
@@ -40,14 +40,11 @@ class Handle:
 
     @property
     def actor(self) -> Any:
-        """The current hosting actor; a new one after each restart."""
+        """The current hosting actor, which changes on restart."""
         return self.place.host.actor
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set scheduled values for all later calls without waiting.
-
-        Raises what an earlier call raised.
-        """
+        """Set scheduled values for later calls without waiting; raises the error of an earlier call."""
         if self._schedule_call is not None and ray.wait([self._schedule_call], timeout=0)[0]:
             # After a restart the actor is sent the scheduled values again.
             with suppress(ray.exceptions.RayActorError):
@@ -61,7 +58,6 @@ class LearnerHandle(Handle):
     """The driver's handle of a learner.
 
     `kept` is its last checkpointed state, serialized. Rows staler than `max_staleness` versions are dropped.
-    `remembers`: it learns from a replay, which has copies of its rows.
     """
 
     def __init__(self, spec: LearnerSpec, place: Any) -> None:
@@ -80,11 +76,11 @@ class LearnerHandle(Handle):
         return next(iter(self.published.values())).version
 
     def set_published(self, version: int, flats: Sequence[Any]) -> None:
-        """Record a published version; `flats` has one object reference per policy to its parameters."""
+        """Record a published version; `flats` has one reference per policy."""
         self.published = {p: Weights(version, flat) for p, flat in zip(self.policies, flats, strict=True)}
 
     def request_first_weights(self) -> None:
-        """Request the initial weights from a newly built learner."""
+        """Request the weights of a newly built learner."""
         refs = self.actor.weights.options(num_returns=len(self.policies)).remote(self.key)
         self.set_published(0, refs if len(self.policies) > 1 else [refs])
 
@@ -93,7 +89,7 @@ class LearnerHandle(Handle):
         return 1 + len(self.policies)
 
     def resume(self, actor: Any, items: int) -> Any:
-        """Load the last checkpointed state into a restarted learner; return a reference to its version."""
+        """Load the last checkpointed state after a restart; return a reference to the version."""
         # Each of the `items` in flight may have published a version, and rows of those must count as stale.
         above = self.version + items + self.max_staleness
         version, *self._flats = actor.resume_learner.options(num_returns=self._num_returns).remote(
@@ -102,13 +98,13 @@ class LearnerHandle(Handle):
         return version
 
     def restore(self, kept: bytes) -> Any:
-        """Load a checkpointed state; return a reference to the learner's version."""
+        """Load a checkpointed state; return a reference to the version."""
         self.kept = kept
         version, *self._flats = self.actor.load_learner.options(num_returns=self._num_returns).remote(self.key, kept)
         return version
 
     def confirm_restored(self, version: int) -> None:
-        """Record the version that a restored or restarted learner returned."""
+        """Record the version that a restored learner returned."""
         self.set_published(version, self._flats)
 
 
@@ -124,7 +120,7 @@ class ReplayHandle(Handle):
         self.numbered = numbered
 
     def record_inserts(self, inserted: Sequence[Inserted]) -> None:
-        """Update the counts of rows from the results of inserts."""
+        """Update the counts from the results of inserts."""
         if inserted:
             self.stored = inserted[-1].stored
             self.numbered += sum([insert.rows for insert in inserted])
@@ -134,16 +130,15 @@ class ReplayHandle(Handle):
         self.stored, self.numbered = stop - first, stop
 
     def reset_empty(self, actor: Any) -> Any:
-        """Make the restarted, empty replay number its rows above all earlier ones."""
+        """Number the rows of a restarted replay above all earlier ones."""
         self.stored, self.numbered = 0, (self.numbered // FAR_ABOVE + 1) * FAR_ABOVE
         return actor.begin_at.remote(self.key, self.numbered)
 
 
 class RestartableHost:
-    """An actor that hosts a learner, replays or both, restarted after a failure.
+    """An actor that hosts a learner, replays or both; the actor is restarted after a failure.
 
-    `builders` build what it hosts. `followers` names the other processes of a data-parallel learner: they are killed
-    and restarted together with it. `generation` counts restarts.
+    `followers` names the other processes of a data-parallel learner, restarted with it. `generation` counts restarts.
     """
 
     def __init__(
@@ -189,13 +184,13 @@ class RestartableHost:
         return self.actor.meet.remote(self.name)
 
     async def wait_until_ready(self) -> int:
-        """Wait for a restart in progress, if any; return the current generation."""
+        """Wait for a restart in progress; return the current generation."""
         if self._restarting is not None:
             await asyncio.shield(self._restarting)
         return self.generation
 
     async def check(self) -> None:
-        """Wait until the actor answers, restarting it if it has died."""
+        """Wait until the actor answers, restarting it if it was lost."""
         generation = await self.wait_until_ready()
         try:
             await self.actor.ready.remote()
@@ -203,7 +198,7 @@ class RestartableHost:
             await self.restart(generation, error, 0, 0)
 
     async def restart(self, generation: int, error: Exception, items: int, rows_lost: int) -> None:
-        """Restart the actor unless that generation was already replaced; return when it is ready.
+        """Restart the actor unless this generation was replaced already; return when it is ready.
 
         `items` and `rows_lost` were in flight. Raises ActorLost if the restart fails.
         """
@@ -229,7 +224,7 @@ class RestartableHost:
         self._confirm_restart(answers)
 
     def restart_blocking(self, error: Exception) -> None:
-        """Restart the actor when nothing is in flight; blocks."""
+        """Restart the actor when nothing is in flight."""
         self._report_loss(error, 0)
         refs = self._start_again(0)
         if ray.wait(refs, num_returns=len(refs), timeout=RESTART_TIMEOUT_S)[1]:
@@ -248,7 +243,7 @@ class RestartableHost:
             self._on_fault(Fault(FaultKind.REPLAYS_LOST, self.replay.key, reason, "", lost, self.replay.name))
 
     def _start_again(self, items: int) -> list[Any]:
-        """Kill and start the processes; return references in the order that `_is_back` expects."""
+        # Surviving followers too: they cannot join a new group.
         for actor in self.processes:
             self._actors.kill(actor)
         refs = self.start()

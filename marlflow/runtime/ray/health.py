@@ -1,7 +1,7 @@
-"""Watch Ray itself during a run, so that a run whose Ray is lost ends within seconds.
+"""Watch Ray itself during a run, so that the run ends within seconds if Ray is lost.
 
-Ray alone would take minutes: it reports a dead raylet's actors one by one, and ends the driver process silently when
-its control service (GCS) has not answered for 60 s.
+Ray alone would take minutes: it reports a dead raylet's actors one by one, and ends the driver silently when its
+control service (GCS) has not answered for 60 s.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ _KNOWN_CAUSES = {
 
 
 class Watch:
-    """Polls `find_loss` in a thread every `every_s` seconds; calls `on_loss` once with the first result.
-
-    `loss` is that result, or None.
-    """
+    """Polls `find_loss` in a thread; calls `on_loss` once with its first result, which becomes `loss`."""
 
     def __init__(self, find_loss: Callable[[], str | None], on_loss: Callable[[str], None], every_s: float) -> None:
         self._find_loss = find_loss
@@ -78,14 +75,14 @@ def _ending(code: int) -> str:
 
 
 class Endpoints:
-    """The servers of a joined cluster, by name: each a host and a port that must accept connections."""
+    """The host and port of each server of a joined cluster, by name."""
 
     def __init__(self, servers: Mapping[str, tuple[str, int]]) -> None:
         self._failed = dict.fromkeys(servers, 0)
         self._servers = servers
 
     def unreachable(self) -> str | None:
-        """Describe a server that failed MAX_FAILED_CONNECTS connections in a row; None if there is none."""
+        """Describe a server that failed MAX_FAILED_CONNECTS connections in a row; None if none did."""
         for name, server in self._servers.items():
             try:
                 socket.create_connection(server, CONNECT_TIMEOUT_S).close()
@@ -98,7 +95,7 @@ class Endpoints:
 
 
 def joined_cluster(address: str) -> Endpoints:
-    """Return the servers that a run depends on in the cluster joined at `address`."""
+    """Return the servers that a run depends on in a joined cluster."""
     node: Any = worker._global_node
     # Connected through Ray's client server, which has no node here.
     if node is None:

@@ -1,4 +1,4 @@
-"""The actor that hosts learners and replays, and runs stages in the same process."""
+"""The actor that hosts learners and replays, and runs stages in their process."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def resident(name: str) -> Any:
 class ChainResult:
     """The receipt of one call of a chain of stages, without rows.
 
-    `outputs` are small outputs, or row counts where outputs stay in the object store; `times` has one entry per stage;
-    `version` is the published version, None if nothing was published.
+    `outputs` has row counts for outputs that stay in the object store, `times` one entry per stage. `version` is None
+    if nothing was published.
     """
 
     outputs: Sequence[Any]
@@ -48,7 +48,7 @@ class ChainResult:
 
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """An exception sent back as a value, so that the user sees the operator's own traceback."""
+    """An exception returned as a value, so that the user sees the operator's own traceback."""
 
     position: int
     error: BaseException | None
@@ -75,10 +75,8 @@ def as_exception(carried: RemoteError) -> BaseException:
 
 
 def refuse_debuggers() -> None:
-    """Make `breakpoint()` and `pdb.set_trace()` raise in this process, which has no terminal.
-
-    Ray's own hook would skip them silently, or wait for somebody to connect.
-    """
+    """Make `breakpoint()` and `pdb.set_trace()` raise in this process, which has no terminal."""
+    # Ray's own hook would skip them silently, or wait for a remote debugger.
     setattr(sys, "breakpointhook", _no_terminal)  # noqa: B010  mypy lets no function be assigned to
     setattr(pdb, "set_trace", _no_terminal)  # noqa: B010
 
@@ -88,7 +86,7 @@ def _no_terminal(*_arguments: Any, **_options: Any) -> None:
 
 
 class Host:
-    """Hosts named objects (RESIDENTS) and runs chains of stages that were registered once."""
+    """Hosts objects by name (RESIDENTS) and runs registered chains of stages."""
 
     def __init__(self, builders: dict[str, Callable[[], Any]], threads: int) -> None:
         torch.set_num_threads(threads)
@@ -118,10 +116,9 @@ class Host:
         return True
 
     def run(self, chain: int, items: Sequence[Any], counts: Sequence[int], returns: int, *payloads: Any) -> Any:
-        """Run a chain on items and return a receipt, one output per item, and any published weights.
+        """Run a chain on items; return a receipt, one output per item, and published weights, `returns` in all.
 
-        Item i arrives as `counts[i]` payloads (then `items[i]` holds their keys, if any), or directly if the count is
-        0. `returns` is the number of return values that the caller expects.
+        Item i arrives as `counts[i]` payloads (with their keys in `items[i]`), or directly if the count is 0.
         """
         publisher = self._publishers[chain]
         # Stages may update without publishing: only a new version means that weights were published.
@@ -152,7 +149,7 @@ class Host:
     # -- data-parallel learners -------------------------------------------------------------------------------------
 
     def lead(self, name: str, world_size: int) -> str:
-        """Open the learner's group as its leader; return the address that followers join."""
+        """Open the learner's group as its leader; return its address."""
         address: str = RESIDENTS[name].lead(world_size, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         return address
 
@@ -165,13 +162,13 @@ class Host:
         return None
 
     def follow(self, name: str, address: str, rank: int, world_size: int) -> None:
-        """Repeat the leader's work until the leader ends the group."""
+        """Repeat the leader's work until it ends the group."""
         # The leader reports the loss of a process.
         with suppress(ActorLost):
             RESIDENTS[name].follow(address, rank, world_size)
 
     def set_schedule(self, name: str, values: Mapping[str, float]) -> RemoteError | None:
-        """Pass scheduled values to a hosted learner or replay; return the error if that failed."""
+        """Pass scheduled values to a learner or replay; return the error if that failed."""
         try:
             RESIDENTS[name].set_schedule(values)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
@@ -181,7 +178,7 @@ class Host:
     # -- checkpoints, as bytes: the driver does not open them -----------------------------------------------------
 
     def weights(self, name: str) -> Any:
-        """Return the parameters that the learner published last, one array per policy."""
+        """Return the learner's published parameters per policy."""
         flats = tuple(flats_of(RESIDENTS[name]))
         return flats if len(flats) > 1 else flats[0]
 
@@ -190,7 +187,7 @@ class Host:
         return as_array(to_bytes(RESIDENTS[name].state()))
 
     def load_learner(self, name: str, kept: Any) -> tuple[Any, ...]:
-        """Load a learner's state; return its version and its published parameters per policy."""
+        """Load a learner's state; return its version and published parameters."""
         learner = RESIDENTS[name]
         try:
             learner.load_state(from_bytes(memoryview(kept)))
@@ -199,7 +196,7 @@ class Host:
         return learner.version, *flats_of(learner)
 
     def resume_learner(self, name: str, kept: Any, version: int) -> tuple[Any, ...]:
-        """Resume a restarted learner from its last saved state, if any, with a version above `version`."""
+        """Load a restarted learner's saved state, if any; resume with a version above `version`."""
         learner = RESIDENTS[name]
         try:
             if kept is not None:
@@ -215,18 +212,18 @@ class Host:
         return as_array(state), as_array(rows), numbers, held
 
     def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | RemoteError:
-        """Load a replay's state and rows; return the numbers [first, stop) of the rows it holds."""
+        """Load a replay's state and rows; return the numbers [first, stop) of its rows."""
         try:
             return load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return remote_error(error)
 
     def begin_at(self, name: str, first_row_id: int) -> None:
-        """Number the rows of a restarted, empty replay from `first_row_id`."""
+        """Number the rows of an empty replay from `first_row_id`."""
         RESIDENTS[name].begin_at(first_row_id)
 
     def pack(self, *payloads: Any) -> Any:
-        """Serialize queued rows, each payload to bytes."""
+        """Serialize rows, each payload to bytes."""
         packed = tuple(as_array(pack_batch(payload)) for payload in payloads)
         return packed if len(packed) > 1 else packed[0]
 
@@ -237,12 +234,12 @@ class Host:
 
 
 def flats_of(learner: Any) -> list[Any]:
-    """Return the parameters that a learner published last, one array per policy."""
+    """Return a learner's published parameters per policy."""
     return [weights.flat for weights in learner.published.values()]
 
 
 def as_array(data: Any) -> Any:
-    """Wrap bytes as an array, which Ray transfers without copying or pickling."""
+    """Wrap bytes as an array, which Ray transfers without copying."""
     return np.frombuffer(data, np.uint8)
 
 

@@ -1,8 +1,7 @@
 """Inference actor: batched inference for all rollout workers on one device, as in SEED RL.
 
-Each worker's own actors are replaced by remote ones. Random numbers belong to rows and weights are selected by version,
-so actions are the same as if each worker computed its own. SEED RL: Espeholt et al. 2020,
-https://arxiv.org/abs/1910.06591.
+Random numbers belong to rows, and weights are selected by version, so actions are the same as if each worker computed
+its own. SEED RL: Espeholt et al. 2020, https://arxiv.org/abs/1910.06591.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MAX_CACHED_VERSIONS = 8
 
 
 class InferenceKey(NamedTuple):
-    """What calls need in common to share a batch: policy, version, mode and scheduled values."""
+    """The policy, version, mode and scheduled values that calls must share to be in one batch."""
 
     policy: str
     version: int
@@ -53,7 +52,7 @@ class InferenceInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ByReference:
-    """Weights sent to workers that use an inference actor: a version and an object reference."""
+    """Weights as sent to workers with an inference actor: a version and an object reference."""
 
     version: int
     flat: list[Any]
@@ -61,26 +60,26 @@ class ByReference:
 
 
 def by_reference(weights: Mapping[str, Weights]) -> dict[str, Weights]:
-    """Replace each policy's weights by a reference that workers do not fetch."""
+    """Replace weights by references that workers do not fetch."""
     return {name: Weights(new.version, ByReference(new.version, [new.flat])) for name, new in weights.items()}
 
 
 def fetch_weights(flat: Any) -> Array:
-    """Return published weights as an array, fetched from the object store if necessary."""
+    """Return published weights as an array, fetching a reference."""
     value = flat.flat[0] if isinstance(flat, ByReference) else flat
     array: Array = ray.get(value) if isinstance(value, ray.ObjectRef) else value
     return array
 
 
 def start_inference(spec: RunSpec, actors: Actors) -> Any:
-    """Start the run's inference actor; None if the run has none."""
+    """Start the run's inference actor; None if it has none."""
     if spec.inference is None:
         return None
     return actors.start(InferenceActor, "inference", spec, actors.threads("inference"))
 
 
 def remote_actors(spec: RunSpec, inference: Any) -> dict[str, Callable[[], Actor]]:
-    """Return factories of a worker's actors that call the actor `inference`.
+    """Return factories of a worker's actors, which call the actor `inference`.
 
     Policies without parameters, and those used only in evaluation, act locally.
     """
@@ -137,7 +136,7 @@ class RemoteActor:
 
 
 class RecurrentRemoteActor(RemoteActor):
-    """A remote actor with memory, which stays in the worker and is sent with each call."""
+    """A remote actor with memory, which the worker sends with each call."""
 
     def __init__(self, policy: str, inference: Any, memory_shape: tuple[int, ...]) -> None:
         super().__init__(policy, inference)
@@ -148,7 +147,7 @@ class RecurrentRemoteActor(RemoteActor):
 class _HostedPolicy:
     """A policy's actor and its cached weights by version.
 
-    `with_critic`: the critic's parameters follow the actor's. `frozen` counts the frozen versions in use at once.
+    `with_critic`: the critic's parameters follow the actor's. `frozen` is the most frozen versions used at once.
     """
 
     actor: WeightedActor
@@ -159,7 +158,7 @@ class _HostedPolicy:
 
 
 class InferenceActor:
-    """Computes actions for all workers. Has no state that is not sent again, so Ray may restart it anytime."""
+    """Computes actions for all workers. Ray may restart it anytime: its state is sent again."""
 
     def __init__(self, spec: RunSpec, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -189,7 +188,7 @@ class InferenceActor:
         return hosted
 
     async def load(self, policy: str, weights: ByReference) -> RemoteError | None:
-        """Cache a version of a policy's weights, evicting the least recently used one if full."""
+        """Cache a version of a policy's weights, evicting the least recently used if full."""
         flats = self._hosted[policy].flats
         (flat,) = weights.flat
         flats[weights.version] = await flat if isinstance(flat, ray.ObjectRef) else flat
@@ -198,12 +197,12 @@ class InferenceActor:
         return None
 
     async def reserve_frozen(self, frozen: Mapping[str, int]) -> None:
-        """Enlarge the cache for this number of frozen versions per policy."""
+        """Enlarge the cache for this many frozen versions per policy."""
         for policy, count in frozen.items():
             self._hosted[policy].frozen = max(count, self._hosted[policy].frozen)
 
     async def act(self, key: InferenceKey, inputs: InferenceInput) -> Acted | RemoteError | None:
-        """Return actions for one worker's rows; None if that version of the weights must be loaded first."""
+        """Return actions for one worker's rows; None if that version has to be loaded first."""
         flats = self._hosted[key.policy].flats
         if key.version not in flats:
             return None

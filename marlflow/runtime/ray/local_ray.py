@@ -1,12 +1,11 @@
-"""A private Ray on this machine: on loopback only, protected from the driver's signals, killed completely at the end.
+"""A private Ray on this machine: on loopback, protected from the driver's signals, fully killed at the end.
 
-Anyone who reaches one of Ray's ports and knows its token can run code here. So Ray listens on loopback only, unless
-another address is configured, and its token and session folder, with its sockets, are readable by the user alone.
+Anyone who reaches a port of Ray and knows its token can run code here. So Ray listens on loopback unless another
+address is configured, and only the user can read its token and session folder.
 
 A shell, `timeout`, Slurm or a container's stop send SIGTERM, and a terminal SIGINT and SIGHUP, to the driver's whole
 process group. Ray has to survive that, because the driver needs it to finish the round and to save a checkpoint. So
-each Ray daemon leads its own session. The kernel still kills the daemons when the driver dies (PR_SET_PDEATHSIG, which
-Ray sets).
+each Ray daemon leads its own session. The kernel still kills the daemons with the driver (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ They would print the last lines of the raylet's log into the run's output.
 def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int]:
     """Start Ray on this machine with these settings of ray.init; return the sessions of its processes.
 
-    Ray listens on loopback only; with `node_ip_address`, on all interfaces, and other machines reach it at that
-    address. Raises ConfigInvalid if the address is not this machine's, RuntimeFailed if Ray does not start; then no
-    process of it is left.
+    With `node_ip_address`, other machines reach it there. Raises ConfigInvalid if that is not this machine's,
+    RuntimeFailed if Ray does not start.
     """
     if node_ip_address is not None and not _is_local_address(node_ip_address):
         raise ConfigInvalid(
@@ -80,8 +78,7 @@ def sessions_folder() -> Path:
 
 
 def _private_folder() -> Path:
-    """Return the folder of Ray's sessions, inside one that only this user can enter."""
-    # Ray makes the folder that it is given, and all in it, writable for everybody: so the one around it is closed.
+    # Ray makes its folder, and all in it, writable for all users, so the parent folder has to be closed to them.
     folder = sessions_folder()
     closed = folder.parent
     with suppress(FileExistsError):
@@ -95,7 +92,7 @@ def _private_folder() -> Path:
 
 
 def _protect_token() -> None:
-    """Make Ray's default token readable by this user alone; Ray would create it readable by others."""
+    # Ray would create its default token readable by other users.
     token = Path.home() / ".ray" / "auth_token"
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return
@@ -123,10 +120,8 @@ def _is_local_address(address: str) -> bool:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Make Ray start as on macOS and Windows: on 127.0.0.1, where its servers listen on nothing else.
-
-    Ray reads its own variable for that, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, when it is imported.
-    """
+    """Make Ray start as on macOS and Windows, where its servers listen on 127.0.0.1 only."""
+    # Ray reads RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, which would do this, only when it is imported.
     original = ray_constants.ENABLE_RAY_CLUSTER
     setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # noqa: B010  it is annotated as what the variable says
     try:
@@ -145,11 +140,7 @@ def kill_sessions(sessions: Collection[int]) -> None:
 
 @contextmanager
 def _in_new_sessions() -> Iterator[list[Any]]:
-    """Make each process that Ray starts lead a new session; collect them in the list.
-
-    Where the kernel does not kill Ray's processes with the driver (macOS), Ray does so through the driver's process
-    group, and nothing is changed.
-    """
+    """Make each process that Ray starts lead a new session; collect them in the list."""
     daemons: list[Any] = []
     original: Any = services.ConsolePopen
 
@@ -159,7 +150,8 @@ def _in_new_sessions() -> Iterator[list[Any]]:
             daemons.append(self)
 
     if detect_fate_sharing_support():  # type: ignore[no-untyped-call]
-        # Ray has no setting for it.
+        # Ray has no setting for it. Elsewhere (macOS) Ray ends its processes through the driver's process group, in
+        # which they have to stay.
         setattr(services, "ConsolePopen", InOwnSession)  # noqa: B010  mypy lets no class be assigned to
     try:
         yield daemons

@@ -1,8 +1,7 @@
 """Messages and heartbeats of rollout workers to the driver during a call, through Ray's key-value store.
 
-The worker's only actor thread is busy with the call, so a second thread posts its messages, at most twice a second, and
-a heartbeat every ten seconds. The driver polls and reports workers that fall silent, for example in C code that holds
-Python's lock. Nothing but Ray is needed: no port, no process.
+The call occupies the worker's actor thread, so a second thread posts messages, at most twice a second, and a heartbeat
+every ten seconds. The driver reports workers that fall silent, for example in C code that holds Python's lock.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ log = logging.getLogger("marlflow")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the workers of a run post, and the level from which they forward log records."""
+    """Where a run's workers post, and the level from which they forward log records."""
 
     prefix: str
     log_level: int
@@ -49,12 +48,12 @@ class Outbox:
         threading.Thread(target=self._post_loop, name="marlflow-outbox", daemon=True).start()
 
     def send(self, news: News) -> None:
-        """Queue a message, to be posted soon; does not wait."""
+        """Queue a message; does not wait."""
         self._waiting.append(news)
         self._has_news.set()
 
     def flush(self) -> None:
-        """Post all queued messages now; without any, a heartbeat."""
+        """Post all queued messages, or a heartbeat if there are none."""
         with self._lock:
             news = []
             while self._waiting:
@@ -72,7 +71,7 @@ class Outbox:
 
 
 class Inbox:
-    """The driver's side: polls in its own thread and calls `on_news` with each message until closed."""
+    """Polls in a thread on the driver and calls `on_news` with each message until closed."""
 
     def __init__(self, on_news: Callable[[News], None]) -> None:
         self._on_news = on_news
@@ -111,7 +110,7 @@ class Inbox:
                 self._on_news(Silent(worker, polls * _POLL_INTERVAL_S))
 
     def close(self, answers: bool) -> None:
-        """Stop polling; if Ray still `answers`, after reading the remaining messages."""
+        """Stop polling; if Ray `answers`, after reading the remaining messages."""
         self._closed.set()
         if answers:
             self._thread.join(_READ_TIMEOUT_S)

@@ -17,7 +17,7 @@ from marlflow.runtime.stage_chain import Rows
 
 
 class RayPlace:
-    """A hosting actor as a place. If the actor is lost, items there are lost, and the restarted one continues."""
+    """A hosting actor as a place; if the actor is lost, its items are lost and it is restarted."""
 
     def __init__(self, host: RestartableHost) -> None:
         self.host, self.name = host, host.name
@@ -110,8 +110,6 @@ class _ActorDied(Exception):
 
 
 class _Chain:
-    """What the driver needs to know of a fused chain of stages."""
-
     def __init__(self, number: int, calls: Sequence[StageCall]) -> None:
         self.number, self._stages = number, len(calls)
         first, last = calls[0], calls[-1]
@@ -119,6 +117,7 @@ class _Chain:
         self.publisher: LearnerHandle | None = next((call.at for call in calls if call.traits.publishes), None)
         stores = isinstance(last.at, ReplayHandle) and last.traits.emits is Inserted
         self.stores: ReplayHandle | None = last.at if stores else None
+        # A source at a replay, whose turns the pace granted for rows stored there.
         self.samples_replay = first.is_source and isinstance(first.at, ReplayHandle)
 
     def lost_outcome(self, items: Sequence[Any]) -> Outcome:

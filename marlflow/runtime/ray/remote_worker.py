@@ -21,10 +21,9 @@ from marlflow.sampling.receipts import Fault, Receipt
 
 
 class RemoteWorker:
-    """One rollout worker, restarted after each loss.
+    """One rollout worker, restarted after each loss; `generation` counts its processes.
 
-    Sends only weights that the worker does not have, by reference: newer versions of live policies, and frozen entries
-    that its matchups use. `generation` counts its processes.
+    It is sent only weights that it lacks: newer versions of live policies, and frozen entries of its matchups.
     """
 
     def __init__(
@@ -77,12 +76,12 @@ class RemoteWorker:
         return ready
 
     def end_by(self, deadline: Deadline) -> None:
-        """Make later calls end with the env step in which the deadline passes, after restarts too."""
+        """End later calls with the env step in which the deadline passes, also after restarts."""
         self._deadline = deadline
         self.actor.end_by.remote(deadline)
 
     def replace_lost(self, error: Exception) -> None:
-        """Report the loss and start a replacement, which begins the episodes not yet begun."""
+        """Report the loss and start a replacement, which skips episodes already begun."""
         reason = cause(error)
         # The watchdog ends a process whose environment is stuck in C code, which no exception can interrupt.
         if reason.endswith(UNEXPLAINED_EXIT) and self._spec.step_timeout_s is not None:
@@ -95,16 +94,16 @@ class RemoteWorker:
         self.ready_ref = self.start()
 
     def record_progress(self, receipt: Receipt) -> None:
-        """Record the position in the receipt, where a replacement would start."""
+        """Record where a replacement would start."""
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
 
     @property
     def start_position(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
-        """The worker's number, and the next episodes and dataset fragments of a replacement."""
+        """The worker's number and a replacement's next episodes and dataset fragments."""
         return self.number, self.next_episodes, self.next_fragments
 
     def is_ready(self) -> bool:
-        """Return whether the worker can be called now; raises what kept a replacement from starting."""
+        """Return whether the worker can be called; raises what kept a replacement from starting."""
         while self.ready_ref is not None:
             if not ray.wait([self.ready_ref], timeout=0)[0]:
                 return False
@@ -123,7 +122,7 @@ class RemoteWorker:
         return True
 
     def collect(self, request: Request) -> Sequence[Any]:
-        """Request a round; return references to a receipt and to the rows of each learning policy."""
+        """Request a round; return references to its receipt and each learning policy's rows."""
         matchups = None
         if request.matchups is not None:
             matchups = {env_index: request.matchups[env_index] for env_index in self.env_indices}
@@ -143,29 +142,29 @@ class RemoteWorker:
         weights: Mapping[str, Weights],
         frozen: Mapping[str, FrozenPolicy],
     ) -> Any:
-        """Request evaluation episodes with these weights; later rounds use the training weights again."""
+        """Request evaluation episodes; later rounds use the training weights again."""
         headers, flats = Headers.of(weights, self._unsent_frozen(frozen, matchups or ()))
         return self.actor.evaluate.remote(episodes, matchups, mode, headers, *flats)
 
     def load(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Any:
-        """Restore the worker's environments; return a reference to the counts of its ResumeReport."""
+        """Restore the worker's environments; return a reference to its ResumeReport counts."""
         self._frozen.update(frozen)
         headers, flats = Headers.of({}, frozen)
         return self.actor.load.remote(kept, replay_max_env_steps, headers, *flats)
 
     def _unsent_frozen(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
-        """Return the frozen entries that these matchups use and the worker lacks; mark them as sent."""
         names = dict.fromkeys(name for matchup in seated for name in matchup.values())
         unsent = {name: frozen[name] for name in names if name in frozen and name not in self._frozen}
+        # The caller sends them.
         self._frozen.update(unsent)
         return unsent
 
     def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
-        """Return the entries of weights whose version this worker has not been sent."""
+        """Return the weights whose version this worker has not been sent."""
         return {name: entry for name, entry in weights.items() if self._sent.get(name) != entry.version}
 
     def mark_learned(self, policy: str, version: int) -> None:
-        """Record weights that need not be sent, because the worker itself learned them."""
+        """Record weights that the worker learned itself, which need not be sent."""
         # With an inference actor, the worker has to be sent the version that it should ask for.
         if self._inference is None:
             self._sent[policy] = version

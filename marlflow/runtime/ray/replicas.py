@@ -1,8 +1,8 @@
 """Data-parallel replicas of a learner, one on each rollout worker; each runs the stages on its own shard.
 
-When a worker is lost, its replica is lost too, and the others leave the group. After the restart all form a new group
-with the parameters of a surviving replica, else with the last checkpointed ones. An update in progress is lost, and
-learning resumes with a version above all published ones.
+When a worker is lost, the other replicas leave the group. After its restart all form a new group, with a survivor's
+parameters, else the last checkpointed ones. An update in progress is lost, and the version then exceeds all published
+ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHAINS = count()
 
 
 class ReplicasHandle(LearnerHandle):
-    """The driver's handle of all replicas; unpickled in a worker, it becomes that worker's replica."""
+    """The driver's handle of all replicas; unpickled in a worker, it becomes that worker's."""
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.scheduled = values
@@ -47,11 +47,8 @@ class ReplicasHandle(LearnerHandle):
         return self.resume_all(kept, None)
 
     def resume_all(self, kept: Any, above: int | None) -> Any:
-        """Load the state `kept` into all replicas; return a reference to the version of one.
-
-        `above` is the version to exceed; None resumes exactly the saved version.
-        """
-        # Reversed, so that the answers used are those of the first replica, which leads the group.
+        """Load `kept` into all replicas, with a version above `above` if given; return a reference to it."""
+        # Reversed, so that the version and weights recorded last are the first replica's, which leads the group.
         for actor in reversed(self.place.host.actors):
             if above is None:
                 load = actor.load_learner.options(num_returns=self._num_returns)
@@ -63,15 +60,13 @@ class ReplicasHandle(LearnerHandle):
 
     @property
     def resume_floor(self) -> int:
-        """Exceeds every version possibly published, including by an update in flight.
-
-        It does so by more than max_staleness, so rows of the lost learner are dropped.
-        """
+        """Exceeds all possible versions by more than max_staleness, so old rows are dropped."""
+        # An update in flight may have published one more version.
         return self.version + 1 + self.max_staleness
 
 
 class RayReplicas:
-    """The replicas of a learner on all rollout workers, regrouped after the loss of any."""
+    """All replicas of a learner, regrouped after a loss."""
 
     def __init__(self, spec: LearnerSpec, workers: RayWorkers, on_fault: Callable[[Fault], None]) -> None:
         self._workers, self._on_fault = workers, on_fault
@@ -104,23 +99,23 @@ class RayReplicas:
 
     @property
     def actor(self) -> Any:
-        """A surviving replica's actor; raises ActorLost if none is left before the next regrouping."""
+        """A surviving replica's actor; raises ActorLost if there is none."""
         if not self._survivors:
             raise ActorLost(f"all replicas of {self.key} were lost, and have not met again")
         return self._survivors[0].actor
 
     @property
     def name(self) -> str:
-        """The process name of `actor`: that worker's, so that a loss is reported once."""
+        """The name of the worker of `actor`, under which a loss is reported."""
         return self._survivors[0].name if self._survivors else self.key
 
     def restart_blocking(self, error: Exception) -> None:
-        """Replace the worker that was called; the next call goes to another."""
+        """Replace the worker that was called."""
         self._survivors[0].replace_lost(error)
 
     @property
     def generations(self) -> list[int]:
-        """The current generation of each worker's process."""
+        """The generation of each worker's process."""
         return [worker.generation for worker in self.workers]
 
     @property
@@ -134,7 +129,7 @@ class RayReplicas:
     # -- calls of all replicas-----------------------------------------------------------------------------------------
 
     async def wait_until_ready(self) -> None:
-        """Wait until all workers are ready and their replicas form a group."""
+        """Wait until all replicas form a group."""
         if self._group_generations != self.generations:
             await self._regroup(None)
 
@@ -150,7 +145,7 @@ class RayReplicas:
             self.learner.set_published(answers[0], calls[0][1:])
 
     async def answers(self, generations: Sequence[int], refs: Sequence[Any]) -> list[Any]:
-        """Return each replica's answer, or its error if it was lost (then its worker is replaced)."""
+        """Return each replica's answer, or its error if it was lost and is being replaced."""
         calls = zip(self.workers, generations, refs, strict=True)
         return await asyncio.gather(*(self._answer(worker, generation, ref) for worker, generation, ref in calls))
 
@@ -169,7 +164,7 @@ class RayReplicas:
             return error
 
     async def restart(self, error: BaseException, rows: int) -> None:
-        """Report the loss of an update of this many rows, and regroup with a new version."""
+        """Report a lost update of this many rows, and regroup with a new version."""
         self._on_fault(Fault(FaultKind.LEARNERS_LOST, self.key, cause(error), "", rows))
         await self._regroup(self.learner.resume_floor)
 
@@ -190,7 +185,6 @@ class RayReplicas:
             self._regrouping = None
 
     async def _try_regroup(self, above: int | None) -> bool:
-        """Try to form a group of all workers; return whether it succeeded. Raises ActorLost if it cannot."""
         await self._workers.wait_for_all()
         # A survivor's parameters are newer than the last checkpoint.
         kept = self._survivors[0].actor.kept_learner.remote(self.key) if self._survivors else self.learner.kept
@@ -244,7 +238,6 @@ class ReplicasPlace:
         return call
 
     async def _run_update(self, chain: int, item: Any, stages: int, learns: int) -> Outcome:
-        """Run the stages on all workers with one item; the output is the same on all."""
         replicas = self.host
         shards = payloads_by_worker(item, len(replicas.workers))
         await replicas.wait_until_ready()
@@ -277,7 +270,6 @@ class ReplicasPlace:
 
 
 def _update_error(answers: Sequence[Any]) -> BaseException | None:
-    """Return why an update was lost, or None; raises what an operator raised on a worker."""
     failed = [answer for answer in answers if isinstance(answer, RemoteError)]
     for answer in failed:
         if not isinstance(answer.error, ActorLost):
@@ -288,7 +280,7 @@ def _update_error(answers: Sequence[Any]) -> BaseException | None:
 
 
 def _parallel_times(times: Sequence[StageTimes], is_shared: bool) -> StageTimes:
-    """Merge the times of a stage that ran on all workers in parallel; `is_shared`: all processed the same rows."""
+    # From the update on, each worker's stages count the rows of all workers.
     rows = times[0].rows if is_shared else sum(each.rows for each in times)
     return StageTimes(min(each.began_s for each in times), max(each.ended_s for each in times), rows)
 

@@ -1,4 +1,4 @@
-"""Reserve one placement group for all processes of a run, checked against the cluster first so it cannot hang."""
+"""Reserve one placement group for all processes of a run, after checking that the cluster has room."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTLING_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A placement group, and Ray's actor options of each process by name."""
+    """A placement group, and Ray's actor options by process name."""
 
     group: PlacementGroup
     options: Mapping[str, Mapping[str, Any]]
@@ -83,7 +83,7 @@ def _unplaceable(
 
 
 def _free_resources(requests: Sequence[ResourceRequest]) -> list[dict[str, float]]:
-    """Return the free resources of each machine, waiting briefly while they are too few."""
+    # Resources that an earlier run has just released may still count as used.
     deadline = time.monotonic() + SETTLING_S
     while True:
         free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]

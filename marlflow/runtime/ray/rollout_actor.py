@@ -1,4 +1,4 @@
-"""The actor that hosts a rollout worker and the replicas of learners that learn on workers."""
+"""The actor that hosts a rollout worker, and replicas of learners that learn there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PATIENCE = 2
 
 
 class Headers(NamedTuple):
-    """Versions and frozen entries of weights sent to a worker; their parameters are separate call arguments.
+    """Versions and frozen entries of weights sent to a worker, without their parameters.
 
     headers, flats = Headers.of(weights, frozen)
     """
@@ -59,11 +59,7 @@ class Headers(NamedTuple):
 
 
 class RolloutActor(Host):
-    """Hosts rollout worker `number`; a replacement starts where the lost worker had got to.
-
-    With `inference`, that actor computes its actions; else the worker does. Output, log records and reports of hanging
-    environments are posted to `address`.
-    """
+    """Hosts rollout worker `number`; a replacement starts where the lost worker had got to."""
 
     def __init__(
         self,
@@ -111,7 +107,7 @@ class RolloutActor(Host):
         forget: Collection[str],
         *flats: Any,
     ) -> Any:
-        """Return a receipt and a batch per learning policy; `flats` are the parameters of `headers`."""
+        """Return a receipt and a batch per learning policy; `flats` are the weights' parameters."""
         learning = self._spec.learning
         live, frozen = headers.joined(flats)
         # Weights that a replica here has learned since the last round were not sent.
@@ -125,10 +121,7 @@ class RolloutActor(Host):
         return (receipt, *(batches[name] for name in learning)) if learning else receipt
 
     def learn(self, name: str, chain: int, returns: int, *payloads: Any) -> Any:
-        """Run a chain of a learner's plan on this worker's shard, while all workers do the same.
-
-        Returns a receipt; if `returns` > 1, also the published parameters per policy.
-        """
+        """Run a chain on this worker's shard; return a receipt and, if `returns` > 1, parameters per policy."""
         learner = RESIDENTS[name]
         version = learner.version
         try:
@@ -147,11 +140,11 @@ class RolloutActor(Host):
         return ran, *(flats_of(learner) if published else [None] * (returns - 1))
 
     def disband(self, name: str) -> None:
-        """Leave the learner's group, so that the other replicas do not wait."""
+        """Leave the learner's group."""
         RESIDENTS[name].disband()
 
     def published(self, name: str) -> tuple[Any, ...]:
-        """Return the replica's version and its published parameters per policy."""
+        """Return the replica's version and published parameters."""
         return RESIDENTS[name].version, *flats_of(RESIDENTS[name])
 
     def evaluate(
@@ -170,7 +163,7 @@ class RolloutActor(Host):
             return self._failed(error)
 
     def end_by(self, deadline: Deadline) -> None:
-        """Make later calls end with the env step in which the deadline passes."""
+        """End later calls with the env step in which the deadline passes."""
         self._watchdog.deadline = deadline
 
     def _failed(self, error: Exception) -> RemoteError:
@@ -192,7 +185,7 @@ class RolloutActor(Host):
             return remote_error(error)
 
     def close(self) -> Any:
-        """Close the environments and dataset files; return the faults. The process is killed afterwards."""
+        """Close environments and dataset files; return the faults."""
         try:
             return self._worker.close()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
@@ -203,7 +196,7 @@ class RolloutActor(Host):
     def beginning(
         self, number: int, next_episodes: Mapping[int, int] | None, next_fragments: Mapping[str, Mapping[int, int]]
     ) -> Any:
-        """Return the serialized initial state of another worker, which is being restarted."""
+        """Return another worker's initial state, while that is being restarted."""
         worker = self._spec.worker(number, next_episodes=next_episodes, next_fragments=next_fragments)
         try:
             return as_array(to_bytes(worker.state()))
@@ -211,7 +204,7 @@ class RolloutActor(Host):
             worker.close()
 
     def load(self, kept: Any, replay_max_env_steps: int, headers: Headers, *flats: Any) -> Any:
-        """Restore the worker's environments; return the counts of its ResumeReport."""
+        """Restore the worker's environments; return the ResumeReport counts."""
         _, frozen = headers.joined(flats)
         try:
             return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps, frozen))

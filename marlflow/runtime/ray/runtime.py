@@ -1,4 +1,4 @@
-"""The Ray runtime: start or join a cluster, start all actors of a run, and shut everything down."""
+"""The Ray runtime: start or join a cluster, start the actors of a run, shut everything down."""
 
 from __future__ import annotations
 
@@ -60,12 +60,11 @@ STORE_TIMEOUT_S = 5.0
 
 
 class RayRuntime:
-    """Runs every learner, replay and rollout worker in its own actor.
+    """Runs every learner, replay and rollout worker in an actor.
 
     Joins the cluster at `address` (`auto` finds one on this machine). Without one, it uses the Ray that this process is
-    connected to, or starts a private one and ends it on `close`. A private Ray has an object store of
-    `object_store_bytes` (None: Ray's default) for rows and weights, and listens on loopback only, unless
-    `node_ip_address` is the address at which other machines reach it.
+    connected to, or starts a private one. That has an object store of `object_store_bytes` (None: Ray's default) and
+    listens on loopback only, unless `node_ip_address` is the address at which other machines reach it.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class RayRuntime:
         return hosts
 
     async def _current_weights(self) -> Mapping[str, Weights]:
-        """Return all published weights, restarting learners whose loss was not noticed yet."""
+        # A learner may have been lost with the same machine, unnoticed so far: restart it first.
         for learner in self._learners.values():
             await learner.place.host.check()
         return {name: weights for learner in self._learners.values() for name, weights in learner.published.items()}
@@ -241,9 +240,8 @@ class RayRuntime:
         return (None if self._watch is None else self._watch.loss) or dead_daemon()
 
     def _faults_until_loss(self, on_fault: Callable[[Fault], None]) -> Callable[[Fault], None]:
-        """Report faults until Ray itself is lost, which explains later ones: then raise RuntimeFailed."""
-
         def report_fault(fault: Fault) -> None:
+            # The loss of Ray itself explains the loss of its actors.
             if (loss := self._loss()) is not None:
                 raise RuntimeFailed(loss)
             on_fault(fault)
@@ -294,7 +292,6 @@ def _fetch(ref: Any) -> Any:
 
 
 def _wait(refs: Sequence[Any]) -> None:
-    """Wait until every actor is ready; raises the first error, ActorLost if a process died."""
     # In order, not all at once: later ones may wait forever for one that failed.
     for ref in refs:
         try:
@@ -306,7 +303,6 @@ def _wait(refs: Sequence[Any]) -> None:
 
 
 def _object_store_bytes() -> int | None:
-    """Return the bytes in the object stores of all machines; None if the raylet does not answer."""
     # One raylet asks all others: about 3 ms on one machine, too much for every round. Ray has no public API for this
     # number but its dashboard's.
     try:

@@ -1,6 +1,6 @@
-"""Rollout workers as actors: one call per worker and round, rows by reference; the driver opens only receipts.
+"""Rollout workers as actors: one call per worker and round; the driver opens receipts, never rows.
 
-A lost rollout worker is replaced (restarted); the others continue without it until it is ready.
+A lost rollout worker is replaced (restarted); meanwhile the others continue.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S
 class RayWorkers:
     """All rollout workers of a run.
 
-    `inference` is the actor that computes their actions; None: each worker does. `current_weights` replaces the
-    requested weights when those were lost with their machine. Messages are posted to `address`.
+    `inference` computes their actions; None: each worker does. `current_weights` replaces requested weights that were
+    lost with their machine.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RayWorkers:
         return replace(request, weights=by_reference(request.weights), frozen=self.as_sent(request.frozen))
 
     def as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> Mapping[str, FrozenPolicy]:
-        """Return frozen entries as workers get them: by reference if an inference actor serves them."""
+        """Return frozen entries as sent to workers: by reference if an inference actor acts."""
         if self._inference is None or not frozen:
             return frozen
         self._inference.reserve_frozen.remote(Counter(kept.policy for kept in frozen.values()))
@@ -168,10 +168,9 @@ class RayWorkers:
         return Evaluated(tuple(results), faults, any(part.was_cut for part in parts))
 
     def request_states(self) -> list[tuple[RemoteWorker, Any]]:
-        """Request the state of each worker; return pairs of the worker asked and a reference.
+        """Request each worker's state, of a worker being restarted from another one.
 
-        Another worker answers for one that is being restarted. Blocks if none is ready; raises ActorLost if none comes
-        back.
+        Returns pairs of the worker asked and a reference. Blocks if none is ready; raises ActorLost if none comes back.
         """
         while not (ready := [worker for worker in self.all if worker.is_ready()]):
             if not ray.wait([worker.ready_ref for worker in self.all], timeout=limits.RESTART_TIMEOUT_S)[0]:
@@ -185,7 +184,7 @@ class RayWorkers:
         ]
 
     def close(self) -> tuple[Fault, ...]:
-        """Close all environments, waiting a bounded time; return the faults."""
+        """Close all environments within a bounded time; return the faults."""
         calls = {worker.actor.close.remote(): worker.name for worker in self.all if worker.ready_ref is None}
         done, hanging = ray.wait(list(calls), num_returns=len(calls), timeout=_CLOSE_TIMEOUT_S) if calls else ([], [])
         late = f"its environments were not closed within {_CLOSE_TIMEOUT_S:g} s"
@@ -232,7 +231,6 @@ async def _wait_for(ref: Any) -> None:
 
 
 async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list[Any]:
-    """Return each worker's answer, None if it was lost (then it is replaced); raises what a worker raised."""
     # A worker may be replaced while this waits.
     actors = [worker.actor for worker in workers]
     answers = await asyncio.gather(*refs, return_exceptions=True)

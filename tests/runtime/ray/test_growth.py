@@ -38,12 +38,12 @@ WORKERS, ROUNDS = 6, 20
 QUEUE_FRAGMENTS = 2 * WORKERS
 """What may wait for a plan: two rounds."""
 HELD_BY_CONCAT = QUEUE_FRAGMENTS + 1
-"""Items at Concat: a full queue, and one batch that waits for room. Concat makes at most one batch of a fragment, and the
-executor gives it no other fragment while that batch is undelivered."""
+"""Items at Concat: a full queue, and a batch that waits for room. A fragment completes at most one batch, and the
+executor gives Concat no further fragment while that batch is undelivered."""
 ON_THE_WAY = QUEUE_FRAGMENTS + 3 * WORKERS
-"""Fragments between workers and replay. Besides the queue, three batches of one round each: one that waits at Concat, one
-on the edge to the replay (of capacity 1), and one that the replay is inserting. The round before has left the shared
-stages when the next one is requested, which is when this is measured."""
+"""Fragments between workers and replay: a full queue, and three batches of one round each. One waits at Concat, one is
+on the edge to the replay (capacity 1), and one is being inserted. This is measured when a round is requested: then the
+round before has left the shared stages."""
 SETTLED_LOOKS = 5
 """For so many looks in a row, half a second apart, memory has to stay as it is to have settled."""
 
