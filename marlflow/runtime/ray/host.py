@@ -134,15 +134,15 @@ class Host:
         published = publisher is not None and publisher.version != version
         receipt = ChainResult(light, times, publisher.version if published else None)
         extra = [] if publisher is None else flats_of(publisher) if published else [None] * len(publisher.published)
-        announced = returns - 1 - len(extra)
-        if len(packed) != (len(outputs) if announced else 0):
+        num_outputs = returns - 1 - len(extra)
+        if len(packed) != (len(outputs) if num_outputs else 0):
             wrong = TypeError(
                 "the last stage in a place returns rows if and only if its annotation says so: `-> Batch`"
             )
             failed = remote_error(wrong, len(times) - 1)
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
         # A source that ended has fewer outputs than turns, but Ray requires `returns` values.
-        missing = [None] * (announced - len(packed))
+        missing = [None] * (num_outputs - len(packed))
         result = (receipt, *packed, *missing, *extra)
         return result if len(result) > 1 else receipt
 

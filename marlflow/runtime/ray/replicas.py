@@ -47,7 +47,7 @@ class ReplicasHandle(LearnerHandle):
         return self.resume_all(kept, None)
 
     def resume_all(self, kept: Any, above: int | None) -> Any:
-        """Load `kept` into all replicas, with a version above `above` if given; return a reference to it."""
+        """Load `kept` into all replicas, above version `above` if given; return a reference to the version."""
         # Reversed, so that the version and weights recorded last are the first replica's, which leads the group.
         for actor in reversed(self.place.host.actors):
             if above is None:
@@ -60,7 +60,7 @@ class ReplicasHandle(LearnerHandle):
 
     @property
     def resume_floor(self) -> int:
-        """Exceeds all possible versions by more than max_staleness, so old rows are dropped."""
+        """The version to exceed after a loss: so far above published ones that their rows count as stale."""
         # An update in flight may have published one more version.
         return self.version + 1 + self.max_staleness
 
@@ -126,7 +126,7 @@ class RayReplicas:
             if worker.generation == generation
         ]
 
-    # -- calls of all replicas-----------------------------------------------------------------------------------------
+    # -- calls of all replicas ----------------------------------------------------------------------------------------
 
     async def wait_until_ready(self) -> None:
         """Wait until all replicas form a group."""

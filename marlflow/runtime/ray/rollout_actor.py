@@ -24,7 +24,7 @@ from marlflow.sampling.output import OutputCapture
 from marlflow.sampling.protocol import FrozenPolicy, Matchup
 from marlflow.sampling.watchdog import Watchdog
 
-_PATIENCE = 2
+_KILL_AFTER_TIMEOUTS = 2
 """The process is killed after this many step timeouts, since an exception cannot interrupt code in C."""
 
 
@@ -41,8 +41,8 @@ class Headers(NamedTuple):
     def of(cls, weights: Mapping[str, Weights], frozen: Mapping[str, FrozenPolicy]) -> tuple[Headers, list[Any]]:
         """Return headers of live and frozen entries, and the parameters of all in the same order."""
         versions = {name: new.version for name, new in weights.items()}
-        bare = {name: replace(kept, weights=replace(kept.weights, flat=None)) for name, kept in frozen.items()}
-        flats = [*(new.flat for new in weights.values()), *(kept.weights.flat for kept in frozen.values())]
+        bare = {name: replace(entry, weights=replace(entry.weights, flat=None)) for name, entry in frozen.items()}
+        flats = [*(new.flat for new in weights.values()), *(entry.weights.flat for entry in frozen.values())]
         return cls(versions, bare), flats
 
     def joined(self, flats: Sequence[Any]) -> tuple[dict[str, Weights], dict[str, FrozenPolicy]]:
@@ -52,14 +52,17 @@ class Headers(NamedTuple):
             name: Weights(version, flat) for (name, version), flat in zip(self.versions.items(), live, strict=True)
         }
         frozen = {
-            name: replace(kept, weights=replace(kept.weights, flat=flat))
-            for (name, kept), flat in zip(self.frozen.items(), others, strict=True)
+            name: replace(entry, weights=replace(entry.weights, flat=flat))
+            for (name, entry), flat in zip(self.frozen.items(), others, strict=True)
         }
         return weights, frozen
 
 
 class RolloutActor(Host):
-    """Hosts rollout worker `number`; a replacement starts where the lost worker had got to."""
+    """Hosts rollout worker `number`; a replacement starts where the lost worker had got to.
+
+    The actor `inference` computes its actions; None: it computes them itself.
+    """
 
     def __init__(
         self,
@@ -70,14 +73,14 @@ class RolloutActor(Host):
         inference: Any = None,
         address: Address | None = None,
     ) -> None:
-        super().__init__({f"learner {name}": one.learner for name, one in spec.learners.items() if one.on_workers}, 1)
+        super().__init__({f"learner {name}": each.learner for name, each in spec.learners.items() if each.on_workers}, 1)
         self._spec, self._number = spec, number
         self._next_episodes, self._next_fragments = next_episodes, next_fragments
         self._inference = inference
         self._worker: Any = None
         self._learned: dict[str, Weights] = {}
         timeout_s = spec.step_timeout_s
-        self._watchdog = Watchdog(timeout_s, None if timeout_s is None else _PATIENCE * timeout_s)
+        self._watchdog = Watchdog(timeout_s, None if timeout_s is None else _KILL_AFTER_TIMEOUTS * timeout_s)
         self._outbox = self._capture = None
         if address is not None:
             self._outbox = Outbox(address, number)
@@ -134,10 +137,10 @@ class RolloutActor(Host):
         published = learner.version != version
         if published and self._inference is None:
             self._learned.update(learner.published)
-        ran = ChainResult(outputs, times, learner.version if published else None)
+        result = ChainResult(outputs, times, learner.version if published else None)
         if returns == 1:
-            return ran
-        return ran, *(flats_of(learner) if published else [None] * (returns - 1))
+            return result
+        return result, *(flats_of(learner) if published else [None] * (returns - 1))
 
     def disband(self, name: str) -> None:
         """Leave the learner's group."""
@@ -167,6 +170,7 @@ class RolloutActor(Host):
         self._watchdog.deadline = deadline
 
     def _failed(self, error: Exception) -> RemoteError:
+        # The driver shows what was printed before the error.
         self._flush()
         return remote_error(error)
 

@@ -110,9 +110,9 @@ class RayWorkers:
         """Return frozen entries as sent to workers: by reference if an inference actor acts."""
         if self._inference is None or not frozen:
             return frozen
-        self._inference.reserve_frozen.remote(Counter(kept.policy for kept in frozen.values()))
-        weights = by_reference({name: kept.weights for name, kept in frozen.items()})
-        return {name: replace(kept, weights=weights[name]) for name, kept in frozen.items()}
+        self._inference.reserve_frozen.remote(Counter(entry.policy for entry in frozen.values()))
+        weights = by_reference({name: entry.weights for name, entry in frozen.items()})
+        return {name: replace(entry, weights=weights[name]) for name, entry in frozen.items()}
 
     @property
     def under_way(self) -> int:

@@ -67,4 +67,4 @@ def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytes
         assert opened.keys["env"].tolist() == [0, 0, 0, 1, 1, 1, 1]
         assert opened.present.sum(axis=0).tolist() == [4, 6]
     finally:
-        actors.end_all()
+        actors.kill_all()
