@@ -23,6 +23,8 @@ from marlflow.runtime.ray.host import Host, RemoteError, as_exception, resident
 from marlflow.runtime.spec import LearnerSpec
 from marlflow.sampling.receipts import Fault
 
+FOLLOWER_CHECK_S = 10.0
+"""Seconds between two checks for lost followers while a data-parallel learner works on a call."""
 FAR_ABOVE = 2**40
 """A restarted replay numbers its rows from a multiple of this: more than a replay ever receives."""
 
@@ -160,6 +162,8 @@ class RestartableHost:
         self.chains: list[Sequence[StageCall]] = []
         self.generation = 0
         self._restarting: asyncio.Future[None] | None = None
+        # One future per follower, done when it stops following the leader.
+        self._following: list[Any] = []
         self.actor: Any = None
 
     def start(self) -> list[Any]:
@@ -179,9 +183,23 @@ class RestartableHost:
     def _form_group(self) -> Any:
         size = len(self._names)
         address = self.actor.lead.remote(self.name, size)
-        for rank, actor in enumerate(self.processes[1:], 1):
-            actor.follow.remote(self.name, address, rank, size)
+        followers = enumerate(self.processes[1:], 1)
+        self._following = [actor.follow.remote(self.name, address, rank, size).future() for rank, actor in followers]
         return self.actor.meet.remote(self.name)
+
+    async def answer(self, ref: Any) -> Any:
+        """Return the actor's answer; raises RayActorError if the actor or one of its followers was lost."""
+        if not self._following:
+            return await ref
+        # A leader notices a lost follower by its closed connection. Where it does not, it would wait in gloo for the
+        # follower until ANSWER_TIMEOUT_S, so the driver checks too.
+        answer = asyncio.ensure_future(ref)
+        while not (await asyncio.wait([answer], timeout=FOLLOWER_CHECK_S))[0]:
+            errors = (future.exception() for future in self._following if future.done())
+            if lost := next((error for error in errors if isinstance(error, ray.exceptions.RayActorError)), None):
+                answer.cancel()
+                raise lost
+        return answer.result()
 
     async def wait_until_ready(self) -> int:
         """Wait for a restart in progress; return the current generation."""

@@ -86,7 +86,7 @@ class RayPlace:
             sent = self._unconfirmed_chains.pop((self.host.generation, chain), None)
             if sent is not None:
                 await sent
-            receipt = await refs[0]
+            receipt = await self.host.answer(refs[0])
         except ray.exceptions.RayActorError as error:
             raise _ActorDied(error) from error
         if isinstance(receipt, RemoteError):

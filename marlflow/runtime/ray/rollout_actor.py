@@ -73,7 +73,9 @@ class RolloutActor(Host):
         inference: Any = None,
         address: Address | None = None,
     ) -> None:
-        super().__init__({f"learner {name}": each.learner for name, each in spec.learners.items() if each.on_workers}, 1)
+        super().__init__(
+            {f"learner {name}": each.learner for name, each in spec.learners.items() if each.on_workers}, 1
+        )
         self._spec, self._number = spec, number
         self._next_episodes, self._next_fragments = next_episodes, next_fragments
         self._inference = inference
