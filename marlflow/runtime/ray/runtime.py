@@ -50,13 +50,12 @@ from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
 
+_STORE_TIMEOUT_S = 5.0
+
 
 def local_resources() -> dict[str, float]:
     """Return the CPUs and GPUs of this machine."""
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
-
-
-STORE_TIMEOUT_S = 5.0
 
 
 class RayRuntime:
@@ -163,8 +162,8 @@ class RayRuntime:
         followers = [f"{learner} rank {rank}" for rank in range(1, spec.placement.num_learners)]
         hosts = [RestartableHost(learner, actors, builders, on_fault, followers)]
         place = RayPlace(hosts[0])
-        # Unless they are placed apart, replays share the learner's actor, so that rows need no copies.
         self._learners[spec.name] = hosts[0].learner = LearnerHandle(spec, place)
+        # Unless they are placed apart, replays share the learner's actor, so that rows need no copies.
         for shard, (name, (key, build)) in enumerate(zip(spec.replays, replays.items(), strict=True)):
             if spec.replays_apart:
                 hosts.append(RestartableHost(key, actors, {key: build}, on_fault))
@@ -207,7 +206,7 @@ class RayRuntime:
     def object_store_bytes(self) -> int | None:
         return _object_store_bytes() if ray.is_initialized() and self._loss() is None else None
 
-    # -- connecting and closing------------------------------------------------------------------------------------
+    # -- connecting and closing -----------------------------------------------------------------------------------
 
     def close_environments(self) -> tuple[Fault, ...]:
         workers, self._workers = self._workers, None
@@ -306,7 +305,7 @@ def _object_store_bytes() -> int | None:
     # One raylet asks all others: about 3 ms on one machine, too much for every round. Ray has no public API for this
     # number but its dashboard's.
     try:
-        reply = get_memory_info_reply(state.state, timeout_seconds=STORE_TIMEOUT_S)  # type: ignore[no-untyped-call]
+        reply = get_memory_info_reply(state.state, timeout_seconds=_STORE_TIMEOUT_S)  # type: ignore[no-untyped-call]
     # Ray asserts that some raylet is alive.
     except (grpc.RpcError, AssertionError):
         return None
