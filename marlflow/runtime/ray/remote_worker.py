@@ -23,8 +23,8 @@ from marlflow.sampling.receipts import Fault, Receipt
 class RemoteWorker:
     """One rollout worker, restarted after each loss; `generation` counts its processes.
 
-    Weight synchronization: before a round it is sent the weights that it lacks, newer versions of live policies and frozen
-    entries of its matchups.
+    Weight synchronization: with a round it is sent the weights that it lacks, newer versions of live policies and
+    frozen entries of its matchups.
     """
 
     def __init__(
