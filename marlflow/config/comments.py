@@ -1,4 +1,4 @@
-"""What the files of conf/ say of each key: read for the reference page, and for a configuration that is shown."""
+"""Read the comments of conf/, for the reference page and for printed configurations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMMENT = re.compile(r"(?:^|\s+)#\s?(?P<comment>.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a file: where it is, its value as it is written there, and its comment, line by line."""
+    """Hold one key of a file: its path, value and comment lines."""
 
     path: Path
     value: str
@@ -31,19 +31,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Commented:
-    """One file of conf/: the lines at its top that say what it is for, and its keys in order."""
+    """Hold the description and the keys of one file of conf/."""
 
     heading: tuple[str, ...]
     entries: tuple[Entry, ...]
 
     @property
     def target(self) -> str | None:
-        """The class or function that the whole file is the settings of, if it is."""
+        """Return the class or function that the file configures, if it has one."""
         return next((entry.value for entry in self.entries if entry.path == (_TARGET,)), None)
 
 
 def commented(text: str) -> Commented:
-    """The keys of a file in conf/ and what stands behind `#`; of its list of defaults each entry is a key."""
+    """Parse a file of conf/; each entry of its defaults list counts as a key."""
     heading: list[str] = []
     entries: list[Entry] = []
     for line in text.splitlines():
@@ -61,26 +61,26 @@ def commented(text: str) -> Commented:
 
 
 def files(group: str) -> Mapping[str, Commented]:
-    """The files of a group, by name."""
+    """Return the files of a group, by name."""
     return {name: commented(text_of(f"{group}/{name}")) for name in names(group)}
 
 
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
-    """The names that marlflow ships for a configuration group, such as those that `env=` takes."""
+    """Return the shipped options of a configuration group, such as `env`."""
     folder = resources.files(_CONF) / group
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def root() -> Commented:
-    """The file of the whole run."""
+    """Return the file of the whole run."""
     return commented(text_of(_ROOT))
 
 
 def explained(shown: str, config: Mapping[str, Any]) -> str:
-    """`shown`, a part of `config` as YAML in blocks, with the comments of conf/ behind its keys.
+    """Add the comments of conf/ to `shown`, a part of `config` as block-style YAML.
 
-    What is a part says in its first line of which, as Hydra writes it: `# @package env`.
+    The first line of a part names its package, as Hydra writes it: `# @package env`.
     """
     comments: dict[Path, Sequence[str]] = {}
     for path, comment in _comments_of(config):
@@ -101,17 +101,16 @@ def explained(shown: str, config: Mapping[str, Any]) -> str:
 
 
 def text_of(name: str) -> str:
-    """A file of conf/, such as `env/simple_tag`."""
+    """Return the text of a file of conf/, such as `env/simple_tag`."""
     return (resources.files(_CONF) / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def _parents(before: Sequence[Entry], depth: int) -> Path:
-    """The keys that a key at this depth stands under: those of the last one that is not as deep."""
     return next((entry.path for entry in reversed(before) if len(entry.path) == depth), ())
 
 
 def _without_package(key: str) -> str:
-    """`default_policy` of `policy@default_policy`, `model` of `/model@model`, `env` of `override /env`."""
+    """Return `default_policy` of `policy@default_policy`, `model` of `/model@model`."""
     return key.rpartition("@")[2].rpartition("/")[2]
 
 
@@ -122,7 +121,7 @@ def _behind(line: str, comment: Sequence[str]) -> Iterator[str]:
 
 
 def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str]]]:
-    """What conf/ says of each key that a configuration of these choices may have; what comes first says it best."""
+    """Yield the comments of all keys that a configuration may have, the most specific first."""
     for entry in root().entries:
         yield entry.path[1:] if entry.path[0] == "defaults" else entry.path, entry.comment
     yield from _under(("env",), _of_target("env", config.get("env")))
@@ -141,7 +140,7 @@ def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str
 
 
 def _of_target(group: str, values: Any) -> Commented | None:
-    """The file of a group whose settings these are."""
+    """Return the file of a group that has the `_target_` of these settings."""
     target = values.get(_TARGET) if isinstance(values, Mapping) else None
     return next((file for file in files(group).values() if target is not None and file.target == target), None)
 

@@ -1,4 +1,4 @@
-"""Composes a configuration with Hydra, from Python as on the command line."""
+"""Compose configurations with Hydra."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def _run_name(choice: str, *, _parent_: DictConfig) -> str:
-    """The name of a run in the environment that was chosen; of `env=python` the import path that it was given.
-
-    `_parent_` is the configuration, from OmegaConf.
-    """
+    """Return the default name of a run: its environment's."""
     target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
     return target if _IMPORT_PATH.fullmatch(target) else choice
 
@@ -37,34 +34,32 @@ OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
 
 @contextmanager
 def composing() -> Iterator[None]:
-    """Hydra knows marlflow's configuration groups in here."""
+    """Make marlflow's configuration groups known to Hydra."""
     GlobalHydra.instance().clear()
     with hydra.initialize_config_module(MODULE, job_name="marlflow", version_base="1.3"):
         yield
 
 
 def choices(overrides: Sequence[str]) -> set[str]:
-    """The choices of configuration groups that these overrides lead to, as `group` or `group@package`.
+    """Return the group choices that `overrides` lead to, as `group` or `group@package`.
 
-    Reads the defaults lists and composes nothing. Raises Hydra's errors. To be called while `composing`.
+    Reads the defaults lists only. Raises Hydra's errors. Call within `composing`.
     """
     found = config_loader().compute_defaults_list(NAME, list(overrides), RunMode.RUN).overrides.known_choices
     return {str(key) for key in found if not str(key).startswith("hydra/")}
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:
-    """The configuration with Hydra's own node; raises Hydra's errors. To be called while `composing`."""
+    """Compose a configuration, with Hydra's own node; raise Hydra's errors. Call within `composing`."""
     config = hydra.compose(NAME, overrides=list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     return config
 
 
 def set_values(config: DictConfig, values: Sequence[str], task: Sequence[str]) -> None:
-    """Applies overrides of values to a configuration that was composed of all others, as Hydra would have done then.
+    """Apply value overrides to a composed configuration, without composing again.
 
-    `task` are all overrides of the job, which the configuration records. Raises Hydra's errors. Values depend on what
-    is there (see overrides.py) and change no choice of a group, so nothing has to be composed again. To be called while
-    `composing`.
+    `task` lists all overrides of the job, for its record. Raises Hydra's errors. Call within `composing`.
     """
     parser = OverridesParser.create(config_loader())
     ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides(list(values)), config)
@@ -81,15 +76,15 @@ def set_values(config: DictConfig, values: Sequence[str], task: Sequence[str]) -
 
 
 def config_loader() -> Any:
-    """Hydra's own; to be called while `composing`."""
+    """Return Hydra's config loader. Call within `composing`."""
     return GlobalHydra.instance().config_loader()
 
 
 def run_job(config: DictConfig, folder: str | None, task: Callable[[DictConfig], object]) -> None:
-    """Runs `task` as a job of Hydra with a configuration that is composed already; raises what it raises.
+    """Run `task` as a Hydra job with a composed configuration, and raise its error if it fails.
 
-    Hydra's command line would compose it again, twice. All else is as there: logging, callbacks, environment variables,
-    the working directory. `folder` replaces hydra.run.dir.
+    Logging, callbacks, environment variables and the working directory are as on Hydra's command line. `folder`
+    replaces hydra.run.dir.
     """
     raised: list[BaseException] = []
 

@@ -1,7 +1,7 @@
-"""Makes objects from plain data, and says of everything that does not fit where it is, what was expected and what came.
+"""Build objects from plain data, and report the path, the expected and the actual value of what does not fit.
 
-A class's or function's own signature is the schema: its parameters are the keys, its annotations their types. So a
-default is written once, a user's own class is checked like one of marlflow's, and nothing can smuggle a typo in.
+The signature of a class or function is the schema: parameters are the keys, annotations the types. So each default is
+written once, and a user's class is checked like marlflow's own.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _LARGEST_WHOLE = 10**300
 
 
 class _Left:
-    """What stands for a value that did not fit: the problem is noted, and the default stands in."""
+    """Mark a value that did not fit, so that its default is used."""
 
 
 LEFT: Final = _Left()
 
 
 def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Calls `make` with `values`, converted to what its signature says; LEFT if it cannot be called.
+    """Call `make` with `values`, converted to its annotations; return LEFT if that fails.
 
-    Adds to `problems` one sentence for each thing that is wrong; `path` is where in the configuration `values` are.
-    What does not fit is left out, so that its default stands in and all else can be checked too.
+    Appends one sentence to `problems` for each error; `path` is the configuration path of `values`. Values that do not
+    fit are left out, so that the others are checked too.
     """
     arguments = arguments_for(make, values, path, problems)
     if arguments is None:
@@ -58,7 +58,10 @@ def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, pr
 def arguments_for(
     make: Callable[..., Any], values: Mapping[str, Any], path: str, problems: list[str], given: int = 0
 ) -> dict[str, Any] | None:
-    """`values` as arguments of `make`, whose first `given` parameters others give; None if a needed one is left out."""
+    """Convert `values` to arguments of `make`; return None if a required one is missing.
+
+    The first `given` parameters are passed by the caller.
+    """
     parameters = dict(list(_parameters(make).items())[given:])
     hints = hints_of(make)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -80,7 +83,7 @@ def arguments_for(
 
 
 def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Makes what the `_target_` of `values` names, from all else in it; LEFT if that does not work."""
+    """Instantiate the `_target_` of `values` with the other keys; return LEFT if that fails."""
     make = imported(values[TARGET], f"{path}.{TARGET}", problems)
     if isinstance(make, _Left):
         return LEFT
@@ -92,7 +95,7 @@ def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
 
 
 def imported(name: object, path: str, problems: list[str]) -> Any:
-    """The callable at `package.module.name`; LEFT if there is none."""
+    """Import the callable at `package.module.name`; return LEFT if there is none."""
     if name == _UNSET:
         problems.append(f"{path} is not set; give it an import path, package.module.name")
         return LEFT
@@ -121,14 +124,13 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
 
 
 def _public(module: types.ModuleType) -> list[str]:
-    """The classes and functions of a module, or of a package and its modules."""
     name = module.__name__
     own = {key: getattr(value, "__module__", None) or "" for key, value in vars(module).items() if callable(value)}
     return [key for key, source in own.items() if f"{source}.".startswith(f"{name}.") and not key.startswith("_")]
 
 
 def fit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
-    """`value` as what the annotation `hint` says, converted where nothing is lost; LEFT if it does not fit."""
+    """Convert `value` to the annotation `hint` where that is lossless; return LEFT if it does not fit."""
     if isinstance(value, str) and value == _UNSET:
         problems.append(f"{path} is not set; give it a value")
         return LEFT
@@ -263,7 +265,7 @@ _WORDS: Mapping[Any, str] = {
 
 
 def described(hint: Any) -> str:
-    """What fits an annotation, as errors call it."""
+    """Describe an annotation for error messages."""
     origin = typing.get_origin(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(described(member) for member in typing.get_args(hint))
@@ -279,7 +281,7 @@ def described(hint: Any) -> str:
 
 
 def kind_of(value: Any) -> str | None:
-    """What a value is, as errors call it; None for what is not plain data."""
+    """Name the type of a value for error messages; return None if it is not plain data."""
     kinds: Mapping[str, Any] = {
         "true or false": bool | np.bool_,
         "a number": int | float | np.integer | np.floating,
@@ -309,7 +311,7 @@ def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 @functools.lru_cache(maxsize=512)
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """The annotations of what a class or function takes, by name; none if they cannot be resolved."""
+    """Return the annotations of a callable's parameters; empty if they cannot be resolved."""
     source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
     try:
         return typing.get_type_hints(source)

@@ -1,4 +1,4 @@
-"""Opens the environment once before a run, and says in one sentence why it cannot be, with the user's own lines."""
+"""Open the environment once before a run, and explain in one sentence why it cannot be opened."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FRAMES = 4
 
 
 def environment_maker(env: Env) -> Callable[[], Any]:
-    """What makes one environment; it can be sent to other processes."""
+    """Return a picklable function that makes one environment."""
     if isinstance(env.factory, str):
         return functools.partial(make_environment, env.factory, dict(env.arguments), tuple(env.wrappers))
     return functools.partial(_made_by, env.factory, dict(env.arguments), tuple(env.wrappers))
@@ -43,7 +43,7 @@ def _made_by(
 
 
 def environment_name(env: Env) -> str:
-    """What messages call it before it is made."""
+    """Return the name of the environment in messages."""
     return _name(env.factory)
 
 
@@ -54,10 +54,9 @@ def _name(factory: Callable[..., Any] | str) -> str:
 
 
 def argument_problems(env: Env) -> Iterator[str]:
-    """Arguments of another kind than what the factory takes if they are left out; and numbers that are none.
+    """Yield arguments whose type differs from the factory's default, and numbers that are not finite.
 
-    Many environments find that out in the middle of an episode, or never. Of a factory that passes all on, the
-    `raw_env` beside it says what is taken, as in PettingZoo.
+    Many environments would fail in the middle of an episode, or never.
     """
     defaults = _defaults(env.factory)
     for name, value in env.arguments.items():
@@ -87,7 +86,7 @@ def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
 
 @contextmanager
 def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
-    """The adapter of one environment, for as long as it is looked at; raises ConfigInvalid if it cannot be reset."""
+    """Open an adapter for the duration of the block; raise ConfigInvalid if reset() fails."""
     adapter = _open(make_env, env)
     try:
         yield adapter
@@ -115,7 +114,7 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
 
 @contextmanager
 def _told_if_slow(what: str) -> Iterator[None]:
-    """Logs a warning if the body, which opens the environment `what`, takes longer than _OPENS_FOR_S."""
+    """Log a warning if opening the environment `what` takes longer than _OPENS_FOR_S."""
     text = "%s has been opening for %.0f s: it is being made, or reset for the first time, and nothing ends that"
     timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, what, _OPENS_FOR_S))
     timer.daemon = True

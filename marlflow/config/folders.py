@@ -1,4 +1,4 @@
-"""The folders that a run writes to: whether they can be made, and that each run has one of its own."""
+"""Check the folders that a run writes to, and create a new one for each run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def folder_problems(setting: str, folder: Path) -> Iterator[str]:
-    """One sentence if `folder`, which `setting` names, is no folder and cannot be made, or cannot be written to."""
+    """Yield a problem if `folder`, from `setting`, cannot be created or written to."""
     try:
         folder = folder.absolute()
         folder.exists()  # raises for a name that is too long, or has a NUL
@@ -23,7 +23,7 @@ def folder_problems(setting: str, folder: Path) -> Iterator[str]:
 
 
 def existing_run_problems(folder: Path) -> Iterator[str]:
-    """One sentence if there is a run in `folder`, which another one would mix with its own files."""
+    """Yield a problem if `folder` already contains a run."""
     if any((folder / name).exists() for name in ("checkpoints", "metrics.jsonl")):
         yield (
             f"there is a run in {folder} already; continue it with `marlflow resume {shlex.quote(str(folder))}`, or "
@@ -32,9 +32,9 @@ def existing_run_problems(folder: Path) -> Iterator[str]:
 
 
 def new_folder(folder: Path) -> Path:
-    """Makes `folder`, or if it exists the first of `<folder>_2`, `<folder>_3`, ... that does not; returns its path.
+    """Create `folder`, or the first of `<folder>_2`, `<folder>_3`, ... that is new, and return it.
 
-    Processes that start at the same time, on machines that share a file system as well, get different folders.
+    Safe among processes that start at the same time, on shared file systems too.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):

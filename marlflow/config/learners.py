@@ -1,4 +1,4 @@
-"""Who learns: the learners of a run and the policies of each, and what is wrong with them."""
+"""Find the learners of a run and the policies of each, and check them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _OF_LEARNERS = ("placement", "stop", "queue_fragments")
 
 
 def learners_of(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, LearnerConfig]:
-    """The learners of a run: those of the experiment, and one of its own for each other of `policies` that learns.
+    """Return the learners: those of the experiment, and one for each other learning policy.
 
-    They are in the order of their first policies. `policies` are those that play, with their algorithms.
+    They are in the order of their first policies. `policies` are those with agents, resolved.
     """
     listed = {name: key for key, learner in experiment.learners.items() for name in learner.policies}
     found: dict[str, LearnerConfig] = {}
@@ -28,7 +28,7 @@ def learners_of(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[
 
 
 def learner_problems(experiment: Experiment) -> Iterator[str]:
-    """One sentence for each of `learners` that cannot be, before it is known who plays; `experiment` is unresolved."""
+    """Yield problems of `learners` that do not depend on the agents; `experiment` is unresolved."""
     taken: dict[str, str] = {}
     for key, learner in experiment.learners.items():
         path = f"learners.{key}"
@@ -51,7 +51,6 @@ def learner_problems(experiment: Experiment) -> Iterator[str]:
 
 
 def _algorithm_problems(path: str, learner: LearnerConfig) -> Iterator[str]:
-    """Why its algorithm cannot train its policies."""
     capabilities = learner.algorithm.capabilities
     if not learner.policies:
         yield f"{path}.policies is empty; list the policies that it trains, or remove {path}"
@@ -65,7 +64,7 @@ def _algorithm_problems(path: str, learner: LearnerConfig) -> Iterator[str]:
 
 
 def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) -> Iterator[str]:
-    """What a policy says of itself that its learner says."""
+    """Yield settings of a policy that belong to its learner."""
     for name in learner.policies:
         if (policy := experiment.policies.get(name)) is None:
             continue
@@ -86,7 +85,7 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
 
 
 def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """One sentence for each policy that a learner lists and nobody plays; `policies` are those that are played."""
+    """Yield a problem for each policy that a learner lists and that has no agents."""
     for key, learner in experiment.learners.items():
         for name in dict.fromkeys(learner.policies):
             if name not in policies:
@@ -96,6 +95,6 @@ def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) ->
 
 
 def subject_of(spec: LearnerSpec) -> str:
-    """A learner as errors name it: by its policy, if that learns alone."""
+    """Name a learner in errors: by its policy, if that learns alone."""
     kind = "policy" if spec.members == (spec.name,) else "learner"
     return f"{kind} {spec.name!r} ({spec.algorithm.name})"

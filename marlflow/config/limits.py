@@ -1,4 +1,4 @@
-"""Settings that are each in their range and make no sense together, wherever in an experiment they are."""
+"""Check settings that are each in range but contradict each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from marlflow.config.settings import any_wrong_type, setting_problems
 
 
 def limit_problems(experiment: Experiment) -> Problems:
-    """One sentence for each setting of a wrong type or out of its range, and for each that does not go with others."""
+    """Yield a problem for each setting of a wrong type, out of range, or in conflict."""
     found: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
     if any_wrong_type(found):
         return found
@@ -57,7 +57,6 @@ def _store_problems(runtime: RuntimeConfig) -> Iterator[str]:
 
 
 def _share_problems(path: str, algorithm: Algorithm, learners: int) -> Iterator[str]:
-    """Processes that learn together share each minibatch, and each of them needs a row of it."""
     for kind in ("minibatch", "batch"):
         rows = getattr(algorithm, f"{kind}_agent_steps", None)
         if isinstance(rows, int):

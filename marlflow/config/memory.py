@@ -1,7 +1,7 @@
-"""The memory that a run would take at least, held against what there is, before anything is built.
+"""Compare the least memory that a run needs with what is available, before anything is built.
 
-Every figure is a lower bound: networks without their critics, rows without their bookkeeping, processes at their
-smallest. So a run that fits is never refused, and what is refused could not have run.
+Every number is a lower bound (networks without critics, rows without bookkeeping, minimal processes), so a run that
+fits is never refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """So many `nbytes` of memory, for `what`, which names the setting that they depend on."""
+    """Hold a lower bound in bytes, and `what` needs them with the settings that it depends on."""
 
     nbytes: int
     what: str
@@ -44,9 +44,9 @@ class Need:
 def memory_problems(
     experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], available_bytes: int | None = None
 ) -> Iterator[str]:
-    """One sentence if the run needs more memory than this machine has; none of a cluster's, which is not known here.
+    """Yield a problem if the run needs more memory than this machine has; a cluster is not checked.
 
-    `players` has the agents of each policy. `available_bytes` is what there is, None: what this machine has left.
+    `players` lists the agents of each policy. `available_bytes` None: the memory that this machine has left.
     """
     if experiment.runtime.address is not None:
         return
@@ -69,15 +69,15 @@ def memory_problems(
 
 
 def available_memory() -> int:
-    """The bytes of memory that this machine, or the container that this process is in, has left."""
+    """Return the bytes of memory left on this machine, or in this process's container."""
     return min([_left_on_machine(), *_left_in_container()])
 
 
 def parameters_of(build: Callable[[], Any]) -> int | None:
-    """The number of parameters of the network that `build` returns; nothing is allocated, nothing initialized.
+    """Count the parameters of the network that `build` returns, without allocating memory.
 
-    If that is no torch module (an actor around another one), all parameters that were made are counted. None if they
-    cannot be built without memory, as some of a user's own. Raises what `build` raises as ConfigInvalid.
+    For an actor that is no torch module, counts all parameters created. Returns None if `build` needs real memory, as
+    some users' networks do. Raises ConfigInvalid from `build`.
     """
     counted: dict[int, nn.Parameter] = {}
 
@@ -127,7 +127,6 @@ def _network_needs(
 
 
 def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: int | None) -> Iterator[Need]:
-    """What rows take; `most_agent_steps` is how many the run can make."""
     algorithm, row = policy.algorithm, _row_bytes(policy.spaces)
     held = getattr(algorithm, "replay_agent_steps", 0) if algorithm.capabilities.replay else 0
     if most_agent_steps is not None and held * row <= _whole_memory():
@@ -142,7 +141,6 @@ def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: i
 
 
 def _row_bytes(spaces: Spaces) -> int:
-    """An observation and an action, as they are held."""
     parts: Sequence[tuple[tuple[int, ...], int]] = (
         (spaces.obs_shape, spaces.obs_dtype.itemsize),
         (spaces.action_shape, spaces.action_dtype.itemsize),
@@ -155,7 +153,6 @@ def _whole_memory() -> int:
 
 
 def _left_on_machine() -> int:
-    """What Linux says; elsewhere all that the machine has."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -164,7 +161,6 @@ def _left_on_machine() -> int:
 
 
 def _left_in_container() -> Iterator[int]:
-    """What a limit of a cgroup, version 2 or 1, leaves, if there is one; cached files of it count as left."""
     for folder, limit, usage in (
         (_CGROUPS[0], "memory.max", "memory.current"),
         (_CGROUPS[1], "memory.limit_in_bytes", "memory.usage_in_bytes"),

@@ -1,4 +1,4 @@
-"""The figures of reports that an experiment names: its objective, its best checkpoint, and when to stop."""
+"""Check the metrics that an experiment names: its objective, its best checkpoint, its goals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ONE = {"policies": "policy", "learners": "learner"}
 
 
 def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None) -> Iterator[str]:
-    """One sentence for each figure that no report will have; `policies` None: it is not known which there are."""
+    """Yield a problem for each metric that no report has; `policies` None: not known yet."""
     known = (
         {} if policies is None else {"policies": list(policies), "learners": list(learners_of(experiment, policies))}
     )
@@ -43,7 +43,6 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
 
 
 def _missing(experiment: Experiment, section: str, name: str, figure: str) -> str:
-    """What to write in place of a figure that is not there: perhaps it is one of the policy's learner."""
     if section == "policies" and figure in _FIGURES["learners"]:
         learner = next((key for key, one in experiment.learners.items() if name in one.policies), name)
         return f"{figure} is a figure of a learner; write learners.{learner}.{figure}"

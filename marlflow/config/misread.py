@@ -1,4 +1,4 @@
-"""Overrides that Hydra takes, and takes for something else than was meant."""
+"""Reject overrides that Hydra accepts with another meaning than intended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEEPEST = 32
 
 
 def cast_problems(read: Override) -> Iterator[str]:
-    """`int(3.7)` is 3 to Hydra, without a word."""
+    """Yield casts that lose a fraction: Hydra reads `int(3.7)` as 3."""
     text = (read.input_line or "").partition("=")[2]
     if not _CAST.search(text) or isinstance(read.value(), str | QuotedString):
         return
@@ -26,7 +26,7 @@ def cast_problems(read: Override) -> Iterator[str]:
 
 
 def depth_problem(override: str) -> str | None:
-    """Why what is nested that deep is refused before it is read: each level takes the parser several of Python's."""
+    """Return the error for values nested too deep for Hydra's recursive parser."""
     deepest = depth = 0
     for character in override:
         depth += (character in "([{") - (character in ")]}")
@@ -38,14 +38,14 @@ def depth_problem(override: str) -> str | None:
 
 
 def deletion_problem(key: str) -> str | None:
-    """Why `~key` is refused: what every run has would silently be what it is by default, or be missed by Hydra."""
+    """Return the error for `~key` of a section that every run has."""
     if "." in key:
         return None
     return f"~{key} takes away what every run has; give it the value that is meant, or leave it out for the default"
 
 
 def merge_problem(line: str, key: str, present: Any, value: Any) -> str | None:
-    """Why `{...}` without a class is refused where there is something of a class: Hydra would merge the two."""
+    """Return the error for `{...}` without a `_target_` in place of an object."""
     if not (isinstance(present, Mapping) and isinstance(value, Mapping)) or key == "env":
         return None
     if "_target_" not in present or "_target_" in value:
@@ -55,7 +55,7 @@ def merge_problem(line: str, key: str, present: Any, value: Any) -> str | None:
 
 
 def kind_problem(key: str, present: Any, value: Any) -> str | None:
-    """Why an argument of an environment cannot have a value of another kind than the one that is there."""
+    """Return the error for an environment argument of another type than its default."""
     if not key.startswith("env.") or present is None or value is None or "???" in (present, value):
         return None
     wanted, came = kind_of(present), kind_of(value)

@@ -1,4 +1,4 @@
-"""Environments that ship, by the names that `env=` takes on the command line: what conf/env/ says of each."""
+"""Look up shipped environments by name in conf/env/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNSET = "???"
 
 @dataclass(frozen=True, slots=True)
 class NamedEnvironment:
-    """What stands for a name: the import path of a factory, its arguments, and what it is run with."""
+    """Hold the import path of a factory, its arguments, its wrappers and `num_envs`."""
 
     factory: str
     arguments: Mapping[str, Any]
@@ -29,10 +29,9 @@ class NamedEnvironment:
 
 
 def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:
-    """The environment `name` with its own arguments, but for those in `arguments`.
+    """Return the environment `name` with `arguments` in place of its defaults.
 
-    Raises ConfigInvalid if there is none of that name, for an argument that looks like one of its own and is none, and
-    if one is left out that it cannot do without.
+    Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
     """
     known = [one for one in names("env") if one != "python"]  # that one stands for a factory, which is given itself
     if name not in known:

@@ -1,7 +1,7 @@
-"""Whom the policies play in evaluation episodes: the opponents that `evaluation.opponents` names, from every seat.
+"""Pair the policies with the opponents of `evaluation.opponents`, in every seat.
 
-A policy keeps the agents that it plays in training, and an opponent takes all others. One that plays every agent, as in
-self-play, takes turns: each group of agents is its side in one episode, or where there is one group only, each agent.
+A policy keeps its agents of training, and an opponent takes all others. A policy that plays every agent, as in
+self-play, plays one side in each episode: one group of agents, or one agent if there is a single group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEY = "evaluation.opponents"
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """One policy against one opponent: `matchup` seats both."""
+    """Pair one policy with one opponent; `matchup` maps agents to the two."""
 
     policy: str
     opponent: str
@@ -37,16 +37,19 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class Pairings:
-    """All pairings of each policy that is evaluated, and the opponents that are no policies of the run.
+    """Hold the pairings of each evaluated policy, and the opponents that are not policies of the run.
 
-    Empty: policies are evaluated as they train, all together.
+    Empty: all policies are evaluated together, as they train.
     """
 
     of: Mapping[str, Sequence[Pairing]] = field(default_factory=dict)
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
 
     def dealt(self, episodes: int) -> list[Pairing]:
-        """`episodes` for each policy, or the least above it in which all of its pairings have as many, in turn."""
+        """Return the pairings of an evaluation: at least `episodes` for each policy.
+
+        The number is rounded up so that all pairings of a policy have as many.
+        """
         return [
             pairing
             for pairings in self.of.values()
@@ -56,7 +59,7 @@ class Pairings:
 
 
 def only_opponents(experiment: Experiment) -> set[str]:
-    """The policies that need not play in training, since they learn nothing and are named as opponents."""
+    """Return the policies that may be without agents in training: opponents that do not learn."""
     named = set(experiment.evaluation.opponents or ())
     return {
         name for name, policy in experiment.policies.items() if name in named and not policy.acts_by.capabilities.learns
@@ -64,7 +67,7 @@ def only_opponents(experiment: Experiment) -> set[str]:
 
 
 def sides_in_turn(own: Sequence[str], agents: Sequence[str]) -> list[tuple[str, ...]]:
-    """The agents that a policy plays in one episode, for each of its turns; `own` are those that it can play.
+    """Return the sides that a policy takes in turn; `own` are the agents that it can play.
 
     >>> sides_in_turn(["wolf_0", "wolf_1"], ["wolf_0", "wolf_1", "hare_0"])
     [('wolf_0', 'wolf_1')]
@@ -86,10 +89,9 @@ def pairings_of(
     players: Mapping[str, Sequence[str]],
     problems: Problems,
 ) -> Pairings:
-    """The pairings that the experiment asks for; adds to `problems` what keeps them from being played.
+    """Return the pairings of an experiment; append to `problems` what prevents them.
 
-    `seats` has the spaces of every agent, None where they are not declared; `policies` has those of the run with their
-    spaces, `players` the agents that each of them can play.
+    `seats` has each agent's spaces, None if undeclared; `players` the agents that each policy can play.
     """
     if (names := experiment.evaluation.opponents) is None:
         return Pairings()
@@ -129,7 +131,6 @@ def _names_problems(names: Sequence[str], known: Sequence[str]) -> Iterator[str]
 
 
 def _too_few(experiment: Experiment, found: Mapping[str, Sequence[Pairing]]) -> Iterator[str]:
-    """Evaluations that would leave out pairings."""
     settings, most = experiment.evaluation, max(map(len, found.values()), default=0)
     for key, episodes in {"episodes": settings.episodes, "final_episodes": settings.final_episodes}.items():
         if episodes and episodes < most:
@@ -140,7 +141,7 @@ def _too_few(experiment: Experiment, found: Mapping[str, Sequence[Pairing]]) -> 
 
 
 class _Table:
-    """Seats opponents: policies of the run, or `opponents`, which are made for the spaces of the seats they take."""
+    """Seat opponents: policies of the run, or new ones made for the spaces of their seat."""
 
     def __init__(
         self, experiment: Experiment, seats: Mapping[str, Spaces], policies: Mapping[str, tuple[Policy, Spaces]]
@@ -150,12 +151,10 @@ class _Table:
         self.problems: Problems = []
 
     def pairing(self, policy: str, opponent: str, side: Sequence[str]) -> Pairing:
-        """`policy` as the agents of `side`, and `opponent` as all others."""
         matchup = {agent: policy if agent in side else self._seated(opponent, agent) for agent in self._seats}
         return Pairing(policy, opponent, matchup)
 
     def _seated(self, opponent: str, agent: str) -> str:
-        """The policy that stands for `opponent` in the seat of an agent."""
         seat = self._seats[agent]
         if opponent not in self._policies:
             return self._made_for(opponent, agent)
@@ -181,7 +180,6 @@ class _Table:
 
 
 def _unfit(spec: PolicySpec) -> Sequence[Problem | str]:
-    """Why it cannot act in its spaces."""
     if problems := [*spec.algorithm.validate(spec.spaces, spec.model), *spec.spaces.problems()]:
         return problems
     try:

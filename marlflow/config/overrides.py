@@ -1,8 +1,6 @@
-"""Overrides as a person writes them, made into what Hydra wants.
+"""Rewrite command-line overrides with the prefixes that Hydra needs.
 
-Hydra asks for a `+` before what is new and for none before what is there, so that `policy@policies.prey=dqn` is right
-in one experiment and wrong in the next. Here both are right in both. A key or an option that does not exist is named
-together with the one that was probably meant. To be used while `composing`.
+Hydra requires `+` for a new key and rejects it for an existing one; here both forms work. Call within `composing`.
 """
 
 from __future__ import annotations
@@ -35,9 +33,10 @@ _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
 
 @dataclass(frozen=True)
 class Prepared:
-    """`overrides` for Hydra, the `config` of the first job of them, and what is wrong with keys that were left out.
+    """Hold `overrides` for Hydra and the composed `config` of the first job.
 
-    `fixed` are the keys of overrides that have one value, so that it is the same in each job.
+    `problems` are errors of keys that were left out. `fixed` are the keys of overrides without a sweep: the same value
+    in each job.
     """
 
     overrides: list[str]
@@ -48,7 +47,7 @@ class Prepared:
 
 @dataclass
 class _Word:
-    """One override: as it was read, and its prefix in Hydra's eyes (None: it was dropped)."""
+    """Wrap a parsed override with the prefix that Hydra needs; None drops it."""
 
     read: Override
     prefix: str | None = field(init=False)
@@ -67,12 +66,12 @@ class _Word:
 
     @property
     def key(self) -> str:
-        """`group@package`, or the dotted path of a value."""
+        """Return `group@package`, or the dotted path of a value."""
         package = self.read.package
         return self.read.key_or_group + (f"@{package}" if package is not None else "")
 
     def values(self) -> list[Any]:
-        """The value, or all of a sweep that can be counted."""
+        """Return the value, or those of a sweep; of an interval, its start."""
         if not self.read.is_sweep_override():
             return [self.read.value()]
         if self.read.is_interval_sweep():
@@ -83,20 +82,19 @@ class _Word:
         return f"{self.prefix}{self.bare}"
 
     def lines(self, line: str) -> list[str]:
-        """What Hydra is given for `line`, which is this override: cleared first, if it replaces."""
         return [f"{self.key}=null", line] if self.replaces else [line]
 
     def first(self) -> str:
-        """Without a sweep: with its first value."""
+        """Return the override with the first value of its sweep."""
         if not isinstance(self.read.value(), Sweep):
             return self.whole()
         return f"{self.prefix}{self.key}={self.values()[0]}"
 
 
 def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: bool = False) -> Prepared:
-    """What Hydra is to be given for `overrides`.
+    """Complete `overrides` for Hydra and compose the first job.
 
-    `searchpath` are further configuration folders. Raises ConfigInvalid if an option, or a group, does not exist.
+    `searchpath` lists further configuration folders. Raises ConfigInvalid for an unknown option or group.
     """
     words = [_Word(_parsed(override)) for override in overrides]
     problems: list[str] = []
@@ -128,12 +126,10 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
 
 
 def _first_lines(words: Iterable[_Word]) -> list[str]:
-    """The overrides of the first job, without those of Hydra's own configuration."""
     return [line for word in words if not word.read.is_hydra_override() for line in word.lines(word.first())]
 
 
 def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
-    """Further configuration folders: `searchpath`, and what the overrides name; raises ConfigInvalid for lost ones."""
     folders = [*searchpath, *(folder for word in words if word.key == _SEARCHPATH for folder in word.values()[0])]
     if missing := [folder for folder in folders if _is_missing(folder)]:
         raise ConfigInvalid(
@@ -143,7 +139,6 @@ def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
 
 
 def _hydra_own(words: Sequence[_Word], folders: Sequence[str]) -> list[str]:
-    """The overrides of Hydra's own configuration, with `folders` for its search path."""
     path = [f"{_SEARCHPATH}=[{','.join(folders)}]"] if folders else []
     own = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
     return [*path, *(word.first() for word in own)]
@@ -169,7 +164,7 @@ def _parsed(override: str) -> Override:
 
 @contextmanager
 def _composition_explained() -> Iterator[None]:
-    """Raises ConfigInvalid for an error of Hydra's."""
+    """Raise ConfigInvalid for errors of Hydra, OmegaConf and YAML."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -177,7 +172,7 @@ def _composition_explained() -> Iterator[None]:
 
 
 def composition_problem(error: BaseException) -> str:
-    """What Hydra says was wrong, in one sentence."""
+    """Summarize an error of Hydra and its causes in one sentence."""
     said = []
     current: BaseException | None = error
     while current is not None:
@@ -193,7 +188,7 @@ def composition_problem(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class _Groups:
-    """The configuration groups there are, with Hydra's own overrides, which may name further `folders`, in force."""
+    """List configuration groups and options, with Hydra's own overrides applied."""
 
     hydra_own: list[str]
     folders: list[str]
@@ -213,7 +208,7 @@ def _is_choice(word: _Word, known: _Groups) -> bool:
 
 
 def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
-    """Gives each choice the prefix that Hydra wants; yields what is wrong with them."""
+    """Set each choice's prefix; yield problems."""
     problems = [problem for word in words for problem in _option_problems(word, groups)]
     if problems:
         yield from problems
@@ -269,7 +264,7 @@ def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
 
 
 def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
-    """Gives a value the prefix that Hydra wants, or drops it and yields why."""
+    """Set a value's prefix, or drop the override and yield why."""
     parts = word.key.split(".")
     if word.read.is_delete():
         if word.key in config and (problem := deletion_problem(word.key)):
@@ -313,7 +308,7 @@ def _another_kind(word: _Word, present: Any) -> str | None:
 
 
 def _is_another(present: Any, value: Any) -> bool:
-    """Whether a list is to become a mapping or the reverse, or a mapping that of another `_target_`."""
+    """Return whether Hydra's merge of the two values would mix unrelated settings."""
     if isinstance(present, dict) and isinstance(value, dict):
         return "_target_" in value
     return {type(present), type(value)} == {list, dict}

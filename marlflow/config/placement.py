@@ -1,4 +1,4 @@
-"""From what the configuration says about places to what each process takes, and what of it makes no sense."""
+"""Resolve the resources of each process, and check them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
 
 
 def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict[str, LearnerPlacement]:
-    """What each learner takes: what it says itself, else what the run says."""
+    """Return each learner's placement: its own settings, else the run's."""
     placed = {name: _placed(run.learners, learner) for name, learner in learners.items()}
     if run.shared_gpus is None:
         return placed
@@ -45,9 +45,9 @@ def _shares(learner: LearnerConfig) -> bool:
 
 
 def shared_equally(gpus: float, processes: int) -> float:
-    """What each of `processes` takes of `gpus` (a fraction of one, or whole ones), so that all fit.
+    """Return the share of `gpus` of each process, a fraction or a whole number.
 
-    Where there is more than one GPU but not one for each, as many share a GPU as must.
+    With more than one GPU but fewer than `processes`, each GPU has the least number of processes that suffices.
     """
     if processes == 0:
         return 0.0
@@ -58,7 +58,7 @@ def shared_equally(gpus: float, processes: int) -> float:
 
 
 def placement_problems(experiment: Experiment) -> Iterator[str]:
-    """One sentence for each number or device of a placement that makes no sense."""
+    """Yield a problem for each invalid amount or device of a placement."""
     run = experiment.placement
     yield from _reservation_problems("rollouts.placement", experiment.rollouts.placement)
     yield from _reservation_problems("placement.learners", run.learners)
@@ -79,14 +79,14 @@ def placement_problems(experiment: Experiment) -> Iterator[str]:
 
 
 def device_problems(experiment: Experiment, learners: Mapping[str, LearnerConfig]) -> Iterator[str]:
-    """One sentence for each learner on a GPU that has no share of one, or on what torch does not know."""
+    """Yield a problem for each learner on cuda without a GPU, or on an unknown device."""
     for name, placement in placements(experiment.placement, learners).items():
         section = "learners" if name in experiment.learners else "policies"
         yield from _device_problems(f"{section}.{name}.placement", placement.device, placement.num_gpus)
 
 
 def _replica_problems(path: str, algorithm: Algorithm, placement: PlacementOverrides) -> Iterator[str]:
-    """Whatever is said of processes that a learner does not have: it learns in those of the rollout workers."""
+    """Yield settings of processes that a learner on the rollout workers does not have."""
     usual = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": placement.precision}
     for field in fields(placement):
         value = getattr(placement, field.name)
@@ -120,10 +120,10 @@ def _device_problems(path: str, device: str | None, num_gpus: float) -> Iterator
 
 
 def described_machines(entries: object, setting: str) -> Machines:
-    """The machines of a cluster that is not here: `[{CPU: 16, GPU: 2, count: 4}, ...]`, `count` of them the same.
+    """Parse the machines of a cluster, `[{CPU: 16, GPU: 2, count: 4}, ...]`; `count` are alike.
 
-    Amounts are by Ray's names of resources; `node` is a machine's address. `setting` is what messages call it. Raises
-    ConfigInvalid with all problems.
+    Resource names are Ray's; `node` is an address. `setting` names the option in errors. Raises ConfigInvalid with all
+    problems.
     """
     example = "such as [{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]"
     listed = entries if isinstance(entries, Sequence) and not isinstance(entries, str) else [entries]

@@ -1,4 +1,4 @@
-"""Who gets which CPU, GPU and machine, as `marlflow plan` and `mf.placement` say it."""
+"""Format the placement of processes for `marlflow plan` and `mf.placement`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_NAMED = 4
 
 
 def drawn_placement(made: CheckedExperiment, machines: Machines | None) -> str:
-    """One line for each process, workers that take the same in one; `machines` is None where there is no cluster."""
+    """Return one line per process, or per group of equal workers; `machines` None: inline."""
     devices = _devices(made.spec)
     if machines is None:
         named = [f"{what} on {device}" for what, device in devices.items() if what != "inference"]
@@ -41,14 +41,14 @@ def drawn_placement(made: CheckedExperiment, machines: Machines | None) -> str:
 
 
 def _devices(spec: RunSpec) -> dict[str, str]:
-    """The torch device of each learner and of the inference actor, by process."""
+    """Return the torch device of each learner and of the inference actor."""
     own = {name: one for name, one in spec.learners.items() if not one.on_workers}
     devices = {f"learner {name}": one.placement.torch_device for name, one in own.items()}
     return devices | ({} if spec.inference is None else {"inference": spec.inference.torch_device})
 
 
 def _shown_together(seat: Seat) -> tuple[object, ...]:
-    """Rollout workers on one machine that take the same are one line; any other process is a line of its own."""
+    """Return the key by which seats share a line: equal workers on one machine."""
     return seat.machine, *seat.takes.items(), seat.gpus, _WORKER if seat.what.startswith(_WORKER) else seat.what
 
 
@@ -66,7 +66,6 @@ def _who(seats: Sequence[Seat]) -> str:
 
 
 def _what(seat: Seat, devices: Mapping[str, str]) -> str:
-    """What a process takes, and what it computes on."""
     told = ", ".join(_amounts(seat.takes, seat.gpus)) or "nothing reserved"
     device = devices.get(seat.what.rpartition(" rank ")[0] or seat.what)
     return f"{told}; computes on {device}" if device else told
@@ -82,13 +81,13 @@ def _amounts(takes: Mapping[str, float], gpus: Sequence[int] = ()) -> Iterator[s
 
 
 def _name(number: int, machine: Mapping[str, float]) -> str:
-    """The address of a machine where it is known, else its number."""
+    """Return the address of a machine if known, else its number."""
     addresses = [name.removeprefix("node:") for name in machine if name.startswith("node:") and not name.endswith("__")]
     return addresses[0] if addresses else f"machine {number + 1}"
 
 
 def _described(machines: Machines) -> str:
-    """What there is, machine by machine; of many the number and what they have together."""
+    """Describe each machine, or the total of many."""
     told = [_has(machine) for machine in machines.amounts]
     if machines.here:
         return f"this machine ({told[0]})"
@@ -102,6 +101,5 @@ def _described(machines: Machines) -> str:
 
 
 def _has(machine: Mapping[str, float]) -> str:
-    """CPUs, GPUs, and resources of the user's own; Ray's others are nobody's to take."""
     own = [name for name in machine if name not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in name]
     return ", ".join(f"{machine.get(name, 0.0):g} {name}" for name in ("CPU", "GPU", *own))

@@ -1,4 +1,4 @@
-"""Who plays whom: the policies of a run and the agents of each, from rules, from the agents' names, or by dealing."""
+"""Assign policies to agents by rules, by the agents' names, or by a matchmaker."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ TRIAL_EPISODES = 200
 
 @dataclass(frozen=True)
 class PolicyAssignment:
-    """All policies of a run, and the agents that each plays.
+    """Hold the policies of a run and the agents that each plays.
 
-    `mapping` is what the workers go by; None: what is dealt for each episode.
+    `mapping` is for the workers; None: a matchmaker deals each episode.
     """
 
     policies: Mapping[str, Policy]
@@ -45,15 +45,14 @@ class PolicyAssignment:
 
 
 class UnknownMatchmaker:
-    """Stands where a mapping could not be made: nobody plays, so that nothing is said that does not matter."""
+    """Replace a mapping that could not be built, without causing further errors."""
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
-        """Never asked."""
         raise TypeError("there is no mapping")
 
 
 def assign_policies(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
-    """Who plays in the environment behind `adapter`; adds to `problems` what leaves a policy or an agent alone."""
+    """Assign policies to the agents of `adapter`; append policies and agents left over to `problems`."""
     if isinstance(experiment.mapping, UnknownMatchmaker):
         return PolicyAssignment(experiment.policies, {}, None)
     if callable(experiment.mapping):
@@ -82,7 +81,7 @@ def _by_name(experiment: Experiment, adapter: EnvAdapter, problems: Problems) ->
 
 
 def _mapping_wanted(names: Sequence[str], groups: Mapping[str, str], policies: Collection[str]) -> str:
-    """What to write to have policies of the `names` of agents; `groups` has the group of each agent."""
+    """Return the error that gives mapping rules for policies named like single agents."""
     rest = list(dict.fromkeys(group for agent, group in groups.items() if agent not in names))
     rules = [(name, name) for name in names]
     for name in rest:
@@ -160,11 +159,7 @@ def _by_matchmaker(
 def _on_trial(
     matchmaker: Matchmaker, agents: Sequence[str], policies: Sequence[str], learning: Sequence[str], seed: int
 ) -> list[dict[str, str]]:
-    """What a copy of the matchmaker deals, so that the run begins with one that has not been asked.
-
-    Seats of frozen versions of policies are given as those of the policies. Which spaces fit is not known before it is
-    known who is seated where.
-    """
+    """Return the matchups of trial episodes, as policies in place of their frozen versions."""
     try:
         asked = copy.deepcopy(matchmaker)
     except Exception as error:
@@ -198,10 +193,7 @@ def _remedy(name: str, policies: Collection[str]) -> str:
 
 
 def dealer_of(experiment: Experiment, seats: AllowedSeats) -> Dealer | None:
-    """What deals the run's matchups; None if its mapping is fixed.
-
-    The matchmaker is copied: an experiment is data, and the same one may be run again.
-    """
+    """Return the dealer of the run's matchups; None if its mapping is fixed."""
     if not callable(experiment.mapping):
         return None
     return Dealer(copy.deepcopy(experiment.mapping), seats, experiment.env.num_envs, experiment.seed)

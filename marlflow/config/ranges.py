@@ -1,8 +1,7 @@
-"""The one table of ranges: which numbers and texts each setting may have, by its name.
+"""Define the range of each number and text of a configuration, by its name.
 
-Every number of every dataclass of a configuration has an entry, which a test holds. `setting_problems` checks a whole
-experiment against it, whether Hydra composed it or Python did, so nothing else checks a number by itself; what two
-settings must have together is in limits.py and in the algorithms' own `problems`.
+A test requires an entry for every number of every dataclass. `setting_problems` applies this table; rules for several
+settings together are in limits.py and in the algorithms' `validate`.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _LARGEST_FLOAT32 = 3.4e38
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, without `low` if `above`, without `high` if `below`; infinity only if `infinite`.
+    """Describe numbers from `low` to `high`; `above` and `below` exclude the bounds, `infinite` allows infinity.
 
-    `shown` is how errors write `low`, `unit` what they write after a bound.
+    In errors, `shown` replaces `low`, and `unit` follows a bound.
     """
 
     low: float
@@ -37,7 +36,7 @@ class Range:
     unit: str = ""
 
     def problem(self, value: float) -> str | None:
-        """What `value` should be instead, as `must be at least 1`; None if it is in the range."""
+        """Return what `value` should be, such as `must be at least 1`; None if it is in range."""
         if math.isnan(value) or (math.isinf(value) and not (self.infinite and value > 0)):
             return "must be a number or inf" if self.infinite else f"must be {self}"
         if value < self.low or (self.above and value == self.low):
@@ -133,7 +132,7 @@ _NO_FOLDER_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$|^$')
 
 
 def name_problem(value: str) -> str | None:
-    """What a name of a run or a policy should be instead: it becomes that of a folder or a file; None if it is one."""
+    """Return what the name of a run or a policy should be; None if it can name a folder."""
     if _NO_FOLDER_NAME.search(value) or len(value.encode(errors="replace")) > _LONGEST_NAME:
         return (
             f"must be a name for a folder: 1 to {_LONGEST_NAME} letters, digits, _, - and others, but no / \\ : * ? "
@@ -143,7 +142,7 @@ def name_problem(value: str) -> str | None:
 
 
 def text_problem(value: str) -> str | None:
-    """What any other text should be instead; None if it is as it should be."""
+    """Return what a text should be; None if it is valid."""
     if not value or len(value) > _LONGEST_TEXT or re.search(r"[\x00-\x1f\x7f]", value):
         return f"must be a text of 1 to {_LONGEST_TEXT:,} characters in one line"
     return None

@@ -1,4 +1,4 @@
-"""Recorded experience in a run: which policies learn from which records, and what is wrong with them."""
+"""Find and check the recorded experience that policies learn from."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ABLE = "bc, marwil, dqn or another off-policy algorithm"
 
 
 def offline_records(env: Env) -> OfflineData | None:
-    """What is handed out in a run in which nobody plays; None if there is somebody who does."""
+    """Return the records that replace an environment in an offline run; else None."""
     if env.factory not in (_OFFLINE, recorded_environment):
         return None
     return OfflineData(str(env.arguments["folder"]), passes=int(env.arguments.get("passes", 1)))
 
 
 def maker(env: Env) -> Callable[[], Any]:
-    """What makes the environment, wherever the process that it is sent to has its working directory."""
+    """Return the environment factory, with the folder of records as an absolute path."""
     if (source := offline_records(env)) is None:
         return environment_maker(env)
     return environment_maker(replace(env, arguments={**env.arguments, "folder": str(Path(source.folder).resolve())}))
@@ -41,9 +41,9 @@ def maker(env: Env) -> Callable[[], Any]:
 
 @contextmanager
 def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter]:
-    """An adapter on the environment; where nobody plays, on what its records say that its agents see and do.
+    """Open an adapter on the environment, or on the recorded spaces in an offline run.
 
-    Adds to `problems` if it cannot be evaluated in. Raises ConfigInvalid if there is nothing to look at.
+    Appends to `problems` if episodes cannot be evaluated. Raises ConfigInvalid if neither can be opened.
     """
     source = offline_records(experiment.env)
     if source is None:
@@ -61,7 +61,7 @@ def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter
 
 
 def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
-    """Why no episodes can be played in the environment that was recorded."""
+    """Yield why the recorded environment cannot be used for evaluation."""
     instead = "set evaluation.episodes=0 to do without it"
     try:
         with opened(maker(env), env) as adapter:
@@ -80,7 +80,7 @@ def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
 
 
 def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, OfflineData]:
-    """By policy that learns from records: which."""
+    """Return the records of each policy that learns from any."""
     everybody = offline_records(experiment.env)
     found = {name: policy.experience or everybody for name, policy in policies.items()}
     learns = {name for name, policy in policies.items() if policy.acts_by.capabilities.learns}
@@ -90,7 +90,7 @@ def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str,
 def records_of(
     experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: Problems
 ) -> dict[str, Dataset]:
-    """The records of each policy that learns from any; adds to `problems` what keeps one from doing so."""
+    """Open the records of each policy that learns from any; append errors to `problems`."""
     found = {}
     asked = sources(experiment, policies)
     problems += _unsuited(policies, asked)
@@ -126,7 +126,7 @@ def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, OfflineData]) 
 
 
 def _recorded_policy(name: str, source: OfflineData, manifest: Manifest) -> str:
-    """Whose records they are: as said, else those of the policy's own name, else those of the only one."""
+    """Return the recorded policy: the one configured, of the same name, or the only one."""
     wanted, known = source.policy or name, tuple(manifest.policies)
     if wanted in known:
         return wanted
@@ -137,7 +137,7 @@ def _recorded_policy(name: str, source: OfflineData, manifest: Manifest) -> str:
 
 
 def record_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """Why what the run is to record cannot be: policies that are not there, nobody who plays, no folder for it."""
+    """Yield why rows cannot be recorded: unknown policies, an offline run, no folder."""
     asked = experiment.record
     if asked is None:
         return

@@ -1,8 +1,7 @@
-"""What would only show once a run is under way, tried before: networks and operators on two rows of a policy's spaces.
+"""Run networks and operators on two rows before the run, to find errors that would show only during it.
 
-Rows are made as in a run, by an actor on a worker, out of arbitrary observations; then each operator of the policy's
-plan has its turn, Learn and Publish among them. All of it is made for this and thrown away, on the CPU and in this
-process.
+An actor on a worker makes the rows from arbitrary observations, as in a run; then each operator of the policy's plan
+processes them, Learn and Publish included. All of it is temporary, on the CPU and in this process.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ _OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
 
 
 def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Iterator[str]:
-    """One sentence for each learner whose network or plan breaks on rows of its policies' spaces.
+    """Yield a problem for each learner whose network or plan fails on rows of its policies' spaces.
 
-    Learners in which everything is marlflow's own are not tried. `state_space` is that of the environment's global
-    state. What breaks on two rows and not on more is no problem.
+    Learners made only of marlflow's own parts are skipped. `state_space` is that of the environment's global state.
     """
     with _left_as_found():
         for learner in spec.learners.values():
@@ -63,7 +61,6 @@ def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Ite
 
 
 def _is_users(part: Any) -> bool:
-    """Whether an algorithm, a model, or anything that it was given is of a class or function of the user's own."""
     made_by = part if isinstance(part, type) or hasattr(part, "__qualname__") else type(part)
     if made_by.__module__.partition(".")[0] not in _OURS:
         return True
@@ -84,7 +81,6 @@ def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, r
 
 
 def _model_problem(policy: PolicySpec, rows: int) -> str | None:
-    """What is wrong with the features that a network of the user's own makes of observations."""
     model = policy.model
     if not _is_users(model) or isinstance(model, RecurrentTorsoConfig):
         return None
@@ -109,7 +105,6 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
 
 
 def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
-    """What a network makes of observations, or what it raises."""
     try:
         with torch.no_grad():
             return torso(obs), None
@@ -118,7 +113,7 @@ def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
 
 
 def _observations(policy: PolicySpec, rows: int) -> Array:
-    """Rows of the `obs` column."""
+    """Return rows of the `obs` column, shape [rows, ...]."""
     env = SpacesOnlyEnv({_AGENT: policy.spaces})
     seen = [env.reset(seed=row)[0][_AGENT] for row in range(rows)]
     masked = policy.spaces.masked
@@ -126,7 +121,6 @@ def _observations(policy: PolicySpec, rows: int) -> Array:
 
 
 def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
-    """What is wrong with how its policies act, or with the operators of its plan."""
     try:
         parts = _parts(learner)
     except Exception as error:  # noqa: BLE001  an algorithm of the user's may raise anything
@@ -143,7 +137,7 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
 
 
 def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
-    """A run of one learner and one worker, in which nothing but the spaces is real."""
+    """Return the RunSpec of this learner alone, on an environment of spaces only."""
     agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(learner.policies)}
     return RunSpec(
         policies={policy.name: policy for policy in learner.policies},
@@ -201,10 +195,7 @@ def _of_stage(broken: FailedStage, alone: RunSpec) -> str:
 
 @contextmanager
 def _left_as_found() -> Iterator[None]:
-    """What draws random numbers here takes none from those that the run, or whoever started it, is to draw.
-
-    One thread is faster with two rows than several that wait for each other.
-    """
+    """Restore the global random states and the number of torch threads on exit."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  what users may draw from
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

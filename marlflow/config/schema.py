@@ -1,8 +1,7 @@
-"""From a composed configuration to an Experiment.
+"""Convert a composed configuration to an Experiment.
 
-The dataclasses of experiment.py are the schema of conf/: what a section becomes says which keys it has and of which
-type. Two sections are written differently from what they become: `env`, whose arguments stand beside its own keys, and
-`stop.policies`.
+The dataclasses of experiment.py are the schema of conf/. Two sections differ in form: `env`, where the factory's
+arguments are next to marlflow's own keys, and `stop.policies`.
 """
 
 from __future__ import annotations
@@ -31,16 +30,15 @@ from marlflow.sampling.mapping import Rule
 
 
 class _Unknown(Random):
-    """Stands where an algorithm could not be made: it fits everywhere, so that nothing is said that does not matter."""
+    """Replace an algorithm that could not be built, without causing further errors."""
 
     capabilities: ClassVar[Capabilities] = replace(Random.capabilities, trains_on=object)
 
 
 def from_config(config: DictConfig, found: Sequence[str] = ()) -> Experiment:
-    """The experiment that a composed configuration describes.
+    """Build the experiment of a composed configuration.
 
-    Raises ConfigInvalid with everything that is wrong: with the configuration, with what it asks for (see `ready`), and
-    what was `found` before.
+    Raises ConfigInvalid with all problems: those `found` before, those of the configuration, and those of `ready`.
     """
     problems = list(found)
     experiment = read(config, problems)
@@ -51,7 +49,7 @@ def from_config(config: DictConfig, found: Sequence[str] = ()) -> Experiment:
 
 
 def read(config: DictConfig, problems: list[str]) -> Experiment | None:
-    """As `from_config`, but adds to `problems`, and puts defaults where something does not fit; None without an env."""
+    """Convert like `from_config`, but append to `problems` and use defaults there; return None without an env."""
     try:
         values: Any = OmegaConf.to_container(_without_hydra(config), resolve=True)
     except OmegaConfBaseException as error:
@@ -60,7 +58,7 @@ def read(config: DictConfig, problems: list[str]) -> Experiment | None:
 
 
 def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
-    """As `read`, from plain dicts and lists."""
+    """Convert like `read`, from plain dicts and lists."""
     sections = dict(values)
     for section, read_section in (("env", _env), ("stop", _stop)):
         if isinstance(sections.get(section), Mapping):
@@ -92,7 +90,6 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
-    """`_target_` and `ENV_KEYS` are marlflow's, all else are the factory's arguments."""
     factory = values.get(TARGET)
     if not isinstance(factory, str) or factory == "???":
         came = "is not set" if factory in (None, "???") else f"is {factory!r}"
@@ -124,7 +121,6 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
 
 
 def _mapping(value: Any, problems: list[str]) -> Any:
-    """Rules, or a matchmaker; where that does not work, what stands for one."""
     if isinstance(value, Mapping) and TARGET in value:
         made = _matchmaker(value, problems)
         return UnknownMatchmaker() if made is LEFT else made
@@ -141,7 +137,6 @@ def _mapping(value: Any, problems: list[str]) -> Any:
 
 
 def _matchmaker(values: Mapping[str, Any], problems: list[str]) -> Any:
-    """What the `_target_` of `values` names: a class made from all else in them, or a function with all else set."""
     target = imported(values[TARGET], f"mapping.{TARGET}", problems)
     if target is LEFT:
         return LEFT
@@ -160,7 +155,7 @@ def _matchmaker(values: Mapping[str, Any], problems: list[str]) -> Any:
 
 
 def _parameters_of(factory: str) -> list[str] | None:
-    """The names of a factory's parameters; None if it takes any, or cannot be imported (which `ready` says)."""
+    """Return a factory's parameter names; None if it takes any or cannot be imported."""
     try:
         parameters = inspect.signature(import_factory(factory)).parameters.values()
     except Exception:  # noqa: BLE001  (importing runs code of the user's; `ready` imports it again and says what is wrong)
@@ -171,7 +166,7 @@ def _parameters_of(factory: str) -> list[str] | None:
 
 
 def wrappers_of(entries: Any, problems: list[str]) -> list[Wrapper]:
-    """Wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them; in the order in which they are written."""
+    """Read wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them, in their order."""
     if isinstance(entries, Mapping) and TARGET not in entries:
         named = [(f"env.wrappers.{name}", entry) for name, entry in entries.items() if entry is not None]
     elif isinstance(entries, list | tuple | None):
@@ -198,7 +193,7 @@ def _wrapper(path: str, entry: Any, problems: list[str]) -> Wrapper | None:
 
 
 def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
-    """`policies: {prey: {return_mean: 150}}` becomes `policies: {prey: 150.0}`."""
+    """Flatten `policies: {prey: {return_mean: 150}}` to `policies: {prey: 150.0}`."""
     policies = values.get("policies")
     if not isinstance(policies, Mapping):
         return values
@@ -218,7 +213,6 @@ def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
 
 
 def _tried(values: Any, section: str, problems: list[str]) -> Any:
-    """Policies or learners with their algorithms made."""
     if not isinstance(values, Mapping):
         return values
     return {
@@ -228,7 +222,6 @@ def _tried(values: Any, section: str, problems: list[str]) -> Any:
 
 
 def _algorithm_tried(policy: Mapping[str, Any], path: str, problems: list[str]) -> Mapping[str, Any]:
-    """A policy or learner with its algorithm made; where that fails, one that stands for it."""
     if policy.get("algorithm") is None:
         return policy
     algorithm = fit(policy["algorithm"], Algorithm, f"{path}.algorithm", problems)

@@ -1,4 +1,4 @@
-"""Every setting of an experiment, held against its type and its range, with its path in every sentence."""
+"""Check the type and range of every setting of an experiment."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ANY_NUMBER = Range(-INFINITY, INFINITY)
 
 
 def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
-    """One sentence for each setting under `value`, a dataclass at `path`, that is of a wrong type or out of its range.
+    """Yield a problem for each setting under the dataclass `value` with a wrong type or out of range.
 
-    What is no dataclass, such as an algorithm of a user's own that is none, checks itself.
+    `path` is its configuration path. Values that are not dataclasses, such as some users' algorithms, are not checked.
     """
     kind: Callable[..., Any] = type(value)
     hints = hints_of(kind)
@@ -54,12 +54,12 @@ def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
 
 
 def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
-    """Whether a value of a wrong type is among what was found, so that further checks may not read the settings."""
+    """Return whether a value has a wrong type, so that further checks cannot read the settings."""
     return any(isinstance(problem, Problem) and problem.kind is ProblemKind.WRONG_TYPE for problem in problems)
 
 
 def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:
-    """Values of a schedule that the setting which it changes may not have."""
+    """Yield the values of a schedule that its setting may not have."""
     if isinstance(schedule, Linear | CosineDecay):
         values = {f"{path}.start": schedule.start, f"{path}.end": schedule.end}
     elif isinstance(schedule, PiecewiseConstant):
@@ -72,7 +72,7 @@ def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Ite
 
 
 def remarks(experiment: Experiment) -> Iterator[str]:
-    """One sentence for each setting that is allowed, and so unusual that it should be said."""
+    """Yield a note on each setting that is allowed but unusual."""
     for path, owner in _owners(experiment, ""):
         for field in fields(owner):
             value = getattr(owner, field.name)
@@ -87,7 +87,7 @@ def remarks(experiment: Experiment) -> Iterator[str]:
 
 
 def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The dataclasses under `value`, with their paths."""
+    """Yield the dataclasses under `value` with their paths."""
     if is_dataclass(value) and not isinstance(value, type):
         yield path, value
         for field in fields(value):
@@ -118,7 +118,6 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
 
 
 def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
-    """What is wrong with the items of a mapping, their names included, or of a list."""
     if isinstance(values, Mapping):
         for key, one in values.items():
             if problem := name_problem(str(key)) if path == "policies" else text_problem(str(key)):
@@ -130,13 +129,12 @@ def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[Problem 
 
 
 def _goal_problems(goals: Any, path: str) -> Iterator[Problem | str]:
-    """`Stop.policies`, of which a configuration writes `{prey: {return_mean: 150}}`."""
+    """Check `Stop.policies`, written as `{prey: {return_mean: 150}}`."""
     for name, goal in goals.items():
         yield from _value_problems(goal, f"{path}.policies.{name}.return_mean", RANGES["return_mean"])
 
 
 def _torch_problems(settings: Any, path: str) -> Iterator[Problem | str]:
-    """The settings of one of torch's optimizers, which are written beside its name; their types it has checked."""
     for name, value in settings.items():
         yield from _value_problems(value, f"{path}.{name}", RANGES.get(name, _ANY_NUMBER))
 
@@ -149,7 +147,7 @@ _BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[Problem | str]
 
 
 def range_of(owner: type, name: str, default: Any) -> Range:
-    """The range of a field of a class; of one that the table does not have, a user's, what the class itself says."""
+    """Return the range of a field; for a user's class, one derived from its default."""
     for kind in owner.__mro__:
         if f"{kind.__name__}.{name}" in RANGES:
             return RANGES[f"{kind.__name__}.{name}"]
@@ -161,7 +159,6 @@ def range_of(owner: type, name: str, default: Any) -> Range:
 
 
 def _short(value: Any) -> str:
-    """A number, readable however long it is."""
     if isinstance(value, int):
         return str(value) if abs(value) < 10**24 else "a whole number of more than 24 digits"
     return f"{value:g}"

@@ -1,4 +1,4 @@
-"""What an override that does not work was probably meant to be: the ends of errors for likely mistakes."""
+"""Suggest corrections for overrides that do not work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_NAMED = 3
 
 
 def value_for_choice(line: str, key: str, value: Any) -> str | None:
-    """Why a name is refused where a part of a policy is: `policies.prey=dqn`."""
+    """Return the error for `policies.prey=dqn`, a name in place of a choice."""
     if not isinstance(value, str) or "." in value:
         return None
     if re.fullmatch(r"policy\.[^.]+", key):
@@ -40,7 +40,7 @@ def _article(word: str) -> str:
 
 
 def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The sentence about the key of the override `line`, whose first part, which is none of `names`, does not exist."""
+    """Return the error for an override whose first key does not exist."""
     first = key.partition(".")[0]
     if found := [path for path in _paths(config) if path.endswith(f".{key}")]:
         listed = [*map(repr, found[:_MOST_NAMED]), *(["..."] if len(found) > _MOST_NAMED else [])]
@@ -54,7 +54,6 @@ def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[s
 
 
 def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted paths of a configuration; those of policies first, which are asked for most."""
     order = ("policies", "default_policy")
     for key in sorted(values, key=lambda key: order.index(key) if not prefix and key in order else len(order)):
         if key == "hydra" and not prefix:
@@ -65,7 +64,7 @@ def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence[str]) -> str:
-    """The sentence about a choice that is none of `options`; `folders` are those of the user's own that were named."""
+    """Return the error for an unknown choice; `folders` are the user's configuration folders."""
     absent_choice = f"there is no {group} {choice!r}"
     name = choice.removesuffix(".yaml")
     if name in options:
@@ -87,7 +86,7 @@ def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence
 
 
 def package_problem(group: str, choice: str, folders: Sequence[str]) -> str | None:
-    """Why an experiment is refused whose file does not say that its keys are those of the run."""
+    """Return the error for an experiment file without the global package line."""
     if group != "experiment":
         return None
     file = next((path for folder in folders if (path := Path(folder, group, f"{choice}.yaml")).is_file()), None)

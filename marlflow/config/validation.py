@@ -1,4 +1,4 @@
-"""Everything that can be known to be wrong with a run before it starts, said at once."""
+"""Check an experiment before it starts, and report all problems at once."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class CheckedExperiment:
-    """An experiment that was checked, its policies given to agents, and what a runtime is asked to set up for it.
+    """Hold a checked experiment, its assignment of policies to agents, and its RunSpec.
 
-    `players` has the agents that each policy plays; with a matchmaker, those that it may be seated as. `pairings` says
-    who is evaluated against whom.
+    `players` lists the agents that each policy plays, or may be seated as by a matchmaker. `pairings` are those of the
+    evaluation.
     """
 
     experiment: Experiment
@@ -58,19 +58,19 @@ class CheckedExperiment:
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What is allowed, and so unusual that it should be said."""
+        """Return notes on settings that are allowed but unusual."""
         return list(remarks(self.experiment))
 
     @property
     def seats(self) -> AllowedSeats:
-        """What a matchmaker may deal."""
+        """Return the seats that a matchmaker may assign."""
         return AllowedSeats(self.agents, self.players)
 
 
 def ready(experiment: Experiment, machines: Machines | None = None) -> CheckedExperiment:
-    """Opens the environment once and checks everything; raises ConfigInvalid with all problems.
+    """Open the environment once and check everything; raise ConfigInvalid with all problems.
 
-    `machines` is what there is for the run; None leaves that unchecked.
+    `machines` is the available hardware; None skips that check.
     """
     found, problems = problems_of(experiment, machines)
     if found is None or problems:
@@ -79,7 +79,7 @@ def ready(experiment: Experiment, machines: Machines | None = None) -> CheckedEx
 
 
 def problems_of(experiment: Experiment, machines: Machines | None = None) -> tuple[CheckedExperiment | None, Problems]:
-    """As `ready`, but returns every problem: who knows of further ones can add them before raising."""
+    """Check like `ready`, but return the problems, so that a caller can add others before raising."""
     limits = limit_problems(experiment)
     if any_wrong_type(limits):
         return None, limits
@@ -93,7 +93,7 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
 
 
 def _process_problems(experiment: Experiment) -> Iterator[Problem | str]:
-    """Numbers of processes, or of what they take, that make no sense: they cannot be added up."""
+    """Yield problems of the settings that resource requests are computed from."""
     own = [placement for _, _, placement in experiment.all_learners()]
     for part in (experiment.rollouts, experiment.placement, *own):
         yield from setting_problems(part)
@@ -148,7 +148,6 @@ def _checked(
 
 
 def _asked(experiment: Experiment) -> list[ResourceRequest]:
-    """The processes that the experiment names, as far as is known before the environment is."""
     rollouts, inference = experiment.rollouts, experiment.placement.inference
     asked = [ResourceRequest(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)]
     learners = learners_of(experiment, experiment.policies)
@@ -203,7 +202,7 @@ def _spec(
 
 
 def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problems: Problems) -> dict[str, Spaces]:
-    """What the agents of each policy see and do: the same for all of them."""
+    """Return the spaces of each policy's agents, which must be the same."""
     found = {}
     for policy, agents in agents_of.items():
         masked = any(adapter.masked(agent) for agent in agents)
@@ -219,14 +218,13 @@ def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problem
 
 
 def _seat(adapter: EnvAdapter, agent: str) -> Spaces:
-    """What an agent sees and does."""
     return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
 
 
 def _fitting(
     adapter: EnvAdapter, players: PolicyAssignment, spaces: Mapping[str, Spaces]
 ) -> Mapping[str, Sequence[str]]:
-    """The agents of each policy; where they are dealt, all that it could play."""
+    """Return each policy's agents; with a matchmaker, all whose spaces fit."""
     if players.mapping is not None:
         return players.agents
     return {
@@ -241,7 +239,6 @@ def _fitting(
 
 
 def _stateless(env: Env, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """Policies that need the global state of an environment that has none."""
     needy = [(name, policy) for name, policy in policies.items() if policy.acts_by.capabilities.state]
     if needy and adapter.state_space() is None:
         for name, policy in needy:
@@ -284,7 +281,7 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
 
 
 def _able(policy: Policy, spaces: Spaces) -> list[str]:
-    """Some algorithms that could play instead, those first that are most like the policy's own."""
+    """Return algorithms that could play instead, the most similar first."""
     own = policy.acts_by.capabilities
     able = [one for one in SHIPPED if not one.validate(spaces, policy.model)]
     able.sort(key=lambda one: (one.capabilities.replay != own.replay, one.capabilities.experience != own.experience))
@@ -293,7 +290,6 @@ def _able(policy: Policy, spaces: Spaces) -> list[str]:
 
 
 def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]:
-    """Why its network, or what acts, cannot be built; a network without taking its memory, where that is possible."""
     try:
         if policy.acts_by.capabilities.learns:
             torso = functools.partial(build_torso, spaces, policy.model, torch.Generator().manual_seed(0))
@@ -311,7 +307,6 @@ def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]
 
 
 def _window_problems(learner: LearnerSpec, spec: RunSpec) -> Iterator[str]:
-    """Windows of more decisions than a fragment has of one agent, so that not one would be whole."""
     n_step = getattr(learner.algorithm, "n_step", 1)
     if n_step > spec.ticks:
         yield (
@@ -324,7 +319,7 @@ def _window_problems(learner: LearnerSpec, spec: RunSpec) -> Iterator[str]:
 def _aims(
     experiment: Experiment, policies: Mapping[str, Policy], learners: Mapping[str, LearnerConfig]
 ) -> Iterator[str]:
-    """Whether anything learns, and whether it ever ends."""
+    """Yield a problem if no policy learns, and if nothing ends the run."""
     if policies and not learners:
         names = ", ".join(f"{name!r} ({policy.acts_by.name})" for name, policy in policies.items())
         yield f"no policy of this run learns: {names}; give one an algorithm that does, e.g. ppo"

@@ -1,4 +1,4 @@
-"""Parts of an experiment that are of another kind altogether: the likely slips of the pen, and what to write."""
+"""Reject parts of an experiment of a wrong type, and say what to write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marlflow.sampling.mapping import Rule
 
 
 def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any) -> Iterator[str]:
-    """One sentence for each of these parts of an experiment that is of another kind."""
+    """Yield a problem for each part that has another type."""
     if isinstance(env, str) or callable(env):
         shown = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
         yield f"env is {env!r}, not an Env; write Env({shown})"
@@ -40,7 +40,7 @@ def _shown(value: object) -> str:
 
 
 def _made(group: str, value: object) -> str:
-    """How Python makes the algorithm or model that a name, a class or an instance stands for."""
+    """Return the Python expression of an algorithm or model."""
     if isinstance(value, type):
         return f"{value.__name__}()"
     if not isinstance(value, str):
