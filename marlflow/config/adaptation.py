@@ -24,6 +24,7 @@ def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
             continue
         if not isinstance(actor, AdaptingActor):
             continue
+        # One phase for each step of adaptation, and one that acts with the adapted parameters.
         phases = 1 + actor.inner_steps
         if policy.algorithm.capabilities.tasks and not has_tasks:
             yield (
@@ -32,6 +33,7 @@ def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
                 'options={"task": n}; or use ppo'
             )
         if spec.ticks < phases:
+            # Env steps of all phases over the envs of one worker, rounded up.
             least = -(-phases * spec.num_envs // spec.num_workers)
             yield (
                 f"{subject} adapts in {phases} phases of a collect, but an env takes {spec.ticks} env steps in one; "

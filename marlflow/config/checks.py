@@ -29,9 +29,11 @@ def check(
         made, more = problems_of(experiment, machines)
         problems += more
         if made is not None and experiment.runtime.name == "inline":
+            # The inline runtime ignores placement.inference, so an actor on cuda is no problem.
             problems += without_cuda(replace(made.spec, inference=None))
     if made is None or problems:
         raise ConfigInvalid(problems)
+    # Type errors of the plan come first: rehearsing a wrong plan would fail in confusing ways.
     drawn_plan(made.experiment, made.spec).check()
     if problems := list(rehearsal_problems(made.spec, made.state_space)):
         raise ConfigInvalid(problems)

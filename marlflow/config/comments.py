@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeAlias
 
+# The keys that lead to a value, outermost first.
 Path: TypeAlias = tuple[str, ...]
-"""The keys on the way to a value."""
 
 _CONF = "marlflow.conf"
 _ROOT, _TARGET = "train", "_target_"
+# The column of comments in printed configurations.
 _COLUMN = 48
 
 _KEY = re.compile(r"(?P<indent> *)(?P<item>- )?(?P<key>'[^']*'|\"[^\"]*\"|[^\s#:'\"\[{][^:]*?):(?: +(?P<rest>.*))?$")
@@ -52,6 +53,7 @@ def commented(text: str) -> Commented:
         if key is not None:
             path = (*_parents(entries, len(key["indent"]) // 2), _without_package(key["key"].strip("'\"")))
             entries.append(Entry(path, (key["rest"] or "").strip(), said))
+        # An indented comment without a key continues the comment of the last key.
         elif entries and said and line.startswith(" "):
             last = entries.pop()
             entries.append(Entry(last.path, last.value, (*last.comment, *said)))
@@ -85,6 +87,7 @@ def explained(shown: str, config: Mapping[str, Any]) -> str:
     comments: dict[Path, Sequence[str]] = {}
     for path, comment in _comments_of(config):
         if comment:
+            # The first comment of a path is the most specific.
             comments.setdefault(path, comment)
     part = re.match(r"# @package (\S+)", shown)
     package = () if part is None or part[1] == "_global_" else tuple(part[1].split("."))
@@ -92,6 +95,7 @@ def explained(shown: str, config: Mapping[str, Any]) -> str:
     above: list[Entry] = []
     for line in shown.splitlines():
         key = _KEY.match(line)
+        # Items of a list have no key of their own.
         if key is None or key["item"]:
             lines.append(line)
             continue
@@ -125,6 +129,7 @@ def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str
     for entry in root().entries:
         yield entry.path[1:] if entry.path[0] == "defaults" else entry.path, entry.comment
     yield from _under(("env",), _of_target("env", config.get("env")))
+    # Several wrappers and placements may be combined, so the comments of all their files are offered.
     for group, prefix in (("wrappers", ("env", "wrappers")), ("runtime", ("runtime",)), ("placement", ("placement",))):
         for file in files(group).values():
             yield from ((path, said) for path, said in _under(prefix, file) if path != prefix)
@@ -133,6 +138,7 @@ def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str
     of_all |= {("policies", str(name)): one for name, one in (policies or {}).items()}
     for policy_path, policy in of_all.items():
         if isinstance(policy, Mapping):
+            # Any policy file would do: all learning policies have the same keys with the same comments.
             for path, said in _under(policy_path, files("policy")["ppo"]):
                 yield path, said if path != policy_path else ()
             for part in ("algorithm", "model"):

@@ -25,6 +25,7 @@ _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 def _run_name(choice: str, *, _parent_: DictConfig) -> str:
     """Return the default name of a run: its environment's."""
+    # OmegaConf passes the node that contains the interpolation, here the whole configuration.
     target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
     return target if _IMPORT_PATH.fullmatch(target) else choice
 
@@ -35,6 +36,7 @@ OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
 @contextmanager
 def composing() -> Iterator[None]:
     """Make marlflow's configuration groups known to Hydra."""
+    # Hydra refuses to be initialized twice in one process.
     GlobalHydra.instance().clear()
     with hydra.initialize_config_module(MODULE, job_name="marlflow", version_base="1.3"):
         yield
@@ -62,6 +64,7 @@ def set_values(config: DictConfig, values: Sequence[str], task: Sequence[str]) -
     `task` lists all overrides of the job, for its record. Raises Hydra's errors. Call within `composing`.
     """
     parser = OverridesParser.create(config_loader())
+    # Composing again would take as long as the first time, and value overrides change no choice of a group.
     ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides(list(values)), config)
     with read_write(config.hydra):
         job = config.hydra.job
@@ -94,6 +97,7 @@ def run_job(config: DictConfig, folder: str | None, task: Callable[[DictConfig],
         except Exception as error:  # noqa: BLE001  raised again below: Hydra would print a line of its own
             raised.append(error)
 
+    # This is hydra.main without its composition, which would repeat what is composed already.
     with composing(), read_write(config.hydra):
         config.hydra.mode = RunMode.RUN
         if folder is not None:

@@ -26,8 +26,8 @@ from marlflow.learner.optimizer import TorchOptimizer
 
 TARGET: Final = "_target_"
 _UNSET = "???"
+# Whole numbers up to here fit into a float.
 _LARGEST_WHOLE = 10**300
-"""What a float can hold."""
 
 
 class _Left:
@@ -62,6 +62,7 @@ def arguments_for(
 
     The first `given` parameters are passed by the caller.
     """
+    # For example, a wrapper gets the environment as its first argument, so the configuration must not.
     parameters = dict(list(_parameters(make).items())[given:])
     hints = hints_of(make)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -76,6 +77,7 @@ def arguments_for(
         if not isinstance(fitted, _Left):
             arguments[key] = fitted
     missing = [name for name, p in named.items() if p.default is p.empty and name not in arguments]
+    # A missing parameter whose misspelled key was already reported is not reported again.
     misspelt = {nearest(key, named) for key in values if key not in named}
     unsaid = [name for name in missing if name not in values and name not in misspelt]
     problems.extend(f"{path}.{name} is missing: {_called(make)} needs it" for name in unsaid)
@@ -89,7 +91,7 @@ def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
         return LEFT
     settings = {key: value for key, value in values.items() if key != TARGET}
     if isinstance(make, type) and issubclass(make, torch.optim.Optimizer):
-        # The parameters and the learning rate, which it also takes, are the learner's to give.
+        # Wrapped, because the learner passes the parameters and the learning rate later.
         return construct(TorchOptimizer, {"make": make, "settings": settings}, path, problems)
     return construct(make, settings, path, problems)
 
@@ -106,13 +108,15 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
+        # Modules move between versions of marlflow; the public name stays.
         is_public = module_name.startswith("marlflow.") and attribute in importlib.import_module("marlflow").__all__
         remedy = f"; did you mean marlflow.{attribute}?" if is_public else ""
         problems.append(f"{path}: {name} cannot be imported: {error}{remedy}")
         return LEFT
     try:
         found = getattr(module, attribute, None)
-    except ImportError as error:  # SuperSuit's way to say that there is none, or another version
+    except ImportError as error:
+        # SuperSuit raises it for names that do not exist, or only in another version.
         problems.append(f"{path}: {name} cannot be imported: {error}{_question(attribute, _public(module))}")
         return LEFT
     if callable(found):
@@ -165,7 +169,7 @@ def _fit_anything(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
 
 
 def _fit_union(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
-    # Text last, for everything may stand for itself as text.
+    # str comes last, because a text may also be the import path or name that another member takes.
     members = sorted(typing.get_args(hint), key=lambda member: member is str)
     said: list[list[str]] = []
     for member in members:
@@ -173,6 +177,7 @@ def _fit_union(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
         fitted = fit(value, member, path, tried)
         if not tried:
             return fitted
+        # A member that explains more than its type came closest; if it is the only one, its errors are the useful ones.
         if tried != [_misfitting(value, member, path)]:
             said.append(tried)
     problems.extend(said[0] if len(said) == 1 else [_misfitting(value, hint, path)])
@@ -213,6 +218,7 @@ def _fit_sequence(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
 def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
     if is_dataclass(hint) and isinstance(value, Mapping):
         return construct(hint, value, path, problems)
+    # bool is a subclass of int, and is no number in a configuration.
     if hint in (int, float) and isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool:
         return _fit_number(value, hint, path, problems)
     if hint in (int, float, bool, str, types.NoneType):
@@ -305,17 +311,20 @@ def _called(make: Callable[..., Any]) -> str:
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(make).parameters
-    except (TypeError, ValueError):  # a builtin without a signature: it checks for itself
+    except (TypeError, ValueError):
+        # A builtin without a signature checks its arguments itself.
         return {"values": inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)}
 
 
 @functools.lru_cache(maxsize=512)
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the annotations of a callable's parameters; empty if they cannot be resolved."""
+    # The annotations of a dataclass are its fields'; of another class, its constructor's.
     source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
     try:
         return typing.get_type_hints(source)
-    except (NameError, TypeError, AttributeError):  # names that are there for type checkers only
+    except (NameError, TypeError, AttributeError):
+        # Names imported only under TYPE_CHECKING do not exist at run time.
         return {}
 
 

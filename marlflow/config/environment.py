@@ -23,10 +23,10 @@ from marlflow.sampling.env_closing import close_adapter
 
 log = logging.getLogger("marlflow")
 
+# Seconds until a slow opening is logged.
 _OPENS_FOR_S = 30.0
-"""So long an environment may take to open before it is said."""
+# Lines of the traceback in errors: most environments are in libraries, where the innermost lines show the cause.
 _FRAMES = 4
-"""Most environments live in libraries, where the innermost lines are what tells."""
 
 
 def environment_maker(env: Env) -> Callable[[], Any]:
@@ -72,11 +72,12 @@ def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
     if isinstance(made, str):
         try:
             made = import_factory(made)
-        except Exception:  # noqa: BLE001  (importing runs code of the user's; opening it says what is wrong)
+        except Exception:  # noqa: BLE001  importing runs user code; opening it later reports the error
             return {}
     try:
         parameters = inspect.signature(made).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            # A factory that only passes **kwargs on: in PettingZoo modules, raw_env has the parameters.
             beside = importlib.import_module(str(factory).rpartition(".")[0]) if isinstance(factory, str) else None
             parameters = inspect.signature(getattr(beside, "raw_env", made)).parameters
     except (TypeError, ValueError):  # a builtin without a signature
@@ -100,10 +101,11 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
     try:
         with _told_if_slow(f"environment {name}"):
             return open_adapter(make_env(), name=name)
-    except (ConfigInvalid, BdbQuit):  # who quits a debugger wants to stop
+    # Leaving a debugger ends the command; it is no error of the environment.
+    except (ConfigInvalid, BdbQuit):
         raise
     except EnvironmentFailed as error:
-        # Its reason says what was called: reset() raised ValueError: ...
+        # The reason already names the call, as in "reset() raised ValueError: ...".
         where = "" if error.__cause__ is None else lines_of(error.__cause__, _FRAMES)
         raise ConfigInvalid([f"environment {name} cannot start: {error.reason}{where}"]) from error
     except Exception as error:
@@ -117,6 +119,7 @@ def _told_if_slow(what: str) -> Iterator[None]:
     """Log a warning if opening the environment `what` takes longer than _OPENS_FOR_S."""
     text = "%s has been opening for %.0f s: it is being made, or reset for the first time, and nothing ends that"
     timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, what, _OPENS_FOR_S))
+    # A thread still waiting must not keep the process alive.
     timer.daemon = True
     timer.start()
     try:

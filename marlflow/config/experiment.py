@@ -16,8 +16,8 @@ from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resource
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import Matchmaker
 
+# The keys of `env` that are not arguments of its factory.
 ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s")
-"""What a configuration says of an environment beside its `_target_` and the arguments of that."""
 
 
 class _Unsaid(int):
@@ -44,7 +44,9 @@ class Env:
 
     def __post_init__(self) -> None:
         num_envs: int = self.num_envs
+        # A name without a dot is that of a shipped environment; an import path always has one.
         if isinstance(self.factory, str) and "." not in self.factory:
+            # Imported late: that module imports this one.
             from marlflow.config.named_environments import named_environment
 
             named = named_environment(self.factory, self.arguments)
@@ -311,6 +313,7 @@ class Experiment:
     def __post_init__(self) -> None:
         from marlflow.config.wrong_types import other_kinds
 
+        # Checked at construction, where the traceback shows the line to change; all other checks run later, together.
         if problems := list(other_kinds(self.env, self.policies, self.default_policy, self.mapping)):
             raise ConfigInvalid(problems)
 

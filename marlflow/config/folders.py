@@ -13,9 +13,10 @@ def folder_problems(setting: str, folder: Path) -> Iterator[str]:
     """Yield a problem if `folder`, from `setting`, cannot be created or written to."""
     try:
         folder = folder.absolute()
-        folder.exists()  # raises for a name that is too long, or has a NUL
+        # Raises for a name that is too long, or has a NUL.
+        folder.exists()
         existing = next(part for part in (folder, *folder.parents) if part.exists())
-        # A folder of its own, for who may write where depends on more than permissions: /proc has none to be made in.
+        # Creates a folder, because permissions alone do not tell: nothing can be created in /proc, for example.
         Path(tempfile.mkdtemp(prefix=".marlflow-", dir=existing)).rmdir()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -36,11 +37,13 @@ def new_folder(folder: Path) -> Path:
 
     Safe among processes that start at the same time, on shared file systems too.
     """
+    # Parents may be shared by runs; only the last folder has to be new.
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         made = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
         try:
-            made.mkdir()  # fails if it exists, so only one process gets it
+            # Fails if it exists, so only one process gets it.
+            made.mkdir()
         except FileExistsError:
             continue
         return made

@@ -73,6 +73,7 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
                 f"policies.{name}.algorithm is {policy.algorithm.name}, and {path} trains {name!r} by "
                 f"{learner.algorithm.name}; set policies.{name}.algorithm=null, or take {name!r} out of {path}.policies"
             )
+        # Settings that differ from the defaults would be ignored silently.
         usual = {field.name: getattr(Policy(), field.name) for field in fields(Policy)}
         for setting in _OF_LEARNERS:
             if getattr(policy, setting) != usual[setting]:
@@ -96,5 +97,6 @@ def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) ->
 
 def subject_of(spec: LearnerSpec) -> str:
     """Name a learner in errors: by its policy, if that learns alone."""
+    # Most users never write `learners`, so errors name the policy.
     kind = "policy" if spec.members == (spec.name,) else "learner"
     return f"{kind} {spec.name!r} ({spec.algorithm.name})"

@@ -35,6 +35,7 @@ def _shares(experiment: Experiment) -> Iterator[str]:
             f"raise env.num_envs or lower rollouts.num_workers"
         )
         return
+    # Envs are divided evenly, so no worker has more than this.
     most, steps = -(-num_envs // workers), experiment.rollouts.fragment_env_steps
     if steps < most:
         yield (
@@ -58,6 +59,8 @@ def _store_problems(runtime: RuntimeConfig) -> Iterator[str]:
 
 def _share_problems(path: str, algorithm: Algorithm, learners: int) -> Iterator[str]:
     for kind in ("minibatch", "batch"):
+        # Processes that learn together divide each minibatch among them; an algorithm without minibatches divides the
+        # batch.
         rows = getattr(algorithm, f"{kind}_agent_steps", None)
         if isinstance(rows, int):
             if algorithm.capabilities.learns_on == "learner" and learners > rows:

@@ -25,10 +25,11 @@ from marlflow.runtime.resources import requests_of
 from marlflow.runtime.spec import LearnerPlacement, PolicySpec, RunSpec
 
 _FLOAT32 = 4
+# A lower bound: a process of Ray with torch takes about three times as much.
 _PROCESS_BYTES = 100 * 2**20
-"""A process of Ray with torch takes about three times as much."""
 
 _CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))
+# More than any machine has; used for sizes that overflow.
 _UNCOUNTABLE = 2**62
 _MOST_NAMED = 3
 
@@ -52,7 +53,8 @@ def memory_problems(
         return
     there = available_memory() if available_bytes is None else available_bytes
     store = experiment.runtime.object_store_bytes
-    if store is not None and store > there:  # else Ray would refuse to start
+    # Ray refuses to start with a store that is larger than the memory.
+    if store is not None and store > there:
         yield (
             f"runtime.object_store_bytes is {store:,} ({_written(store)}), and this machine has {_written(there)} of "
             "memory left; lower it, or leave it null"
@@ -60,6 +62,7 @@ def memory_problems(
     needs = sorted(_needs(experiment, spec, players), key=lambda need: need.nbytes, reverse=True)
     total = sum(need.nbytes for need in needs)
     if total > there:
+        # Needs below 1 % of the total are no use as advice.
         large = [need for need in needs[:_MOST_NAMED] if need.nbytes > total // 100]
         named = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)
         yield (
@@ -84,12 +87,14 @@ def parameters_of(build: Callable[[], Any]) -> int | None:
     def count(_module: nn.Module, _name: str, parameter: nn.Parameter) -> None:
         counted[id(parameter)] = parameter
 
+    # An actor may keep its network in an attribute of any name; the hook sees every parameter registered.
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
             made = build()
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        # Torch says so of sizes whose product has no 64 bits, and of numbers read from a tensor without memory.
+        # Torch reports an overflow for sizes whose product exceeds 64 bits. Other errors come from code that reads a
+        # tensor's values, which do not exist on the meta device.
         return _UNCOUNTABLE if "overflow" in str(error) else None
     finally:
         hook.remove()
@@ -117,7 +122,7 @@ def _network_needs(
     algorithm = policy.algorithm
     found = parameters_of(policy.actor)
     if found is not None:
-        # Weights, gradients, Adam's moments, and what is published; and what acts on each worker.
+        # Each learner has weights, gradients and Adam's moments. One copy more is published, and one is on each worker.
         moments = 2 if isinstance(getattr(algorithm, "optimizer", None), Adam) else 0
         on_cpu = torch.device(placement.torch_device).type == "cpu"
         learners = placement.num_learners if separate else 1
@@ -130,7 +135,7 @@ def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: i
     algorithm, row = policy.algorithm, _row_bytes(policy.spaces)
     held = getattr(algorithm, "replay_agent_steps", 0) if algorithm.capabilities.replay else 0
     if most_agent_steps is not None and held * row <= _whole_memory():
-        # Memory that was never written to takes none, but no more than there is can be asked for at once.
+        # Pages that were never written take no memory, but a single allocation cannot exceed the machine's memory.
         held = min(held, most_agent_steps)
     yield Need(held * row, f"the rows of a replay ({path}.algorithm.replay_agent_steps)")
     batch = getattr(algorithm, "batch_agent_steps", 0)
@@ -161,11 +166,13 @@ def _left_on_machine() -> int:
 
 
 def _left_in_container() -> Iterator[int]:
+    # Cached files count as available, because the kernel drops them when memory runs out.
     for folder, limit, usage in (
         (_CGROUPS[0], "memory.max", "memory.current"),
         (_CGROUPS[1], "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        with contextlib.suppress(OSError, ValueError):  # no such cgroup, or "max": no limit
+        # OSError: no such cgroup. ValueError: the limit is "max", that is none.
+        with contextlib.suppress(OSError, ValueError):
             most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
             counts = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
             cached = int(counts.get("inactive_file", 0))

@@ -9,6 +9,7 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.learners import learners_of
 from marlflow.observe.report import LearnerMetrics, PolicyMetrics
 
+# Fields of reports that are not single numbers.
 _NO_FIGURES = ("eval_mode", "eval_against", "schedules", "loss")
 _FIGURES = {
     "policies": tuple(name for name in PolicyMetrics.__annotations__ if name not in _NO_FIGURES),

@@ -12,6 +12,7 @@ from marlflow.config.construct import kind_of
 
 _CAST = re.compile(r"\bint\(")
 _FRACTION = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|(?<![\w.])\d+[eE]-\d+")
+# Hydra's parser recurses several Python frames per level, so deeper values could overflow the stack.
 _DEEPEST = 32
 
 
@@ -20,6 +21,7 @@ def cast_problems(read: Override) -> Iterator[str]:
     text = (read.input_line or "").partition("=")[2]
     if not _CAST.search(text) or isinstance(read.value(), str | QuotedString):
         return
+    # Hydra truncates without a warning.
     lost = [number for number in _FRACTION.findall(text) if not float(number).is_integer()]
     if lost:
         yield f"{read.input_line} would cut {', '.join(lost)} down to a whole number; write the one that is meant"
@@ -39,6 +41,7 @@ def depth_problem(override: str) -> str | None:
 
 def deletion_problem(key: str) -> str | None:
     """Return the error for `~key` of a section that every run has."""
+    # Nested keys may be deleted, such as an argument of the environment.
     if "." in key:
         return None
     return f"~{key} takes away what every run has; give it the value that is meant, or leave it out for the default"
@@ -48,6 +51,7 @@ def merge_problem(line: str, key: str, present: Any, value: Any) -> str | None:
     """Return the error for `{...}` without a `_target_` in place of an object."""
     if not (isinstance(present, Mapping) and isinstance(value, Mapping)) or key == "env":
         return None
+    # Hydra would merge the two, keeping the old class and its settings.
     if "_target_" not in present or "_target_" in value:
         return None
     parts = " ".join(f"{key}.{name}={one}" for name, one in value.items())
@@ -56,6 +60,7 @@ def merge_problem(line: str, key: str, present: Any, value: Any) -> str | None:
 
 def kind_problem(key: str, present: Any, value: Any) -> str | None:
     """Return the error for an environment argument of another type than its default."""
+    # Other settings are checked against annotations, which factories of environments seldom have.
     if not key.startswith("env.") or present is None or value is None or "???" in (present, value):
         return None
     wanted, came = kind_of(present), kind_of(value)

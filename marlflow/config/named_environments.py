@@ -33,7 +33,8 @@ def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironme
 
     Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
     """
-    known = [one for one in names("env") if one != "python"]  # that one stands for a factory, which is given itself
+    # env=python is for a factory of the user's own, which Python code passes directly.
+    known = [one for one in names("env") if one != "python"]
     if name not in known:
         question = meant(name, known, "there are")
         own = "; one of your own is the function that makes it, or its import path, package.module.name"

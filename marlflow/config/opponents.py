@@ -20,8 +20,8 @@ from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.mapping import group
 from marlflow.sampling.protocol import Matchup
 
+# An opponent that is always available; a policy of this name takes precedence.
 RANDOM = "random"
-"""An opponent that is always there, unless a policy of the run has this name."""
 
 _KEY = "evaluation.opponents"
 
@@ -74,6 +74,7 @@ def sides_in_turn(own: Sequence[str], agents: Sequence[str]) -> list[tuple[str, 
     >>> sides_in_turn(["player_0", "player_1"], ["player_0", "player_1"])
     [('player_0',), ('player_1',)]
     """
+    # A policy that does not play every agent keeps its side.
     if len(own) < len(agents):
         return [tuple(own)]
     groups: dict[str, list[str]] = {}
@@ -169,8 +170,10 @@ class _Table:
 
     def _made_for(self, opponent: str, agent: str) -> str:
         seat = self._seats[agent]
+        # Seats with equal spaces share one policy, named after the first of them.
         first = next(other for other, spaces in self._seats.items() if spaces == seat)
-        name = f"{opponent}/{first}"  # no policy of a run has a name with a slash
+        # Names of policies have no slash, so this one is unique.
+        name = f"{opponent}/{first}"
         if name not in self.opponents:
             policy = self._experiment.policies.get(opponent, Policy(Random()))
             spec = PolicySpec(name, policy.acts_by, policy.model, seat, self._experiment.seed)

@@ -51,7 +51,8 @@ class _Word:
 
     read: Override
     prefix: str | None = field(init=False)
-    replaces: bool = False  # what stands there is something else altogether, with which Hydra would merge it
+    # Whether the present value must be cleared first, because Hydra would merge the two.
+    replaces: bool = False
 
     def __post_init__(self) -> None:
         self.prefix = re.match(r"~|\+{0,2}", self.line).group()  # type: ignore[union-attr]
@@ -111,10 +112,11 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         problems += _choices_settled(groups, known)
         if problems:
             raise ConfigInvalid(problems)
+        # Only group choices are composed; values are applied to the result, which tells whether a key exists.
         config = composed([*before, *(word.first() for word in groups)])
     there: Any = OmegaConf.to_container(config, resolve=False)
     for position, word in enumerate(values):
-        # What an earlier override makes, a later one may change.
+        # A later override may change a key that an earlier one adds.
         if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
             problems += _value_settled(word, there, known)
     kept = [word for word in words if word.prefix is not None]
@@ -154,7 +156,8 @@ def _parsed(override: str) -> Override:
         raise ConfigInvalid([problem])
     try:
         return OverridesParser.create(config_loader()).parse_overrides([override])[0]
-    except (HydraException, ValueError) as error:  # the latter of numbers of thousands of digits
+    # ValueError is for numbers of thousands of digits.
+    except (HydraException, ValueError) as error:
         if "=" not in override:
             raise ConfigInvalid([f"{override!r} is not of the form key=value, such as env=simple_tag"]) from error
         reason = str(error).splitlines()[0]
@@ -177,7 +180,7 @@ def composition_problem(error: BaseException) -> str:
     current: BaseException | None = error
     while current is not None:
         lines = [line.strip() for line in str(current).splitlines() if line.strip()]
-        # OmegaConf appends lines on its own objects, Hydra advice that is for its own syntax and its search path.
+        # OmegaConf appends lines about its own objects, Hydra advice on its own syntax and search path.
         said += [line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)]
         current = current.__cause__
     return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(said))
@@ -216,6 +219,7 @@ def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
     packaged = [word for word in words if word.read.package is not None and not word.read.is_delete()]
     if not packaged:
         return
+    # Two passes: a choice may refer to a package that another choice adds, such as the algorithm of a new policy.
     sure = [*groups.hydra_own, *(word.first() for word in words if word.read.package is None)]
     known = choices(sure)
     for word in packaged:
@@ -224,6 +228,7 @@ def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
     known = choices([*sure, *added])
     for word in packaged:
         if word.key in known:
+            # A new policy is known only through its own override, so it keeps its `+`.
             word.prefix = "+" if word.prefix == "+" and _NEW_POLICY.fullmatch(word.key) else ""
             continue
         package = (word.read.package or "").split(".")
@@ -281,6 +286,7 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
             word.prefix = None
             yield problem
             return
+        # env is excluded, because an override of it keeps marlflow's own keys.
         word.replaces = _is_another(_found(config, parts), word.values()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
         return
@@ -294,7 +300,7 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
         word.prefix = None
         yield f"{word.key}: {_no_policy(parts[1], policies)}"
     else:
-        # New, which is right for an argument of the environment or a goal; everything else the signatures reject.
+        # A new key is right for an argument of the environment or a goal; signatures reject all others.
         word.prefix = word.prefix or "+"
 
 

@@ -14,8 +14,8 @@ from marlflow.config.experiment import Experiment, LearnerConfig, PlacementOverr
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 
+# Ray counts GPUs in units of 1/10,000.
 _SMALLEST_GPU = 10_000
-"""Ray counts GPUs in parts of so many."""
 _MOST_MACHINES = 10_000
 _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 _OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
@@ -33,9 +33,8 @@ def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict
 
 def _placed(usual: LearnerPlacement, learner: LearnerConfig) -> LearnerPlacement:
     said = {field.name: getattr(learner.placement, field.name) for field in fields(learner.placement)}
-    if (
-        learner.algorithm.capabilities.learns_on == "workers"
-    ):  # in their processes, which have reservations of their own
+    # It learns in the processes of the rollout workers, which have resources of their own.
+    if learner.algorithm.capabilities.learns_on == "workers":
         return LearnerPlacement(precision=said["precision"] or usual.precision)
     return replace(usual, **{name: value for name, value in said.items() if value is not None})
 
@@ -53,7 +52,9 @@ def shared_equally(gpus: float, processes: int) -> float:
         return 0.0
     if gpus >= processes:
         return float(gpus // processes)
+    # A fraction must not span two GPUs, so several GPUs are divided into equal whole numbers of processes.
     share = gpus / processes if gpus <= 1 else 1 / math.ceil(processes / gpus)
+    # Rounded down, so that the shares together fit; 1e-6 keeps an exact share from being rounded below itself.
     return math.floor(share * _SMALLEST_GPU + 1e-6) / _SMALLEST_GPU
 
 
@@ -146,6 +147,7 @@ def described_machines(entries: object, setting: str) -> Machines:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 problems.append(f"{setting}[{number}].{name} must be a number, at least 0, not {value!r}")
         if "node" in entry:
+            # Ray gives each machine a resource of this name, by which a process can require it.
             amounts[f"node:{entry['node']}"] = 1.0
         machines += [amounts] * count
     if not listed:

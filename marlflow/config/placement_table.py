@@ -101,5 +101,6 @@ def _described(machines: Machines) -> str:
 
 
 def _has(machine: Mapping[str, float]) -> str:
+    # Memory and names with a colon are Ray's internal resources.
     own = [name for name in machine if name not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in name]
     return ", ".join(f"{machine.get(name, 0.0):g} {name}" for name in ("CPU", "GPU", *own))

@@ -70,6 +70,7 @@ def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunCompon
     learner = parts.learners[spec.name]
     try:
         plan = spec.algorithm.plan(experience, learner, [parts.replays[name] for name in spec.replays])
+    # These errors already say what is wrong.
     except MarlflowError:
         raise
     except Exception as error:
@@ -98,6 +99,7 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
     for name, one in spec.learners.items():
         place = InlinePlace(ON_WORKERS if one.on_workers else f"learner {name}")
         learners[name] = nobody(name, place, one.algorithm.capabilities.trains_on)
+        # Drawings name replays by their own place only where they have their own process.
         for own in one.replays:
             replays[own] = nobody(own, InlinePlace(f"replay {own}") if one.replays_apart else place)
     parts = RunComponents(nobody("workers", None), learners, replays)

@@ -53,6 +53,7 @@ class UnknownMatchmaker:
 
 def assign_policies(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
     """Assign policies to the agents of `adapter`; append policies and agents left over to `problems`."""
+    # No agent is assigned, so that no error follows from the one reported already.
     if isinstance(experiment.mapping, UnknownMatchmaker):
         return PolicyAssignment(experiment.policies, {}, None)
     if callable(experiment.mapping):
@@ -161,6 +162,7 @@ def _on_trial(
 ) -> list[dict[str, str]]:
     """Return the matchups of trial episodes, as policies in place of their frozen versions."""
     try:
+        # The trial uses a copy, so that the run starts with a matchmaker in its initial state.
         asked = copy.deepcopy(matchmaker)
     except Exception as error:
         where, what = f"matchmaker {matchmaker_name(matchmaker)}", f"{type(error).__name__}: {error}"
@@ -170,6 +172,7 @@ def _on_trial(
         none_yet = {name: Weights(0, None) for name in learning}
         change = change_of(asked, population, dict.fromkeys(learning, 0), dict.fromkeys(policies, 0))
         population.apply(change, none_yet, {})
+    # All seats are allowed: which spaces fit is known only after the trial.
     seats = AllowedSeats(agents, population.fits)
     dealt = [deal_one(asked, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]
     frozen = {entry: kept.policy for entry, kept in population.entries.items()}
@@ -196,4 +199,5 @@ def dealer_of(experiment: Experiment, seats: AllowedSeats) -> Dealer | None:
     """Return the dealer of the run's matchups; None if its mapping is fixed."""
     if not callable(experiment.mapping):
         return None
+    # Copied, because an experiment is data and may be run again.
     return Dealer(copy.deepcopy(experiment.mapping), seats, experiment.env.num_envs, experiment.seed)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from marlflow.base.fault_kind import FaultKind
 
 INFINITY = math.inf
+# At a million steps a second, this many take 31 years.
 _MOST_STEPS = 10**15
-"""No run takes more steps: at a million a second it would last 31 years."""
-
 _LARGEST_FLOAT32 = 3.4e38
 
 
@@ -66,11 +65,11 @@ _WIDTH = Range(1, 2**31 - 1)
 _PIXELS = Range(1, 2**16)
 _FINITE = Range(-_LARGEST_FLOAT32, _LARGEST_FLOAT32)
 _WEIGHT = Range(0.0, 1e6)
-# Where something is cut off: infinity is nowhere.
+# Clipping thresholds: infinity disables the clipping.
 _THRESHOLD = Range(0.0, INFINITY, above=True, infinite=True)
 
 RANGES: Mapping[str, Range] = {
-    # The run. `Class.name` is for that class alone, a name alone for all others.
+    # The run. A key `Class.name` takes precedence over the name alone.
     "seed": Range(0, 2**63 - 1),
     "num_envs": Range(1, 10**6),
     "step_timeout_s": Range(0.001, 1e6, unit=" seconds"),
@@ -87,9 +86,10 @@ RANGES: Mapping[str, Range] = {
     "replay_max_env_steps": _STEPS_OR_NONE,
     "passes": _COUNT,
     "agent_steps": _STEPS,
-    "object_store_bytes": Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)"),  # with less Ray does not start
+    # With less, Ray does not start.
+    "object_store_bytes": Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)"),
     **dict.fromkeys((kind.value for kind in FaultKind), _COUNT_OR_NONE),
-    # What processes take.
+    # Resources of processes.
     "num_learners": _PROCESSES,
     "num_cpus": Range(0.0, 1e6),
     "num_gpus": Range(0.0, 1e5),
@@ -105,7 +105,7 @@ RANGES: Mapping[str, Range] = {
     "inner_steps": Range(1, 1_000),
     "replay_shards": _PROCESSES,
     "max_staleness": _COUNT_OR_NONE,
-    # Algorithms: numbers. Those that are schedules have to be in the range all the time.
+    # Algorithms: numbers. A schedule has to stay in the range all the time.
     **dict.fromkeys(("learning_rate", "actor_learning_rate"), _SHARE),
     "inner_learning_rate": Range(0.0, 10.0),
     **dict.fromkeys(("discount", "gae_lambda", "trace_lambda", "epsilon", "priority_alpha", "priority_beta"), _SHARE),
@@ -148,9 +148,9 @@ def text_problem(value: str) -> str | None:
     return None
 
 
+# Numbers that are allowed but unusual, with the note that a run logs.
 REMARKS: Mapping[tuple[str, float], str] = {
     ("discount", 0.0): "only the reward of each decision itself counts, and nothing that comes after it",
     ("learning_rate", 0.0): "nothing is learned",
     ("actor_learning_rate", 0.0): "the actor learns nothing",
 }
-"""Numbers that are allowed, and so unusual that a run says what they mean."""

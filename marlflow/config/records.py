@@ -36,6 +36,7 @@ def maker(env: Env) -> Callable[[], Any]:
     """Return the environment factory, with the folder of records as an absolute path."""
     if (source := offline_records(env)) is None:
         return environment_maker(env)
+    # Processes of Ray have other working directories.
     return environment_maker(replace(env, arguments={**env.arguments, "folder": str(Path(source.folder).resolve())}))
 
 

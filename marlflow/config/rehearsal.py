@@ -37,10 +37,10 @@ from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
+# One row is not enough: batch normalization, for example, fails on it.
 _ROWS: Final = 2
-"""One would not do: a batch normalization, for example, takes no single row."""
+# For operators that need more, such as clustering: batches of a run have hundreds.
 _ROWS_OF_SECOND_TRY: Final = 256
-"""For operators that need more, a clustering for example: batches of a run have hundreds."""
 
 _AGENT: Final = "agent"
 _OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
@@ -56,6 +56,7 @@ def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Ite
             if not _is_users(learner.algorithm) and not any(_is_users(policy.model) for policy in learner.policies):
                 continue
             problem = _problem(spec, learner, state_space, _ROWS)
+            # A failure on two rows alone may be for their number, so it is no problem if more rows succeed.
             if problem is not None and _problem(spec, learner, state_space, _ROWS_OF_SECOND_TRY) is not None:
                 yield f"{subject_of(learner)}: {problem}"
 
@@ -76,7 +77,8 @@ def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, r
     try:
         found = (problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None)
         return next(found, None) or _plan_problem(alone, learner)
-    except MemoryError:  # the run may be for a larger machine
+    except MemoryError:
+        # The run may be for a larger machine.
         return None
 
 
@@ -90,6 +92,7 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
     subject = f"the network of {type(model).__name__} is to make {expected}"
     found, error = _made(torso, as_tensor(obs))
     if error is not None:
+        # The most frequent cause is an integer dtype, such as uint8 pixels.
         cured = obs.dtype != np.float32 and _made(torso, as_tensor(obs).float())[1] is None
         remedy = "; the dtype is the space's own, so let it begin with obs.float()" if cured else ""
         return f"{subject}, and cannot{remedy}: {raised(error)}"
@@ -157,7 +160,8 @@ def _parts(spec: LearnerSpec) -> RunComponents:
     learner.place = InlineReplicasPlace(1) if spec.on_workers else place
     replays: dict[str, Replay] = {}
     if spec.replays:
-        replay = spec.replay()  # one stands for all shards, so that none is empty when it is drawn from
+        # One replay is used for all shards, so that none is empty when a batch is drawn from it.
+        replay = spec.replay()
         replay.place = InlinePlace("replay") if spec.replays_apart else place
         replays = dict.fromkeys(spec.replays, replay)
     nobody: Any = None
@@ -165,7 +169,6 @@ def _parts(spec: LearnerSpec) -> RunComponents:
 
 
 def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
-    """What a worker makes of the actors of the learner's policies."""
     worker = alone.worker(0)
     actors = [policy.actor() for policy in alone.policies.values()]
     ticks = max(1 + actor.inner_steps if isinstance(actor, AdaptingActor) else 1 for actor in actors)
@@ -198,6 +201,7 @@ def _left_as_found() -> Iterator[None]:
     """Restore the global random states and the number of torch threads on exit."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  what users may draw from
     threads = torch.get_num_threads()
+    # With two rows, one thread is faster than several that wait for each other.
     torch.set_num_threads(1)
     try:
         yield

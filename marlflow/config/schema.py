@@ -32,6 +32,7 @@ from marlflow.sampling.mapping import Rule
 class _Unknown(Random):
     """Replace an algorithm that could not be built, without causing further errors."""
 
+    # Any batch type fits, so that no plan is rejected for it.
     capabilities: ClassVar[Capabilities] = replace(Random.capabilities, trains_on=object)
 
 
@@ -67,6 +68,7 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
                 del sections[section]
     if sections.get("mapping") is not None:
         sections["mapping"] = _mapping(sections["mapping"], problems)
+    # Algorithms are built first: if one fails, a placeholder keeps the rest of its policy checked.
     for section in ("policies", "learners"):
         sections[section] = _tried(sections.get(section, {}), section, problems)
     if isinstance(sections.get("default_policy"), Mapping):
@@ -102,6 +104,7 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
     arguments = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
     known = _parameters_of(factory)
     for key in list(arguments):
+        # A factory with **kwargs takes any key, but a renamed key of marlflow is never meant for it.
         if (known is not None and key not in known) or (known is None and key in KEYS):
             problems.append(unknown_key(f"env.{key}", key, [*(known or ()), *ENV_KEYS], factory))
             del arguments[key]

@@ -16,14 +16,12 @@ from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
 from marlflow.learner.optimizer import TorchOptimizer
 
+# Fields whose contents are checked where they are used.
 _OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
-"""Fields whose contents are checked where they are used."""
-
+# Fields that may also hold a user's function; other values in them are checked.
 _OF_ANY_TYPE = {(Env, "factory"), (Experiment, "mapping")}
-"""Fields that also take a user's own function; what else they take is checked."""
-
+# Fields with another name in a configuration.
 _WRITTEN_AS = {(Env, "factory"): "_target_"}
-"""Fields that a configuration calls otherwise."""
 
 _LATE_AGENT_STEPS = 2**62
 _ANY_NUMBER = Range(-INFINITY, INFINITY)
@@ -65,6 +63,7 @@ def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Ite
     elif isinstance(schedule, PiecewiseConstant):
         values = {f"{path}.values[{number}]": value for number, value in enumerate(schedule.values)}
     else:
+        # A user's schedule: only its first value and a very late one are checked.
         values = {f"{path}.at({when})": schedule.at(when) for when in (0, _LATE_AGENT_STEPS)}
     for where, value in values.items():
         if problem := allowed.problem(value):
@@ -98,6 +97,7 @@ def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
+    # bool is a subclass of int, and has no range.
     if isinstance(value, bool):
         return
     if isinstance(value, str):
@@ -139,11 +139,11 @@ def _torch_problems(settings: Any, path: str) -> Iterator[Problem | str]:
         yield from _value_problems(value, f"{path}.{name}", RANGES.get(name, _ANY_NUMBER))
 
 
+# Fields whose items have their own ranges.
 _BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[Problem | str]]] = {
     (Stop, "policies"): _goal_problems,
     (TorchOptimizer, "settings"): _torch_problems,
 }
-"""Fields whose items have names of their own."""
 
 
 def range_of(owner: type, name: str, default: Any) -> Range:
@@ -154,6 +154,7 @@ def range_of(owner: type, name: str, default: Any) -> Range:
     if name in RANGES:
         return RANGES[name]
     if issubclass(owner, TorchAlgorithm) and type(default) is int:
+        # Whole numbers of a user's algorithm are counts, at least 1 unless it says otherwise.
         return Range(int(name not in owner.non_negative_fields), 2**62)
     return _ANY_NUMBER if default is MISSING or default != INFINITY else Range(-INFINITY, INFINITY, infinite=True)
 

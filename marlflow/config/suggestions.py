@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from marlflow.base.near import absent, meant, nearest
 
+# Groups that are chosen for one policy, and the key of such a choice.
 OF_A_POLICY: Final = {
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
 }
-"""Groups that are chosen for one policy, and how."""
 _POLICY = r"policies\.[^.]+|default_policy"
+# Patterns of the keys that a choice of each group sets.
 _CHOSEN = {"policy": _POLICY, "algorithm": rf"({_POLICY})\.algorithm", "model": rf"({_POLICY})\.model"}
-"""What a choice of a group becomes, as a pattern of its key."""
 _PACKAGE = "# @package _global_"
 _MOST_NAMED = 3
 
@@ -55,6 +55,7 @@ def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[s
 
 def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     order = ("policies", "default_policy")
+    # Keys of policies are overridden most often, so they are suggested first.
     for key in sorted(values, key=lambda key: order.index(key) if not prefix and key in order else len(order)):
         if key == "hydra" and not prefix:
             continue
@@ -90,7 +91,7 @@ def package_problem(group: str, choice: str, folders: Sequence[str]) -> str | No
     if group != "experiment":
         return None
     file = next((path for folder in folders if (path := Path(folder, group, f"{choice}.yaml")).is_file()), None)
-    # Hydra reads such lines up to the first that is none of them, be it another comment.
+    # Hydra stops looking for package lines at the first other line, even a comment.
     if file is None or re.match(r"\s*#\s*@package\s+_global_\s*$", file.read_text(encoding="utf-8"), re.MULTILINE):
         return None
     return f"{file} must have {_PACKAGE!r} as its first line, which makes its keys those of the run"

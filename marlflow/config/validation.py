@@ -53,7 +53,7 @@ class CheckedExperiment:
     agents: tuple[str, ...]
     players: Mapping[str, Sequence[str]]
     state_space: gym.Box | None = None
-    """Of the environment's global state, where a policy needs it."""
+    """Space of the environment's global state, if a policy needs it."""
     pairings: Pairings = field(default_factory=Pairings)
 
     @property
@@ -118,7 +118,7 @@ def _checked(
             )
             seats = {agent: _seat(adapter, agent) for agent in agents} if adapter.declared else None
     except ConfigInvalid as error:
-        # Without a mapping it is the environment that says which policies there are.
+        # Without a mapping, the groups of the environment define the policies, so they are unknown here.
         known = experiment.policies if experiment.mapping else None
         return None, [*error.problems, *problems, *goal_problems(experiment, known)]
     if experiment.rollouts.pace == "asynchronous" and callable(experiment.mapping):
@@ -132,7 +132,8 @@ def _checked(
     for name, of_policy in spaces.items():
         if name in policies:
             problems += _policy_problems(name, policies[name], of_policy, players.agents[name])
-    if problems or any(name not in spaces for name in policies):  # the latter: the mapping could not be made
+    # A policy has no spaces if the mapping could not be built.
+    if problems or any(name not in spaces for name in policies):
         return None, problems
     able = {name: (policy, spaces[name]) for name, policy in policies.items()}
     pairings = pairings_of(experiment, seats, able, fitting, problems)
@@ -140,7 +141,8 @@ def _checked(
     problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
     if on_this_machine:
         problems += memory_problems(experiment, spec, fitting)
-    if not problems:  # else there may be no memory to look at what acts
+    # Creates actors, for which there may be no memory if that check failed.
+    if not problems:
         problems += adaptation_problems(spec, has_tasks)
     if problems:
         return None, problems
@@ -189,8 +191,8 @@ def _spec(
         fragment_env_steps=rollouts.fragment_env_steps,
         seed=experiment.seed,
         rollout_placement=rollouts.placement,
-        # It is the driver that counts over all workers, and ends the run in order after one too many: that one has to
-        # reach it.
+        # The driver counts the faults of all workers and ends the run at one more than the budget, so a worker has to
+        # report that one too.
         tolerated_faults=budget + 1,
         step_timeout_s=experiment.env.step_timeout_s,
         history_env_steps=experiment.checkpoint.replay_max_env_steps,
@@ -254,6 +256,7 @@ def _difference(one: Spaces, other: Spaces) -> str:
 
 
 def _apart(one: Any, other: Any) -> str:
+    # Spaces may differ only in bounds or dtype, which the short description leaves out.
     short = describe_space(one), describe_space(other)
     return f"{one} and {other}" if short[0] == short[1] else " and ".join(short)
 
@@ -263,7 +266,8 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
     subject = f"policy {name!r} ({algorithm.name})"
     acts = True
     for problem in [*renamed_hooks(algorithm), *algorithm.validate(spaces, policy.model)]:
-        if isinstance(problem, str):  # of a user's own algorithm
+        # Algorithms of users may yield plain sentences.
+        if isinstance(problem, str):
             yield f"{subject}: {problem}"
             continue
         found = replace(problem, subject=subject)
@@ -276,7 +280,8 @@ def _policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequenc
         yield found
     if unplayable := spaces.problems():
         yield from (f"{subject} cannot play agent {players[0]!r}: {problem}" for problem in unplayable)
-    elif not any(setting_problems(policy)):  # else nobody knows what would be built
+    # With invalid settings, building a network could fail or take any amount of memory.
+    elif not any(setting_problems(policy)):
         yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
 
 
@@ -295,6 +300,7 @@ def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]
             torso = functools.partial(build_torso, spaces, policy.model, torch.Generator().manual_seed(0))
             actor = functools.partial(policy.acts_by.actor, spaces, policy.model, 0)
             build = actor if acts else torso
+            # Counting builds the network without memory; only a network that needs memory is built a second time.
             if parameters_of(build) is None:
                 build()
         elif acts:

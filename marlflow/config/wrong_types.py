@@ -45,5 +45,6 @@ def _made(group: str, value: object) -> str:
         return f"{value.__name__}()"
     if not isinstance(value, str):
         return f"{type(value).__name__}(...)"
+    # A shipped name, such as "PPO", gives the class that it configures.
     file = files(group).get(value.lower())
     return f"{(file.target or '').rpartition('.')[2]}()" if file else {"algorithm": "PPO()", "model": "MLP()"}[group]
