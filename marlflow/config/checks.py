@@ -16,28 +16,28 @@ from marlflow.runtime.resources import Machines, without_cuda
 
 
 def check(
-    experiment: Experiment | None, found: Sequence[str] = (), machines: Machines | None = None
+    experiment: Experiment | None, earlier_problems: Sequence[str] = (), machines: Machines | None = None
 ) -> CheckedExperiment:
     """Run all checks on an experiment; raise InvalidInput with all problems.
 
     `found` are earlier problems of its configuration, which gave no experiment if it is None. `machines` is the
     available hardware, from `machines_of`; None skips that check.
     """
-    made: CheckedExperiment | None = None
-    problems: Problems = list(found)
+    checked: CheckedExperiment | None = None
+    problems: Problems = list(earlier_problems)
     if experiment is not None:
-        made, more = problems_of(experiment, machines)
+        checked, more = problems_of(experiment, machines)
         problems += more
-        if made is not None and experiment.runtime.name == "inline":
+        if checked is not None and experiment.runtime.name == "inline":
             # The inline runtime ignores placement.inference, so an actor on cuda is no problem.
-            problems += without_cuda(replace(made.spec, inference=None))
-    if made is None or problems:
+            problems += without_cuda(replace(checked.spec, inference=None))
+    if checked is None or problems:
         raise ConfigInvalid(problems)
     # Type errors of the plan come first: rehearsing a wrong plan would fail in confusing ways.
-    drawn_plan(made.experiment, made.spec).check()
-    if problems := list(rehearsal_problems(made.spec, made.state_space)):
+    drawn_plan(checked.experiment, checked.spec).check()
+    if problems := list(rehearsal_problems(checked.spec, checked.state_space)):
         raise ConfigInvalid(problems)
-    return made
+    return checked
 
 
 def machines_of(experiment: Experiment | None) -> Machines | None:

@@ -49,16 +49,16 @@ def commented(text: str) -> Commented:
     entries: list[Entry] = []
     for line in text.splitlines():
         key, comment = _KEY.match(_COMMENT.sub("", line)), _COMMENT.search(line)
-        said = (comment["comment"],) if comment else ()
+        comment_lines = (comment["comment"],) if comment else ()
         if key is not None:
             path = (*_parents(entries, len(key["indent"]) // 2), _without_package(key["key"].strip("'\"")))
-            entries.append(Entry(path, (key["rest"] or "").strip(), said))
+            entries.append(Entry(path, (key["rest"] or "").strip(), comment_lines))
         # An indented comment without a key continues the comment of the last key.
-        elif entries and said and line.startswith(" "):
+        elif entries and comment_lines and line.startswith(" "):
             last = entries.pop()
-            entries.append(Entry(last.path, last.value, (*last.comment, *said)))
-        elif not entries and said and not said[0].startswith("@package"):
-            heading += said
+            entries.append(Entry(last.path, last.value, (*last.comment, *comment_lines)))
+        elif not entries and comment_lines and not comment_lines[0].startswith("@package"):
+            heading += comment_lines
     return Commented(tuple(heading), tuple(entries))
 
 
@@ -79,7 +79,7 @@ def root() -> Commented:
     return commented(text_of(_ROOT))
 
 
-def explained(shown: str, config: Mapping[str, Any]) -> str:
+def explained(yaml_text: str, config: Mapping[str, Any]) -> str:
     """Add the comments of conf/ to `shown`, a part of `config` as block-style YAML.
 
     The first line of a part names its package, as Hydra writes it: `# @package env`.
@@ -89,11 +89,11 @@ def explained(shown: str, config: Mapping[str, Any]) -> str:
         if comment:
             # The first comment of a path is the most specific.
             comments.setdefault(path, comment)
-    part = re.match(r"# @package (\S+)", shown)
+    part = re.match(r"# @package (\S+)", yaml_text)
     package = () if part is None or part[1] == "_global_" else tuple(part[1].split("."))
     lines: list[str] = []
     above: list[Entry] = []
-    for line in shown.splitlines():
+    for line in yaml_text.splitlines():
         key = _KEY.match(line)
         # Items of a list have no key of their own.
         if key is None or key["item"]:
@@ -132,15 +132,15 @@ def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str
     # Several wrappers and placements may be combined, so the comments of all their files are offered.
     for group, prefix in (("wrappers", ("env", "wrappers")), ("runtime", ("runtime",)), ("placement", ("placement",))):
         for file in files(group).values():
-            yield from ((path, said) for path, said in _under(prefix, file) if path != prefix)
+            yield from ((path, comment) for path, comment in _under(prefix, file) if path != prefix)
     policies = config.get("policies")
     of_all: dict[Path, Any] = {("default_policy",): config.get("default_policy")}
-    of_all |= {("policies", str(name)): one for name, one in (policies or {}).items()}
+    of_all |= {("policies", str(name)): settings for name, settings in (policies or {}).items()}
     for policy_path, policy in of_all.items():
         if isinstance(policy, Mapping):
             # Any policy file would do: all learning policies have the same keys with the same comments.
-            for path, said in _under(policy_path, files("policy")["ppo"]):
-                yield path, said if path != policy_path else ()
+            for path, comment in _under(policy_path, files("policy")["ppo"]):
+                yield path, comment if path != policy_path else ()
             for part in ("algorithm", "model"):
                 yield from _under((*policy_path, part), _of_target(part, policy.get(part)))
 

@@ -47,8 +47,8 @@ def choices(overrides: Sequence[str]) -> set[str]:
 
     Reads the defaults lists only. Raises Hydra's errors. Call within `composing`.
     """
-    found = config_loader().compute_defaults_list(NAME, list(overrides), RunMode.RUN).overrides.known_choices
-    return {str(key) for key in found if not str(key).startswith("hydra/")}
+    known_choices = config_loader().compute_defaults_list(NAME, list(overrides), RunMode.RUN).overrides.known_choices
+    return {str(key) for key in known_choices if not str(key).startswith("hydra/")}
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:

@@ -66,21 +66,23 @@ def arguments_for(
     parameters = dict(list(_parameters(make).items())[given:])
     hints = hints_of(make)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    named_parameters = {
+        name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
     arguments = {}
     for key, value in values.items():
         where = f"{path}.{key}" if path else key
-        if key not in named and not takes_any:
-            problems.append(unknown_key(where, key, named, _called(make)))
+        if key not in named_parameters and not takes_any:
+            problems.append(unknown_key(where, key, named_parameters, _called(make)))
             continue
         fitted = fit(value, hints.get(key, Any), where, problems)
         if not isinstance(fitted, _Left):
             arguments[key] = fitted
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in arguments]
+    missing = [name for name, p in named_parameters.items() if p.default is p.empty and name not in arguments]
     # A missing parameter whose misspelled key was already reported is not reported again.
-    misspelt = {nearest(key, named) for key in values if key not in named}
-    unsaid = [name for name in missing if name not in values and name not in misspelt]
-    problems.extend(f"{path}.{name} is missing: {_called(make)} needs it" for name in unsaid)
+    misspelt = {nearest(key, named_parameters) for key in values if key not in named_parameters}
+    unreported = [name for name in missing if name not in values and name not in misspelt]
+    problems.extend(f"{path}.{name} is missing: {_called(make)} needs it" for name in unreported)
     return None if missing else arguments
 
 
@@ -114,23 +116,23 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
         problems.append(f"{path}: {name} cannot be imported: {error}{remedy}")
         return LEFT
     try:
-        found = getattr(module, attribute, None)
+        value = getattr(module, attribute, None)
     except ImportError as error:
         # SuperSuit raises it for names that do not exist, or only in another version.
         problems.append(f"{path}: {name} cannot be imported: {error}{_question(attribute, _public(module))}")
         return LEFT
-    if callable(found):
-        return found
+    if callable(value):
+        return value
     public = _public(module)
-    kind = f"no {attribute!r}" if found is None else f"no class or function {attribute!r}"
+    kind = f"no {attribute!r}" if value is None else f"no class or function {attribute!r}"
     problems.append(f"{path}: module {module_name} has {kind}{meant(attribute, public)}")
     return LEFT
 
 
 def _public(module: types.ModuleType) -> list[str]:
     name = module.__name__
-    own = {key: getattr(value, "__module__", None) or "" for key, value in vars(module).items() if callable(value)}
-    return [key for key, source in own.items() if f"{source}.".startswith(f"{name}.") and not key.startswith("_")]
+    origins = {key: getattr(value, "__module__", None) or "" for key, value in vars(module).items() if callable(value)}
+    return [key for key, source in origins.items() if f"{source}.".startswith(f"{name}.") and not key.startswith("_")]
 
 
 def fit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
@@ -171,16 +173,16 @@ def _fit_anything(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
 def _fit_union(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     # str comes last, because a text may also be the import path or name that another member takes.
     members = sorted(typing.get_args(hint), key=lambda member: member is str)
-    said: list[list[str]] = []
+    explanations: list[list[str]] = []
     for member in members:
-        tried: list[str] = []
-        fitted = fit(value, member, path, tried)
-        if not tried:
+        member_problems: list[str] = []
+        fitted = fit(value, member, path, member_problems)
+        if not member_problems:
             return fitted
         # A member that explains more than its type came closest; if it is the only one, its errors are the useful ones.
-        if tried != [_misfitting(value, member, path)]:
-            said.append(tried)
-    problems.extend(said[0] if len(said) == 1 else [_misfitting(value, hint, path)])
+        if member_problems != [_misfitting(value, member, path)]:
+            explanations.append(member_problems)
+    problems.extend(explanations[0] if len(explanations) == 1 else [_misfitting(value, hint, path)])
     return LEFT
 
 
@@ -188,7 +190,7 @@ def _fit_literal(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     allowed = typing.get_args(hint)
     if value in allowed:
         return value
-    names = [str(one) for one in allowed]
+    names = [str(option) for option in allowed]
     problems.append(_misfitting(value, hint, path) + _question(value, names))
     return LEFT
 
@@ -203,16 +205,16 @@ def _fit_mapping(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     if not isinstance(value, Mapping):
         return _misfit(value, hint, path, problems)
     _, item = typing.get_args(hint)
-    fitted = {str(key): fit(one, item, f"{path}.{key}", problems) for key, one in value.items()}
-    return {key: one for key, one in fitted.items() if not isinstance(one, _Left)}
+    fitted = {str(key): fit(entry, item, f"{path}.{key}", problems) for key, entry in value.items()}
+    return {key: entry for key, entry in fitted.items() if not isinstance(entry, _Left)}
 
 
 def _fit_sequence(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return _misfit(value, hint, path, problems)
     item = (typing.get_args(hint) or (Any,))[0]
-    fitted = [fit(one, item, f"{path}[{number}]", problems) for number, one in enumerate(value)]
-    return tuple(one for one in fitted if not isinstance(one, _Left))
+    fitted = [fit(entry, item, f"{path}[{number}]", problems) for number, entry in enumerate(value)]
+    return tuple(entry for entry in fitted if not isinstance(entry, _Left))
 
 
 def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
@@ -276,7 +278,7 @@ def described(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(described(member) for member in typing.get_args(hint))
     if origin is Literal:
-        return "one of " + ", ".join(str(one) for one in typing.get_args(hint))
+        return "one of " + ", ".join(str(option) for option in typing.get_args(hint))
     if isinstance(origin, type) and issubclass(origin, abc.Mapping):
         return "a mapping {...}"
     if isinstance(origin, type) and issubclass(origin, abc.Sequence):

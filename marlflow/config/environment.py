@@ -33,10 +33,10 @@ def environment_maker(env: Env) -> Callable[[], Any]:
     """Return a picklable function that makes one environment."""
     if isinstance(env.factory, str):
         return functools.partial(make_environment, env.factory, dict(env.arguments), tuple(env.wrappers))
-    return functools.partial(_made_by, env.factory, dict(env.arguments), tuple(env.wrappers))
+    return functools.partial(_make_with, env.factory, dict(env.arguments), tuple(env.wrappers))
 
 
-def _made_by(
+def _make_with(
     factory: Callable[..., Any], arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
 ) -> Any:
     return wrapped(factory(**arguments), wrappers, _name(factory))
@@ -60,26 +60,26 @@ def argument_problems(env: Env) -> Iterator[str]:
     """
     defaults = _defaults(env.factory)
     for name, value in env.arguments.items():
-        wanted, came = kind_of(defaults.get(name)), kind_of(value)
+        expected, actual = kind_of(defaults.get(name)), kind_of(value)
         if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(name):
             yield f"env.{name} must be a finite number, not {value}"
-        elif None not in (wanted, came) and wanted != came:
-            yield f"env.{name} must be {wanted}, such as {defaults[name]!r}, not {value!r:.80}"
+        elif None not in (expected, actual) and expected != actual:
+            yield f"env.{name} must be {expected}, such as {defaults[name]!r}, not {value!r:.80}"
 
 
 def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
-    made = factory
-    if isinstance(made, str):
+    function = factory
+    if isinstance(function, str):
         try:
-            made = import_factory(made)
+            function = import_factory(function)
         except Exception:  # noqa: BLE001  importing runs user code; opening it later reports the error
             return {}
     try:
-        parameters = inspect.signature(made).parameters
+        parameters = inspect.signature(function).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             # A factory that only passes **kwargs on: in PettingZoo modules, raw_env has the parameters.
             beside = importlib.import_module(str(factory).rpartition(".")[0]) if isinstance(factory, str) else None
-            parameters = inspect.signature(getattr(beside, "raw_env", made)).parameters
+            parameters = inspect.signature(getattr(beside, "raw_env", function)).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         return {}
     return {name: parameter.default for name, parameter in parameters.items()}
@@ -99,7 +99,7 @@ def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
 def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
     name = _name(env.factory)
     try:
-        with _told_if_slow(f"environment {name}"):
+        with _warn_if_slow(f"environment {name}"):
             return open_adapter(make_env(), name=name)
     # Leaving a debugger ends the command; it is no error of the environment.
     except (ConfigInvalid, BdbQuit):
@@ -110,15 +110,15 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
         raise ConfigInvalid([f"environment {name} cannot start: {error.reason}{where}"]) from error
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in env.arguments.items())
-        what = f"environment {name} cannot be made" + (f" with {given}" if given else "")
-        raise ConfigInvalid([f"{what}: {raised(error, _FRAMES)}"]) from error
+        subject = f"environment {name} cannot be made" + (f" with {given}" if given else "")
+        raise ConfigInvalid([f"{subject}: {raised(error, _FRAMES)}"]) from error
 
 
 @contextmanager
-def _told_if_slow(what: str) -> Iterator[None]:
+def _warn_if_slow(subject: str) -> Iterator[None]:
     """Log a warning if opening the environment `what` takes longer than _OPENS_FOR_S."""
     text = "%s has been opening for %.0f s: it is being made, or reset for the first time, and nothing ends that"
-    timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, what, _OPENS_FOR_S))
+    timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, subject, _OPENS_FOR_S))
     # A thread still waiting must not keep the process alive.
     timer.daemon = True
     timer.start()

@@ -20,7 +20,7 @@ from marlflow.sampling.matchmaking import Matchmaker
 ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s")
 
 
-class _Unsaid(int):
+class _UnsetNumEnvs(int):
     """Mark the default of `num_envs`, which the number of a shipped environment replaces."""
 
 
@@ -39,7 +39,7 @@ class Env:
     factory: Callable[..., Any] | str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
-    num_envs: int = _Unsaid(16)
+    num_envs: int = _UnsetNumEnvs(16)
     step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -49,12 +49,12 @@ class Env:
             # Imported late: that module imports this one.
             from marlflow.config.named_environments import named_environment
 
-            named = named_environment(self.factory, self.arguments)
-            object.__setattr__(self, "factory", named.factory)
-            object.__setattr__(self, "arguments", named.arguments)
-            object.__setattr__(self, "wrappers", (*named.wrappers, *self.wrappers))
-            num_envs = named.num_envs if isinstance(num_envs, _Unsaid) else num_envs
-        if isinstance(num_envs, _Unsaid):
+            shipped = named_environment(self.factory, self.arguments)
+            object.__setattr__(self, "factory", shipped.factory)
+            object.__setattr__(self, "arguments", shipped.arguments)
+            object.__setattr__(self, "wrappers", (*shipped.wrappers, *self.wrappers))
+            num_envs = shipped.num_envs if isinstance(num_envs, _UnsetNumEnvs) else num_envs
+        if isinstance(num_envs, _UnsetNumEnvs):
             num_envs = int(num_envs)
         object.__setattr__(self, "num_envs", num_envs)
 
@@ -319,8 +319,11 @@ class Experiment:
 
     def resolved(self) -> Experiment:
         """Return a copy in which each policy has its algorithm: its own, its learner's, or PPO."""
-        own = {name: learner.algorithm for learner in self.learners.values() for name in learner.policies}
-        policies = {name: replace(one, algorithm=own.get(name, one.acts_by)) for name, one in self.policies.items()}
+        of_learners = {name: learner.algorithm for learner in self.learners.values() for name in learner.policies}
+        policies = {
+            name: replace(policy, algorithm=of_learners.get(name, policy.acts_by))
+            for name, policy in self.policies.items()
+        }
         default = replace(self.default_policy, algorithm=self.default_policy.acts_by)
         return replace(self, policies=policies, default_policy=default)
 

@@ -40,11 +40,11 @@ def new_folder(folder: Path) -> Path:
     # Parents may be shared by runs; only the last folder has to be new.
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        made = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
         try:
             # Fails if it exists, so only one process gets it.
-            made.mkdir()
+            candidate.mkdir()
         except FileExistsError:
             continue
-        return made
+        return candidate
     raise AssertionError("numbers do not end")

@@ -18,13 +18,15 @@ def learners_of(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[
     They are in the order of their first policies. `policies` are those with agents, resolved.
     """
     listed = {name: key for key, learner in experiment.learners.items() for name in learner.policies}
-    found: dict[str, LearnerConfig] = {}
+    learners: dict[str, LearnerConfig] = {}
     for name, policy in policies.items():
         if name in listed:
-            found.setdefault(listed[name], experiment.learners[listed[name]])
+            learners.setdefault(listed[name], experiment.learners[listed[name]])
         elif policy.acts_by.capabilities.learns:
-            found[name] = LearnerConfig((name,), policy.acts_by, policy.placement, policy.stop, policy.queue_fragments)
-    return found
+            learners[name] = LearnerConfig(
+                (name,), policy.acts_by, policy.placement, policy.stop, policy.queue_fragments
+            )
+    return learners
 
 
 def learner_problems(experiment: Experiment) -> Iterator[str]:
@@ -74,9 +76,9 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
                 f"{learner.algorithm.name}; set policies.{name}.algorithm=null, or take {name!r} out of {path}.policies"
             )
         # Settings that differ from the defaults would be ignored silently.
-        usual = {field.name: getattr(Policy(), field.name) for field in fields(Policy)}
+        defaults = {field.name: getattr(Policy(), field.name) for field in fields(Policy)}
         for setting in _OF_LEARNERS:
-            if getattr(policy, setting) != usual[setting]:
+            if getattr(policy, setting) != defaults[setting]:
                 yield f"policies.{name}.{setting} is not used, since {path} trains {name!r}; set {path}.{setting}"
         if policy.experience is not None and learner.algorithm.capabilities.joint:
             yield (

@@ -15,16 +15,18 @@ from marlflow.config.settings import any_wrong_type, setting_problems
 
 def limit_problems(experiment: Experiment) -> Problems:
     """Yield a problem for each setting of a wrong type, out of range, or in conflict."""
-    found: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
-    if any_wrong_type(found):
-        return found
-    if not found:
-        found += _shares(experiment)
-    found += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
+    problems: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
+    if any_wrong_type(problems):
+        return problems
+    if not problems:
+        problems += _shares(experiment)
+    problems += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
     for path, algorithm, placement in experiment.all_learners():
-        found += _replay_problems(f"{path}.algorithm", algorithm)
-        found += _share_problems(path, algorithm, placement.num_learners or experiment.placement.learners.num_learners)
-    return found
+        problems += _replay_problems(f"{path}.algorithm", algorithm)
+        problems += _share_problems(
+            path, algorithm, placement.num_learners or experiment.placement.learners.num_learners
+        )
+    return problems
 
 
 def _shares(experiment: Experiment) -> Iterator[str]:
@@ -79,8 +81,8 @@ def _replay_problems(path: str, algorithm: Algorithm) -> Iterator[str]:
             f"{path}.replay_agent_steps"
         )
     if isinstance(algorithm, DQN) and algorithm.atoms == 1:
-        for name, usual in {"value_min": DQN.value_min, "value_max": DQN.value_max}.items():
-            if (value := getattr(algorithm, name)) != usual:
+        for name, default in {"value_min": DQN.value_min, "value_max": DQN.value_max}.items():
+            if (value := getattr(algorithm, name)) != default:
                 yield (
                     f"{path}.{name} is {value:g}, and atoms is 1: only with more of them are values distributions over "
                     f"a range; set {path}.atoms=51, or leave {name} out"

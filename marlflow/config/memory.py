@@ -51,22 +51,22 @@ def memory_problems(
     """
     if experiment.runtime.address is not None:
         return
-    there = available_memory() if available_bytes is None else available_bytes
+    left = available_memory() if available_bytes is None else available_bytes
     store = experiment.runtime.object_store_bytes
     # Ray refuses to start with a store that is larger than the memory.
-    if store is not None and store > there:
+    if store is not None and store > left:
         yield (
-            f"runtime.object_store_bytes is {store:,} ({_written(store)}), and this machine has {_written(there)} of "
+            f"runtime.object_store_bytes is {store:,} ({_written(store)}), and this machine has {_written(left)} of "
             "memory left; lower it, or leave it null"
         )
     needs = sorted(_needs(experiment, spec, players), key=lambda need: need.nbytes, reverse=True)
     total = sum(need.nbytes for need in needs)
-    if total > there:
+    if total > left:
         # Needs below 1 % of the total are no use as advice.
         large = [need for need in needs[:_MOST_NAMED] if need.nbytes > total // 100]
-        named = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)
+        listed = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)
         yield (
-            f"the run needs at least {_written(total)} of memory ({named}), and this machine has {_written(there)} "
+            f"the run needs at least {_written(total)} of memory ({listed}), and this machine has {_written(left)} "
             "left; lower these settings"
         )
 
@@ -91,24 +91,24 @@ def parameters_of(build: Callable[[], Any]) -> int | None:
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
-            made = build()
+            network = build()
     except (RuntimeError, TypeError, NotImplementedError) as error:
         # Torch reports an overflow for sizes whose product exceeds 64 bits. Other errors come from code that reads a
         # tensor's values, which do not exist on the meta device.
         return _UNCOUNTABLE if "overflow" in str(error) else None
     finally:
         hook.remove()
-    own = made.parameters() if isinstance(made, nn.Module) else counted.values()
-    return sum(parameter.numel() for parameter in own)
+    parameters = network.parameters() if isinstance(network, nn.Module) else counted.values()
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]]) -> Iterator[Need]:
     for learner in spec.learners.values():
         path = experiment.path_of_learner(learner.name)
         for policy in learner.policies:
-            own = f"policies.{policy.name}" if policy.name in experiment.policies else "default_policy"
+            policy_path = f"policies.{policy.name}" if policy.name in experiment.policies else "default_policy"
             most = None if experiment.stop.env_steps is None else experiment.stop.env_steps * len(players[policy.name])
-            keys = f"{own}.model, {path}.algorithm"
+            keys = f"{policy_path}.model, {path}.algorithm"
             yield from _network_needs(policy, learner.placement, keys, spec, experiment.runtime.name == "ray")
             yield from _row_needs(policy, path, spec, most)
     if experiment.runtime.name == "ray":
@@ -120,15 +120,15 @@ def _network_needs(
     policy: PolicySpec, placement: LearnerPlacement, keys: str, spec: RunSpec, separate: bool
 ) -> Iterator[Need]:
     algorithm = policy.algorithm
-    found = parameters_of(policy.actor)
-    if found is not None:
+    num_parameters = parameters_of(policy.actor)
+    if num_parameters is not None:
         # Each learner has weights, gradients and Adam's moments. One copy more is published, and one is on each worker.
         moments = 2 if isinstance(getattr(algorithm, "optimizer", None), Adam) else 0
         on_cpu = torch.device(placement.torch_device).type == "cpu"
         learners = placement.num_learners if separate else 1
         sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers
-        size = "parameters" if found == _UNCOUNTABLE else f"{found:,} parameters"
-        yield Need(found * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
+        size = "parameters" if num_parameters == _UNCOUNTABLE else f"{num_parameters:,} parameters"
+        yield Need(num_parameters * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
 
 
 def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: int | None) -> Iterator[Need]:

@@ -22,9 +22,9 @@ def cast_problems(read: Override) -> Iterator[str]:
     if not _CAST.search(text) or isinstance(read.value(), str | QuotedString):
         return
     # Hydra truncates without a warning.
-    lost = [number for number in _FRACTION.findall(text) if not float(number).is_integer()]
-    if lost:
-        yield f"{read.input_line} would cut {', '.join(lost)} down to a whole number; write the one that is meant"
+    fractions = [number for number in _FRACTION.findall(text) if not float(number).is_integer()]
+    if fractions:
+        yield f"{read.input_line} would cut {', '.join(fractions)} down to a whole number; write the one that is meant"
 
 
 def depth_problem(override: str) -> str | None:
@@ -47,25 +47,25 @@ def deletion_problem(key: str) -> str | None:
     return f"~{key} takes away what every run has; give it the value that is meant, or leave it out for the default"
 
 
-def merge_problem(line: str, key: str, present: Any, value: Any) -> str | None:
+def merge_problem(line: str, key: str, current: Any, value: Any) -> str | None:
     """Return the error for `{...}` without a `_target_` in place of an object."""
-    if not (isinstance(present, Mapping) and isinstance(value, Mapping)) or key == "env":
+    if not (isinstance(current, Mapping) and isinstance(value, Mapping)) or key == "env":
         return None
     # Hydra would merge the two, keeping the old class and its settings.
-    if "_target_" not in present or "_target_" in value:
+    if "_target_" not in current or "_target_" in value:
         return None
-    parts = " ".join(f"{key}.{name}={one}" for name, one in value.items())
+    parts = " ".join(f"{key}.{name}={setting}" for name, setting in value.items())
     return f"{line} has no _target_: name the class that it is to be made from, or change what is there by {parts}"
 
 
-def kind_problem(key: str, present: Any, value: Any) -> str | None:
+def kind_problem(key: str, current: Any, value: Any) -> str | None:
     """Return the error for an environment argument of another type than its default."""
     # Other settings are checked against annotations, which factories of environments seldom have.
-    if not key.startswith("env.") or present is None or value is None or "???" in (present, value):
+    if not key.startswith("env.") or current is None or value is None or "???" in (current, value):
         return None
-    wanted, came = kind_of(present), kind_of(value)
+    expected, actual = kind_of(current), kind_of(value)
     return (
         None
-        if None in (wanted, came) or wanted == came
-        else f"{key} must be {wanted}, such as {present!r}, not {str(value)!r}"
+        if None in (expected, actual) or expected == actual
+        else f"{key} must be {expected}, such as {current!r}, not {str(value)!r}"
     )

@@ -34,22 +34,22 @@ def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironme
     Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
     """
     # env=python is for a factory of the user's own, which Python code passes directly.
-    known = [one for one in names("env") if one != "python"]
+    known = [option for option in names("env") if option != "python"]
     if name not in known:
         question = meant(name, known, "there are")
-        own = "; one of your own is the function that makes it, or its import path, package.module.name"
-        raise ConfigInvalid([f"there is no environment {name!r}{question}{'' if 'did you mean' in question else own}"])
+        hint = "; one of your own is the function that makes it, or its import path, package.module.name"
+        raise ConfigInvalid([f"there is no environment {name!r}{question}{'' if 'did you mean' in question else hint}"])
     values: Any = OmegaConf.to_container(OmegaConf.create(text_of(f"env/{name}")))
-    its_own = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
-    taken = {**its_own, **arguments}
+    defaults = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
+    merged = {**defaults, **arguments}
     problems = [
         f"environment {name!r} has no argument {key!r}; did you mean {close!r}?"
-        for key in taken.keys() - its_own.keys()
-        if (close := nearest(key, its_own)) is not None
+        for key in merged.keys() - defaults.keys()
+        if (close := nearest(key, defaults)) is not None
     ]
-    unset = [key for key, value in taken.items() if value == _UNSET]
+    unset = [key for key, value in merged.items() if value == _UNSET]
     problems += [f"environment {name!r} needs {key!r}: write Env({name!r}, {{{key!r}: ...}})" for key in unset]
     wrappers = wrappers_of(values["wrappers"], problems)
     if problems:
         raise ConfigInvalid(problems)
-    return NamedEnvironment(values[TARGET], taken, wrappers, values["num_envs"])
+    return NamedEnvironment(values[TARGET], merged, wrappers, values["num_envs"])

@@ -60,13 +60,15 @@ class Pairings:
 
 def only_opponents(experiment: Experiment) -> set[str]:
     """Return the policies that may be without agents in training: opponents that do not learn."""
-    named = set(experiment.evaluation.opponents or ())
+    opponents = set(experiment.evaluation.opponents or ())
     return {
-        name for name, policy in experiment.policies.items() if name in named and not policy.acts_by.capabilities.learns
+        name
+        for name, policy in experiment.policies.items()
+        if name in opponents and not policy.acts_by.capabilities.learns
     }
 
 
-def sides_in_turn(own: Sequence[str], agents: Sequence[str]) -> list[tuple[str, ...]]:
+def sides_in_turn(playable: Sequence[str], agents: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the sides that a policy takes in turn; `own` are the agents that it can play.
 
     >>> sides_in_turn(["wolf_0", "wolf_1"], ["wolf_0", "wolf_1", "hare_0"])
@@ -75,8 +77,8 @@ def sides_in_turn(own: Sequence[str], agents: Sequence[str]) -> list[tuple[str, 
     [('player_0',), ('player_1',)]
     """
     # A policy that does not play every agent keeps its side.
-    if len(own) < len(agents):
-        return [tuple(own)]
+    if len(playable) < len(agents):
+        return [tuple(playable)]
     groups: dict[str, list[str]] = {}
     for agent in agents:
         groups.setdefault(group(agent), []).append(agent)
@@ -106,19 +108,19 @@ def pairings_of(
         )
         return Pairings()
     table = _Table(experiment, seats, policies)
-    found: dict[str, list[Pairing]] = {}
+    pairings_by_policy: dict[str, list[Pairing]] = {}
     learning = [name for name, (policy, _) in policies.items() if policy.acts_by.capabilities.learns]
     for name in learning:
         if sides := [side for side in sides_in_turn(players[name], tuple(seats)) if len(side) < len(seats)]:
             against = [opponent for opponent in names if opponent != name]
-            found[name] = [table.pairing(name, opponent, side) for opponent in against for side in sides]
+            pairings_by_policy[name] = [table.pairing(name, opponent, side) for opponent in against for side in sides]
         else:
             problems.append(f"{_KEY}: policy {name!r} plays the only agent, so no seat is left; set {_KEY}=null")
     problems += dict.fromkeys(table.problems)
-    problems += _too_few(experiment, found)
-    if found and not any(found.values()):
+    problems += _too_few(experiment, pairings_by_policy)
+    if pairings_by_policy and not any(pairings_by_policy.values()):
         problems.append(f"{_KEY}: {learning[0]!r} alone learns, and is not evaluated against itself; add {RANDOM!r}")
-    return Pairings({name: pairings for name, pairings in found.items() if pairings}, table.opponents)
+    return Pairings({name: pairings for name, pairings in pairings_by_policy.items() if pairings}, table.opponents)
 
 
 def _names_problems(names: Sequence[str], known: Sequence[str]) -> Iterator[str]:
@@ -131,8 +133,8 @@ def _names_problems(names: Sequence[str], known: Sequence[str]) -> Iterator[str]
             yield f"{_KEY} has {name!r} more than once; name each opponent once"
 
 
-def _too_few(experiment: Experiment, found: Mapping[str, Sequence[Pairing]]) -> Iterator[str]:
-    settings, most = experiment.evaluation, max(map(len, found.values()), default=0)
+def _too_few(experiment: Experiment, pairings_by_policy: Mapping[str, Sequence[Pairing]]) -> Iterator[str]:
+    settings, most = experiment.evaluation, max(map(len, pairings_by_policy.values()), default=0)
     for key, episodes in {"episodes": settings.episodes, "final_episodes": settings.final_episodes}.items():
         if episodes and episodes < most:
             yield (
@@ -159,11 +161,11 @@ class _Table:
         seat = self._seats[agent]
         if opponent not in self._policies:
             return self._made_for(opponent, agent)
-        own = self._policies[opponent][1]
-        if (own.observation, own.action) != (seat.observation, seat.action) or own.masked < seat.masked:
+        spaces = self._policies[opponent][1]
+        if (spaces.observation, spaces.action) != (seat.observation, seat.action) or spaces.masked < seat.masked:
             self.problems.append(
                 f"{_KEY}: policy {opponent!r} cannot take the seat of agent {agent!r}: it was made for "
-                f"{own.observation} and {own.action}, and {agent!r} has {seat.observation} and {seat.action}; "
+                f"{spaces.observation} and {spaces.action}, and {agent!r} has {seat.observation} and {seat.action}; "
                 f"name one that can, e.g. {RANDOM}"
             )
         return opponent

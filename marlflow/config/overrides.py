@@ -46,7 +46,7 @@ class Prepared:
 
 
 @dataclass
-class _Word:
+class _OverrideWord:
     """Wrap a parsed override with the prefix that Hydra needs; None drops it."""
 
     read: Override
@@ -97,7 +97,7 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
 
     `searchpath` lists further configuration folders. Raises ConfigInvalid for an unknown option or group.
     """
-    words = [_Word(_parsed(override)) for override in overrides]
+    words = [_OverrideWord(_parsed(override)) for override in overrides]
     problems: list[str] = []
     for word in words:
         if word.read.is_sweep_override() and not multirun:
@@ -114,24 +114,24 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
             raise ConfigInvalid(problems)
         # Only group choices are composed; values are applied to the result, which tells whether a key exists.
         config = composed([*before, *(word.first() for word in groups)])
-    there: Any = OmegaConf.to_container(config, resolve=False)
+    values_present: Any = OmegaConf.to_container(config, resolve=False)
     for position, word in enumerate(values):
         # A later override may change a key that an earlier one adds.
         if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
-            problems += _value_settled(word, there, known)
-    kept = [word for word in words if word.prefix is not None]
+            problems += _value_settled(word, values_present, known)
+    settled = [word for word in words if word.prefix is not None]
     with _composition_explained():
-        set_values(config, _first_lines(word for word in kept if word in values), _first_lines(kept))
-    whole = [line for word in kept for line in word.lines(word.whole())]
-    fixed = [word.key for word in kept if not word.read.is_sweep_override()]
+        set_values(config, _first_lines(word for word in settled if word in values), _first_lines(settled))
+    whole = [line for word in settled for line in word.lines(word.whole())]
+    fixed = [word.key for word in settled if not word.read.is_sweep_override()]
     return Prepared(whole, config, problems, fixed)
 
 
-def _first_lines(words: Iterable[_Word]) -> list[str]:
+def _first_lines(words: Iterable[_OverrideWord]) -> list[str]:
     return [line for word in words if not word.read.is_hydra_override() for line in word.lines(word.first())]
 
 
-def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
+def _folders(words: Sequence[_OverrideWord], searchpath: Sequence[str]) -> list[str]:
     folders = [*searchpath, *(folder for word in words if word.key == _SEARCHPATH for folder in word.values()[0])]
     if missing := [folder for folder in folders if _is_missing(folder)]:
         raise ConfigInvalid(
@@ -140,10 +140,10 @@ def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
     return folders
 
 
-def _hydra_own(words: Sequence[_Word], folders: Sequence[str]) -> list[str]:
+def _hydra_own(words: Sequence[_OverrideWord], folders: Sequence[str]) -> list[str]:
     path = [f"{_SEARCHPATH}=[{','.join(folders)}]"] if folders else []
-    own = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
-    return [*path, *(word.first() for word in own)]
+    own_words = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
+    return [*path, *(word.first() for word in own_words)]
 
 
 def _is_missing(folder: str) -> bool:
@@ -176,14 +176,16 @@ def _composition_explained() -> Iterator[None]:
 
 def composition_problem(error: BaseException) -> str:
     """Summarize an error of Hydra and its causes in one sentence."""
-    said = []
+    sentences = []
     current: BaseException | None = error
     while current is not None:
         lines = [line.strip() for line in str(current).splitlines() if line.strip()]
         # OmegaConf appends lines about its own objects, Hydra advice on its own syntax and search path.
-        said += [line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)]
+        sentences += [
+            line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)
+        ]
         current = current.__cause__
-    return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(said))
+    return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(sentences))
 
 
 # -- choices of groups ------------------------------------------------------------------------------------------------
@@ -203,14 +205,14 @@ class _Groups:
         return [name for name in self.options("", ObjectType.GROUP) if name != "hydra"]
 
 
-def _is_choice(word: _Word, known: _Groups) -> bool:
+def _is_choice(word: _OverrideWord, known: _Groups) -> bool:
     if word.read.is_hydra_override():
         return False
-    named = word.read.package is not None or bool(known.options(word.read.key_or_group))
-    return named and not isinstance(word.read.value(), dict)
+    is_group = word.read.package is not None or bool(known.options(word.read.key_or_group))
+    return is_group and not isinstance(word.read.value(), dict)
 
 
-def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
+def _choices_settled(words: Sequence[_OverrideWord], groups: _Groups) -> Iterator[str]:
     """Set each choice's prefix; yield problems."""
     problems = [problem for word in words for problem in _option_problems(word, groups)]
     if problems:
@@ -242,11 +244,11 @@ def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
 def _no_policy(name: str, policies: Sequence[str]) -> str:
     close = nearest(name, policies)
     remedy = f"did you mean {close!r}?" if close else f"add it with policy@policies.{name}=ppo"
-    there = f" (there are {', '.join(policies)})" if policies and not close else ""
-    return f"there is no policy {name!r}{there}; {remedy}"
+    alternatives = f" (there are {', '.join(policies)})" if policies and not close else ""
+    return f"there is no policy {name!r}{alternatives}; {remedy}"
 
 
-def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
+def _option_problems(word: _OverrideWord, groups: _Groups) -> Iterator[str]:
     group, package = word.read.key_or_group, word.read.package
     options = groups.options(group)
     if not options:
@@ -268,7 +270,7 @@ def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
+def _value_settled(word: _OverrideWord, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
     """Set a value's prefix, or drop the override and yield why."""
     parts = word.key.split(".")
     if word.read.is_delete():
@@ -282,12 +284,12 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
             yield problem
             return
     if _exists(config, parts):
-        if problem := _another_kind(word, _found(config, parts)):
+        if problem := _type_problem(word, _value_at(config, parts)):
             word.prefix = None
             yield problem
             return
         # env is excluded, because an override of it keeps marlflow's own keys.
-        word.replaces = _is_another(_found(config, parts), word.values()[0]) and word.key != "env"
+        word.replaces = _must_replace(_value_at(config, parts), word.values()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
         return
     policies = [str(name) for name in config.get("policies") or ()]
@@ -304,30 +306,30 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
         word.prefix = word.prefix or "+"
 
 
-def _another_kind(word: _Word, present: Any) -> str | None:
-    found: str | None = None
+def _type_problem(word: _OverrideWord, current: Any) -> str | None:
+    problem: str | None = None
     for value in word.values():
-        found = found or merge_problem(word.line, word.key, present, value)
+        problem = problem or merge_problem(word.line, word.key, current, value)
         if word.key.partition(".")[2].partition(".")[0] not in ENV_KEYS:
-            found = found or kind_problem(word.key, present, value)
-    return found
+            problem = problem or kind_problem(word.key, current, value)
+    return problem
 
 
-def _is_another(present: Any, value: Any) -> bool:
+def _must_replace(current: Any, value: Any) -> bool:
     """Return whether Hydra's merge of the two values would mix unrelated settings."""
-    if isinstance(present, dict) and isinstance(value, dict):
+    if isinstance(current, dict) and isinstance(value, dict):
         return "_target_" in value
-    return {type(present), type(value)} == {list, dict}
+    return {type(current), type(value)} == {list, dict}
 
 
 _ABSENT = object()
 
 
 def _exists(values: Any, parts: Sequence[str]) -> bool:
-    return _found(values, parts) is not _ABSENT
+    return _value_at(values, parts) is not _ABSENT
 
 
-def _found(values: Any, parts: Sequence[str]) -> Any:
+def _value_at(values: Any, parts: Sequence[str]) -> Any:
     for part in parts:
         if isinstance(values, dict) and part in values:
             values = values[part]

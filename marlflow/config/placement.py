@@ -31,12 +31,12 @@ def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict
     return placed | {name: replace(placed[name], num_gpus=share) for name in sharing}
 
 
-def _placed(usual: LearnerPlacement, learner: LearnerConfig) -> LearnerPlacement:
-    said = {field.name: getattr(learner.placement, field.name) for field in fields(learner.placement)}
+def _placed(default: LearnerPlacement, learner: LearnerConfig) -> LearnerPlacement:
+    overrides = {field.name: getattr(learner.placement, field.name) for field in fields(learner.placement)}
     # It learns in the processes of the rollout workers, which have resources of their own.
     if learner.algorithm.capabilities.learns_on == "workers":
-        return LearnerPlacement(precision=said["precision"] or usual.precision)
-    return replace(usual, **{name: value for name, value in said.items() if value is not None})
+        return LearnerPlacement(precision=overrides["precision"] or default.precision)
+    return replace(default, **{name: value for name, value in overrides.items() if value is not None})
 
 
 def _shares(learner: LearnerConfig) -> bool:
@@ -88,10 +88,10 @@ def device_problems(experiment: Experiment, learners: Mapping[str, LearnerConfig
 
 def _replica_problems(path: str, algorithm: Algorithm, placement: PlacementOverrides) -> Iterator[str]:
     """Yield settings of processes that a learner on the rollout workers does not have."""
-    usual = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": placement.precision}
+    allowed = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": placement.precision}
     for field in fields(placement):
         value = getattr(placement, field.name)
-        if value is not None and value != usual.get(field.name):
+        if value is not None and value != allowed.get(field.name):
             yield (
                 f"{path}.{field.name} must be null, not {value!r}: {algorithm.name} learns on the rollout "
                 "workers, with all stages beside each; set rollouts.num_workers and rollouts.placement"

@@ -13,13 +13,13 @@ _WORKER = "rollout worker "
 _MOST_NAMED = 4
 
 
-def drawn_placement(made: CheckedExperiment, machines: Machines | None) -> str:
+def drawn_placement(checked: CheckedExperiment, machines: Machines | None) -> str:
     """Return one line per process, or per group of equal workers; `machines` None: inline."""
-    devices = _devices(made.spec)
+    devices = _devices(checked.spec)
     if machines is None:
-        named = [f"{what} on {device}" for what, device in devices.items() if what != "inference"]
-        return "; ".join(["placement: one process, without Ray", *named])
-    seats = arranged(requests_of(made.spec), machines.amounts, made.spec.spread)
+        listed = [f"{process} on {device}" for process, device in devices.items() if process != "inference"]
+        return "; ".join(["placement: one process, without Ray", *listed])
+    seats = arranged(requests_of(checked.spec), machines.amounts, checked.spec.spread)
     if seats is None:
         return (
             f"placement: no way was found to place all processes on {_described(machines)}; Ray would try for 30 s, "
@@ -42,8 +42,10 @@ def drawn_placement(made: CheckedExperiment, machines: Machines | None) -> str:
 
 def _devices(spec: RunSpec) -> dict[str, str]:
     """Return the torch device of each learner and of the inference actor."""
-    own = {name: one for name, one in spec.learners.items() if not one.on_workers}
-    devices = {f"learner {name}": one.placement.torch_device for name, one in own.items()}
+    separate = {
+        name: spec_of_learner for name, spec_of_learner in spec.learners.items() if not spec_of_learner.on_workers
+    }
+    devices = {f"learner {name}": spec_of_learner.placement.torch_device for name, spec_of_learner in separate.items()}
     return devices | ({} if spec.inference is None else {"inference": spec.inference.torch_device})
 
 
@@ -66,9 +68,9 @@ def _who(seats: Sequence[Seat]) -> str:
 
 
 def _what(seat: Seat, devices: Mapping[str, str]) -> str:
-    told = ", ".join(_amounts(seat.takes, seat.gpus)) or "nothing reserved"
+    amounts = ", ".join(_amounts(seat.takes, seat.gpus)) or "nothing reserved"
     device = devices.get(seat.what.rpartition(" rank ")[0] or seat.what)
-    return f"{told}; computes on {device}" if device else told
+    return f"{amounts}; computes on {device}" if device else amounts
 
 
 def _amounts(takes: Mapping[str, float], gpus: Sequence[int] = ()) -> Iterator[str]:
@@ -88,19 +90,23 @@ def _name(number: int, machine: Mapping[str, float]) -> str:
 
 def _described(machines: Machines) -> str:
     """Describe each machine, or the total of many."""
-    told = [_has(machine) for machine in machines.amounts]
+    descriptions = [_has(machine) for machine in machines.amounts]
     if machines.here:
-        return f"this machine ({told[0]})"
-    if len(told) == 1:
-        return f"one machine ({told[0]})"
-    if len(told) <= _MOST_NAMED:
-        named = (f"{_name(number, machine)}: {told[number]}" for number, machine in enumerate(machines.amounts))
-        return f"{len(told)} machines ({'; '.join(named)})"
+        return f"this machine ({descriptions[0]})"
+    if len(descriptions) == 1:
+        return f"one machine ({descriptions[0]})"
+    if len(descriptions) <= _MOST_NAMED:
+        listed = (
+            f"{_name(number, machine)}: {descriptions[number]}" for number, machine in enumerate(machines.amounts)
+        )
+        return f"{len(descriptions)} machines ({'; '.join(listed)})"
     cpus, gpus = (sum(machine.get(resource, 0.0) for machine in machines.amounts) for resource in ("CPU", "GPU"))
-    return f"{len(told)} machines ({cpus:g} CPU and {gpus:g} GPU together)"
+    return f"{len(descriptions)} machines ({cpus:g} CPU and {gpus:g} GPU together)"
 
 
 def _has(machine: Mapping[str, float]) -> str:
     # Memory and names with a colon are Ray's internal resources.
-    own = [name for name in machine if name not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in name]
-    return ", ".join(f"{machine.get(name, 0.0):g} {name}" for name in ("CPU", "GPU", *own))
+    custom = [
+        name for name in machine if name not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in name
+    ]
+    return ", ".join(f"{machine.get(name, 0.0):g} {name}" for name in ("CPU", "GPU", *custom))

@@ -36,20 +36,20 @@ class RoundHooks:
 class Count:
     """Count a round's steps and faults; evaluate and report when due."""
 
-    desk: RoundHooks = field(repr=False)
+    hooks: RoundHooks = field(repr=False)
 
     def __call__(self, round: Round) -> Round | Awaitable[Round]:
         """Return the round unchanged."""
-        return self.desk.round_made(round)
+        return self.hooks.round_made(round)
 
 
-def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, desk: RoundHooks) -> Together:
+def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, hooks: RoundHooks) -> Together:
     """Build the plan of the whole run."""
     builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
     for name, learner in spec.learners.items():
         builders[name] = partial(learner_plan, spec=learner, parts=parts)
     kind = CollectNext if experiment.rollouts.pace == "asynchronous" else Collect
-    collected = source(kind(parts.workers, desk.next_request)).then(Count(desk))
+    collected = source(kind(parts.workers, hooks.next_request)).then(Count(hooks))
     return together(
         collected,
         by=divided_among(spec.learners.values()),
@@ -61,8 +61,8 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, desk
 
 def divided_among(learners: Collection[LearnerSpec]) -> ByPolicy:
     """Return the operator that divides rounds among the plans of `learners`."""
-    joint = {one.name: one.members for one in learners if one.is_joint}
-    return ByPolicy(joint, {one.members[0]: one.name for one in learners if not one.is_joint})
+    joint = {spec.name: spec.members for spec in learners if spec.is_joint}
+    return ByPolicy(joint, {spec.members[0]: spec.name for spec in learners if not spec.is_joint})
 
 
 def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunComponents) -> Plan:
@@ -84,7 +84,7 @@ def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:
 
 
 @dataclass(slots=True)
-class _Nobody:
+class _DrawnComponent:
     """Stand in for a learner, a replay or workers in a plan that is only drawn."""
 
     name: str
@@ -94,17 +94,17 @@ class _Nobody:
 
 def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
     """Build the plan as `build_plan` does, for drawing and checking only."""
-    nobody: Any = _Nobody
+    placeholder: Any = _DrawnComponent
     learners, replays = {}, {}
-    for name, one in spec.learners.items():
-        place = InlinePlace(ON_WORKERS if one.on_workers else f"learner {name}")
-        learners[name] = nobody(name, place, one.algorithm.capabilities.trains_on)
+    for name, learner in spec.learners.items():
+        place = InlinePlace(ON_WORKERS if learner.on_workers else f"learner {name}")
+        learners[name] = placeholder(name, place, learner.algorithm.capabilities.trains_on)
         # Drawings name replays by their own place only where they have their own process.
-        for own in one.replays:
-            replays[own] = nobody(own, InlinePlace(f"replay {own}") if one.replays_apart else place)
-    parts = RunComponents(nobody("workers", None), learners, replays)
-    return build_plan(experiment, spec, parts, RoundHooks(lambda: None, _keep))
+        for replay in learner.replays:
+            replays[replay] = placeholder(replay, InlinePlace(f"replay {replay}") if learner.replays_apart else place)
+    parts = RunComponents(placeholder("workers", None), learners, replays)
+    return build_plan(experiment, spec, parts, RoundHooks(lambda: None, _unchanged))
 
 
-def _keep(round: Round) -> Round:
+def _unchanged(round: Round) -> Round:
     return round

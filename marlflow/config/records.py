@@ -41,7 +41,7 @@ def maker(env: Env) -> Callable[[], Any]:
 
 
 @contextmanager
-def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter]:
+def inspected_environment(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter]:
     """Open an adapter on the environment, or on the recorded spaces in an offline run.
 
     Appends to `problems` if episodes cannot be evaluated. Raises ConfigInvalid if neither can be opened.
@@ -53,7 +53,7 @@ def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter
         return
     manifest = read_manifest(Path(source.folder))
     if experiment.evaluation.is_wanted:
-        problems += _unlike(experiment.env, manifest)
+        problems += _mismatches(experiment.env, manifest)
     adapter = open_adapter(SpacesOnlyEnv(manifest.agents), name=f"recorded in {source.folder}")
     try:
         yield adapter
@@ -61,7 +61,7 @@ def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter
         adapter.close()
 
 
-def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
+def _mismatches(env: Env, manifest: Manifest) -> Iterator[str]:
     """Yield why the recorded environment cannot be used for evaluation."""
     instead = "set evaluation.episodes=0 to do without it"
     try:
@@ -83,19 +83,19 @@ def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
 def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, OfflineData]:
     """Return the records of each policy that learns from any."""
     everybody = offline_records(experiment.env)
-    found = {name: policy.experience or everybody for name, policy in policies.items()}
+    data = {name: policy.experience or everybody for name, policy in policies.items()}
     learns = {name for name, policy in policies.items() if policy.acts_by.capabilities.learns}
-    return {name: source for name, source in found.items() if source is not None and name in learns}
+    return {name: source for name, source in data.items() if source is not None and name in learns}
 
 
 def records_of(
     experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: Problems
 ) -> dict[str, Dataset]:
     """Open the records of each policy that learns from any; append errors to `problems`."""
-    found = {}
-    asked = sources(experiment, policies)
-    problems += _unsuited(policies, asked)
-    for name, source in asked.items():
+    datasets = {}
+    data_by_policy = sources(experiment, policies)
+    problems += _unsuited(policies, data_by_policy)
+    for name, source in data_by_policy.items():
         try:
             manifest = read_manifest(Path(source.folder))
             recorded = _recorded_policy(name, source, manifest)
@@ -104,22 +104,22 @@ def records_of(
                     f"policy {name!r} sees and does {spaces[name]}, but {recorded!r} in {source.folder} was recorded "
                     f"with {manifest.policies[recorded]}; give it records of the same spaces"
                 )
-            found[name] = find_dataset(Path(source.folder).resolve(), recorded, source.passes)
+            datasets[name] = find_dataset(Path(source.folder).resolve(), recorded, source.passes)
         except ConfigInvalid as error:
             problems += [f"policy {name!r}: {problem}" for problem in error.problems]
-    return found
+    return datasets
 
 
-def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, OfflineData]) -> Iterator[str]:
+def _unsuited(policies: Mapping[str, Policy], data_by_policy: Mapping[str, OfflineData]) -> Iterator[str]:
     for name, policy in policies.items():
         algorithm = policy.acts_by
         kind = algorithm.capabilities.experience
-        if name in asked and kind == "on-policy":
+        if name in data_by_policy and kind == "on-policy":
             yield (
                 f"policy {name!r} ({algorithm.name}) learns from what it has just done itself, not from records; "
                 f"use {_ABLE}"
             )
-        elif name not in asked and kind == "offline":
+        elif name not in data_by_policy and kind == "offline":
             yield (
                 f"policy {name!r} ({algorithm.name}) learns from records; set policies.{name}.experience="
                 "{folder: <records>}, or env=offline env.folder=<records>"
@@ -128,26 +128,26 @@ def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, OfflineData]) 
 
 def _recorded_policy(name: str, source: OfflineData, manifest: Manifest) -> str:
     """Return the recorded policy: the one configured, of the same name, or the only one."""
-    wanted, known = source.policy or name, tuple(manifest.policies)
-    if wanted in known:
-        return wanted
+    recorded, known = source.policy or name, tuple(manifest.policies)
+    if recorded in known:
+        return recorded
     if source.policy is None and len(known) == 1:
         return known[0]
-    which = f"{source.folder} has no records of a policy {wanted!r}{meant(wanted, known, 'it has those of')}"
+    which = f"{source.folder} has no records of a policy {recorded!r}{meant(recorded, known, 'it has those of')}"
     raise ConfigInvalid([f"{which}; say which with policies.{name}.experience={{folder: ..., policy: ...}}"])
 
 
 def record_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
     """Yield why rows cannot be recorded: unknown policies, an offline run, no folder."""
-    asked = experiment.record
-    if asked is None:
+    record = experiment.record
+    if record is None:
         return
-    for name in asked.policies or ():
+    for name in record.policies or ():
         if name not in policies:
             yield f"record.policies: there is no policy {name!r}{meant(name, policies, 'the policies are')}"
-    if asked.policies is not None and not asked.policies:
+    if record.policies is not None and not record.policies:
         yield "record.policies is empty, so nothing would be recorded; name some, or set record=null"
     if offline_records(experiment.env) is not None:
         yield "record: nobody plays in this run, so there is nothing to record; leave it out"
-    if asked.folder is not None:
-        yield from folder_problems("record.folder", Path(asked.folder))
+    if record.folder is not None:
+        yield from folder_problems("record.folder", Path(record.folder))

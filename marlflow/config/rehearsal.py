@@ -51,7 +51,7 @@ def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Ite
 
     Learners made only of marlflow's own parts are skipped. `state_space` is that of the environment's global state.
     """
-    with _left_as_found():
+    with _restored_random_state():
         for learner in spec.learners.values():
             if not _is_users(learner.algorithm) and not any(_is_users(policy.model) for policy in learner.policies):
                 continue
@@ -68,15 +68,17 @@ def _is_users(part: Any) -> bool:
     return (
         is_dataclass(part)
         and not isinstance(part, type)
-        and any(_is_users(getattr(part, one.name)) for one in fields(part))
+        and any(_is_users(getattr(part, member.name)) for member in fields(part))
     )
 
 
 def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> str | None:
-    alone = _alone(spec, learner, state_space, rows)
+    alone = _single_learner_run(spec, learner, state_space, rows)
     try:
-        found = (problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None)
-        return next(found, None) or _plan_problem(alone, learner)
+        model_problems = (
+            problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None
+        )
+        return next(model_problems, None) or _plan_problem(alone, learner)
     except MemoryError:
         # The run may be for a larger machine.
         return None
@@ -90,24 +92,24 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
     obs = _observations(policy, rows)
     expected = f"features [N, {features}] of obs [N{''.join(f', {size}' for size in obs.shape[1:])}] in {obs.dtype}"
     subject = f"the network of {type(model).__name__} is to make {expected}"
-    found, error = _made(torso, as_tensor(obs))
+    output, error = _output_of(torso, as_tensor(obs))
     if error is not None:
         # The most frequent cause is an integer dtype, such as uint8 pixels.
-        cured = obs.dtype != np.float32 and _made(torso, as_tensor(obs).float())[1] is None
+        cured = obs.dtype != np.float32 and _output_of(torso, as_tensor(obs).float())[1] is None
         remedy = "; the dtype is the space's own, so let it begin with obs.float()" if cured else ""
         return f"{subject}, and cannot{remedy}: {raised(error)}"
-    if not isinstance(found, torch.Tensor):
-        return f"{subject}, and makes a {type(found).__name__}"
-    if found.shape != (rows, features) or not found.is_floating_point():
-        dtype = str(found.dtype).removeprefix("torch.")
+    if not isinstance(output, torch.Tensor):
+        return f"{subject}, and makes a {type(output).__name__}"
+    if output.shape != (rows, features) or not output.is_floating_point():
+        dtype = str(output.dtype).removeprefix("torch.")
         return (
-            f"{subject}, and makes {list(found.shape)} in {dtype} of {rows} rows; build() returns the network and "
+            f"{subject}, and makes {list(output.shape)} in {dtype} of {rows} rows; build() returns the network and "
             "how many features it makes of a row"
         )
     return None
 
 
-def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
+def _output_of(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
     try:
         with torch.no_grad():
             return torso(obs), None
@@ -118,14 +120,14 @@ def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
 def _observations(policy: PolicySpec, rows: int) -> Array:
     """Return rows of the `obs` column, shape [rows, ...]."""
     env = SpacesOnlyEnv({_AGENT: policy.spaces})
-    seen = [env.reset(seed=row)[0][_AGENT] for row in range(rows)]
+    samples = [env.reset(seed=row)[0][_AGENT] for row in range(rows)]
     masked = policy.spaces.masked
-    return policy.spaces.encoder().stack([one["observation"] if masked else one for one in seen])
+    return policy.spaces.encoder().stack([sample["observation"] if masked else sample for sample in samples])
 
 
 def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
     try:
-        parts = _parts(learner)
+        parts = _components(learner)
     except Exception as error:  # noqa: BLE001  an algorithm of the user's may raise anything
         return f"its learner cannot be made: {raised(error)}"
     try:
@@ -136,10 +138,10 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
     kind = JointFragment if learner.is_joint else Fragment
     experience = source(iter(fragments).__next__, name="experience", traits=Traits(emits=kind))
     broken = rehearse(learner_plan(experience, learner, parts), experience)
-    return None if broken is None else _of_stage(broken, alone)
+    return None if broken is None else _stage_problem(broken, alone)
 
 
-def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
+def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
     """Return the RunSpec of this learner alone, on an environment of spaces only."""
     agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(learner.policies)}
     return RunSpec(
@@ -154,7 +156,7 @@ def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, row
     )
 
 
-def _parts(spec: LearnerSpec) -> RunComponents:
+def _components(spec: LearnerSpec) -> RunComponents:
     spec = replace(spec, placement=replace(spec.placement, device="cpu"))
     learner, place = spec.learner(), InlinePlace("learner")
     learner.place = InlineReplicasPlace(1) if spec.on_workers else place
@@ -164,8 +166,8 @@ def _parts(spec: LearnerSpec) -> RunComponents:
         replay = spec.replay()
         replay.place = InlinePlace("replay") if spec.replays_apart else place
         replays = dict.fromkeys(spec.replays, replay)
-    nobody: Any = None
-    return RunComponents(nobody, {spec.name: learner}, replays)
+    no_workers: Any = None
+    return RunComponents(no_workers, {spec.name: learner}, replays)
 
 
 def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
@@ -181,15 +183,15 @@ def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
     return [fragment for _, fragment in divided_among(alone.learners.values())(make_round(0, [receipt], [batches]))]
 
 
-def _of_stage(broken: FailedStage, alone: RunSpec) -> str:
+def _stage_problem(broken: FailedStage, alone: RunSpec) -> str:
     failure, call = broken.failure, broken.call
     reason = raised(failure.__cause__ or failure)
     where = f"stage {failure.stage!r} of its plan"
     if isinstance(broken.given, Packed | Fragment) and (call.at is None or call.at.place is None):
         taken = call.traits.accepts
-        what = "" if taken is Any else f" as a {type_name(taken)}"
+        as_type = "" if taken is Any else f" as a {type_name(taken)}"
         return (
-            f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{what}; "
+            f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{as_type}; "
             f"give it one with .then(..., at=learner): {reason}"
         )
     whose = "this policy's" if len(alone.policies) == 1 else "its policies'"
@@ -197,7 +199,7 @@ def _of_stage(broken: FailedStage, alone: RunSpec) -> str:
 
 
 @contextmanager
-def _left_as_found() -> Iterator[None]:
+def _restored_random_state() -> Iterator[None]:
     """Restore the global random states and the number of torch threads on exit."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  what users may draw from
     threads = torch.get_num_threads()

@@ -35,20 +35,20 @@ def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
     kind: Callable[..., Any] = type(value)
     hints = hints_of(kind)
     for field in fields(value):
-        which, found = (type(value), field.name), getattr(value, field.name)
-        if which in _OPAQUE:
+        key, value_found = (type(value), field.name), getattr(value, field.name)
+        if key in _OPAQUE:
             continue
-        if which in _BY_NAME:
-            yield from _BY_NAME[which](found, path)
+        if key in _BY_NAME:
+            yield from _BY_NAME[key](value_found, path)
             continue
-        where = _joined(path, _WRITTEN_AS.get(which, field.name))
+        where = _joined(path, _WRITTEN_AS.get(key, field.name))
         problems: list[str] = []
-        fitted = fit(found, Any if which in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
-        if not problems and is_dataclass(fitted) and isinstance(found, Mapping):
-            problems.append(f"{where} must be a {type(fitted).__name__}, not {found!r}")
+        fitted = fit(value_found, Any if key in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
+        if not problems and is_dataclass(fitted) and isinstance(value_found, Mapping):
+            problems.append(f"{where} must be a {type(fitted).__name__}, not {value_found!r}")
         yield from (Problem(problem, kind=ProblemKind.WRONG_TYPE) for problem in problems)
         if not problems and fitted is not LEFT:
-            yield from _value_problems(found, where, range_of(type(value), field.name, field.default))
+            yield from _value_problems(value_found, where, range_of(type(value), field.name, field.default))
 
 
 def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
@@ -92,8 +92,8 @@ def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         for field in fields(value):
             yield from _owners(getattr(value, field.name), _joined(path, field.name))
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _owners(one, _joined(path, str(key)))
+        for key, entry in value.items():
+            yield from _owners(entry, _joined(path, str(key)))
 
 
 def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
@@ -108,8 +108,8 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
         if problem := allowed.problem(number):
             yield f"{path} {problem}, not {_short(number)}"
     elif isinstance(value, Schedule):
-        own: Any = value
-        broken = list(setting_problems(own, path)) if is_dataclass(own) else []
+        schedule: Any = value
+        broken = list(setting_problems(schedule, path)) if is_dataclass(schedule) else []
         yield from broken or schedules_out_of_range(value, path, allowed)
     elif is_dataclass(value):
         yield from setting_problems(value, path)
@@ -119,13 +119,13 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
 
 def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
     if isinstance(values, Mapping):
-        for key, one in values.items():
+        for key, entry in values.items():
             if problem := name_problem(str(key)) if path == "policies" else text_problem(str(key)):
                 yield f"a name in {path} {problem}, not {str(key)!r:.60}"
-            yield from _value_problems(one, _joined(path, str(key)), allowed)
+            yield from _value_problems(entry, _joined(path, str(key)), allowed)
     elif isinstance(values, Sequence):
-        for number, one in enumerate(values):
-            yield from _value_problems(one, f"{path}[{number}]", allowed)
+        for number, entry in enumerate(values):
+            yield from _value_problems(entry, f"{path}[{number}]", allowed)
 
 
 def _goal_problems(goals: Any, path: str) -> Iterator[Problem | str]:

@@ -42,8 +42,8 @@ def _article(word: str) -> str:
 def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the error for an override whose first key does not exist."""
     first = key.partition(".")[0]
-    if found := [path for path in _paths(config) if path.endswith(f".{key}")]:
-        listed = [*map(repr, found[:_MOST_NAMED]), *(["..."] if len(found) > _MOST_NAMED else [])]
+    if paths := [path for path in _paths(config) if path.endswith(f".{key}")]:
+        listed = [*map(repr, paths[:_MOST_NAMED]), *(["..."] if len(paths) > _MOST_NAMED else [])]
         return f"there is no {key}; did you mean {' or '.join(listed)}?"
     if first == "policy" and key != first:
         return f"there is no {key}; did you mean 'policies{key.removeprefix(first)}'?"
@@ -78,12 +78,12 @@ def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence
         remedy = f"for an import path write env=python env._target_={choice}"
         return f"{absent_choice}: a name there is one of a configuration; {remedy}"
     remedy = meant(choice, options, "there are")
-    own = (
+    own_hint = (
         ""
         if folders or "did you mean" in remedy
         else f"; {_article(group)} {group} of your own needs --config-dir <folder>"
     )
-    return f"{absent_choice}{remedy}{own}"
+    return f"{absent_choice}{remedy}{own_hint}"
 
 
 def package_problem(group: str, choice: str, folders: Sequence[str]) -> str | None:

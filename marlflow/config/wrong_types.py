@@ -13,20 +13,20 @@ from marlflow.sampling.mapping import Rule
 def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any) -> Iterator[str]:
     """Yield a problem for each part that has another type."""
     if isinstance(env, str) or callable(env):
-        shown = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
-        yield f"env is {env!r}, not an Env; write Env({shown})"
+        argument = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
+        yield f"env is {env!r}, not an Env; write Env({argument})"
     elif not isinstance(env, Env):
         yield f"env is {env!r}, not an Env; write Env(factory, arguments)"
     everybody = {f"policies[{name!r}]": policy for name, policy in policies.items()}
     for where, policy in {**everybody, "default_policy": default_policy}.items():
         if not isinstance(policy, Policy):
-            yield f"{where} is {_shown(policy)}, not a Policy; write Policy({_made('algorithm', policy)})"
+            yield f"{where} is {_shown(policy)}, not a Policy; write Policy({_constructor_call('algorithm', policy)})"
             continue
         parts: tuple[tuple[str, Any], ...] = (("algorithm", policy.algorithm), ("model", policy.model))
         for part, value in parts:
             if isinstance(value, str | type):
-                made = _made(part, value)
-                yield f"{where}.{part} is {_shown(value)}, where an object is wanted; write Policy({part}={made})"
+                expression = _constructor_call(part, value)
+                yield f"{where}.{part} is {_shown(value)}, where an object is wanted; write Policy({part}={expression})"
     rules = isinstance(mapping, Sequence) and all(isinstance(rule, Rule) for rule in mapping)
     if isinstance(mapping, type) or not (mapping is None or rules or callable(mapping)):
         yield (
@@ -39,7 +39,7 @@ def _shown(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
-def _made(group: str, value: object) -> str:
+def _constructor_call(group: str, value: object) -> str:
     """Return the Python expression of an algorithm or model."""
     if isinstance(value, type):
         return f"{value.__name__}()"
