@@ -171,7 +171,18 @@ def _parameters_of(factory: str) -> list[str] | None:
 def wrappers_of(entries: Any, problems: list[str]) -> list[Wrapper]:
     """Read wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them, in their order."""
     if isinstance(entries, Mapping) and TARGET not in entries:
-        entries_by_path = [(f"env.wrappers.{name}", entry) for name, entry in entries.items() if entry is not None]
+        # Overriding a setting under a wrapper's old name adds an entry without `_target_` next to the renamed wrapper.
+        renamed = [
+            name
+            for name, entry in entries.items()
+            if KEYS.get(name) in entries and not (isinstance(entry, Mapping) and TARGET in entry)
+        ]
+        problems += [unknown_key(f"env.wrappers.{name}", name, entries, "env.wrappers") for name in renamed]
+        entries_by_path = [
+            (f"env.wrappers.{name}", entry)
+            for name, entry in entries.items()
+            if entry is not None and name not in renamed
+        ]
     elif isinstance(entries, list | tuple | None):
         entries_by_path = [(f"env.wrappers[{number}]", entry) for number, entry in enumerate(entries or ())]
     else:
