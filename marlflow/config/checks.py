@@ -1,4 +1,4 @@
-"""Run the checks that every command makes before it runs or shows an experiment."""
+"""Run the checks of every command that runs or shows an experiment."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def check(
 ) -> CheckedExperiment:
     """Run all checks on an experiment; raise InvalidInput with all problems.
 
-    `found` are earlier problems of its configuration, which gave no experiment if it is None. `machines` is the
-    available hardware, from `machines_of`; None skips that check.
+    `earlier_problems` were found in its configuration; without an environment, `experiment` is None. `machines` is the
+    available hardware; None skips that check.
     """
     checked: CheckedExperiment | None = None
     problems: Problems = list(earlier_problems)

@@ -1,4 +1,4 @@
-"""Read the comments of conf/, for the reference page and for printed configurations."""
+"""Read the comments of conf/, for documentation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMMENT = re.compile(r"(?:^|\s+)#\s?(?P<comment>.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Hold one key of a file: its path, value and comment lines."""
+    """Hold the path, value and comment lines of a key."""
 
     path: Path
     value: str
@@ -39,7 +39,7 @@ class Commented:
 
     @property
     def target(self) -> str | None:
-        """Return the class or function that the file configures, if it has one."""
+        """Return the class or function that the file configures, if any."""
         return next((entry.value for entry in self.entries if entry.path == (_TARGET,)), None)
 
 
@@ -80,9 +80,9 @@ def root() -> Commented:
 
 
 def explained(yaml_text: str, config: Mapping[str, Any]) -> str:
-    """Add the comments of conf/ to `shown`, a part of `config` as block-style YAML.
+    """Add the comments of conf/ to `yaml_text`, a part of `config`.
 
-    The first line of a part names its package, as Hydra writes it: `# @package env`.
+    Its first line may name its package, as Hydra writes it: `# @package env`.
     """
     comments: dict[Path, Sequence[str]] = {}
     for path, comment in _comments_of(config):
@@ -125,7 +125,7 @@ def _behind(line: str, comment: Sequence[str]) -> Iterator[str]:
 
 
 def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield the comments of all keys that a configuration may have, the most specific first."""
+    """Yield the comments of all possible keys, the most specific first."""
     for entry in root().entries:
         yield entry.path[1:] if entry.path[0] == "defaults" else entry.path, entry.comment
     yield from _under(("env",), _of_target("env", config.get("env")))
@@ -146,7 +146,6 @@ def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str
 
 
 def _of_target(group: str, values: Any) -> Commented | None:
-    """Return the file of a group that has the `_target_` of these settings."""
     target = values.get(_TARGET) if isinstance(values, Mapping) else None
     return next((file for file in files(group).values() if target is not None and file.target == target), None)
 

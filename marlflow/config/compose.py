@@ -24,7 +24,6 @@ _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def _run_name(choice: str, *, _parent_: DictConfig) -> str:
-    """Return the default name of a run: its environment's."""
     # OmegaConf passes the node that contains the interpolation, here the whole configuration.
     target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
     return target if _IMPORT_PATH.fullmatch(target) else choice
@@ -43,9 +42,9 @@ def composing() -> Iterator[None]:
 
 
 def choices(overrides: Sequence[str]) -> set[str]:
-    """Return the group choices that `overrides` lead to, as `group` or `group@package`.
+    """Return the group choices of `overrides`, as `group` or `group@package`, without composing.
 
-    Reads the defaults lists only. Raises Hydra's errors. Call within `composing`.
+    Raises Hydra's errors. Call within `composing`.
     """
     known_choices = config_loader().compute_defaults_list(NAME, list(overrides), RunMode.RUN).overrides.known_choices
     return {str(key) for key in known_choices if not str(key).startswith("hydra/")}
@@ -84,10 +83,9 @@ def config_loader() -> Any:
 
 
 def run_job(config: DictConfig, folder: str | None, task: Callable[[DictConfig], object]) -> None:
-    """Run `task` as a Hydra job with a composed configuration, and raise its error if it fails.
+    """Run `task` as a Hydra job with a composed configuration; raise its error.
 
-    Logging, callbacks, environment variables and the working directory are as on Hydra's command line. `folder`
-    replaces hydra.run.dir.
+    All else is as on Hydra's command line, such as logging and the working directory. `folder` replaces hydra.run.dir.
     """
     raised: list[BaseException] = []
 

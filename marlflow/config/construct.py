@@ -1,7 +1,7 @@
-"""Build objects from plain data, and report the path, the expected and the actual value of what does not fit.
+"""Build objects from plain data, and report each value that does not fit.
 
-The signature of a class or function is the schema: parameters are the keys, annotations the types. So each default is
-written once, and a user's class is checked like marlflow's own.
+The signature of a class or function is the schema, so each default is written once, and users' classes are checked like
+marlflow's own.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ LEFT: Final = _Left()
 def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
     """Call `make` with `values`, converted to its annotations; return LEFT if that fails.
 
-    Appends one sentence to `problems` for each error; `path` is the configuration path of `values`. Values that do not
-    fit are left out, so that the others are checked too.
+    Appends one sentence to `problems` for each error, at its path under `path`. Values that do not fit are left out, so
+    that the others are checked too.
     """
     arguments = arguments_for(make, values, path, problems)
     if arguments is None:

@@ -1,4 +1,4 @@
-"""Open the environment once before a run, and explain in one sentence why it cannot be opened."""
+"""Open the environment once before a run, and explain failures in one sentence."""
 
 from __future__ import annotations
 
@@ -116,7 +116,6 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
 
 @contextmanager
 def _warn_if_slow(subject: str) -> Iterator[None]:
-    """Log a warning if opening the environment `what` takes longer than _OPENS_FOR_S."""
     text = "%s has been opening for %.0f s: it is being made, or reset for the first time, and nothing ends that"
     timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, subject, _OPENS_FOR_S))
     # A thread still waiting must not keep the process alive.

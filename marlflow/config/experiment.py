@@ -29,11 +29,11 @@ class Env:
     """Specify the environment: its factory, its arguments and its wrappers.
 
     `factory` is a callable, an import path, or the name of a shipped environment: Env("simple_tag", {"num_good": 2}).
-    That brings its own arguments, `num_envs` and wrappers; those given here replace them, wrappers go around them.
-    Raises ConfigInvalid for an unknown name.
+    For a name, the given arguments replace its defaults, and the given wrappers go around its own. Raises ConfigInvalid
+    for an unknown name.
 
-    `num_envs` is the number of environments over all workers. `wrappers` are applied in order, the first innermost.
-    `step_timeout_s` (seconds) limits a step or reset; None is no limit.
+    `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
+    (seconds) limits a step or reset; None is no limit.
     """
 
     factory: Callable[..., Any] | str
@@ -63,8 +63,8 @@ class Env:
 class PolicyStop:
     """Set when one learner's plan ends while others continue; None is never.
 
-    Its policies then act with their last weights. `agent_steps` are those of all its policies; each has to reach the
-    mean return `return_mean`.
+    Its policies then act with their last weights. `agent_steps` is their total; each has to reach the mean return
+    `return_mean`.
     """
 
     agent_steps: int | None = None
@@ -88,11 +88,11 @@ class PlacementOverrides:
 
 @dataclass(frozen=True)
 class RunPlacement:
-    """Set the resources of a run's processes and their spread over machines.
+    """Set the resources of a run's processes.
 
     `learners` is the default of every learner. `shared_gpus` are shared by all learners in equal fractions, instead of
-    `learners.num_gpus` each. With `inference`, one actor acts for all workers, in batches. `spread` uses as many
-    machines as possible instead of as few.
+    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines instead
+    of the fewest.
     """
 
     learners: LearnerPlacement = field(default_factory=LearnerPlacement)
@@ -117,7 +117,7 @@ class OfflineData:
 class Record:
     """Choose the rows that workers write to files.
 
-    `policies` None: all that learn. `folder` None: `record` in the run's; all workers need access to it.
+    `policies` None: all that learn. `folder` None: `record` in the run's; every worker needs access.
     """
 
     policies: Sequence[str] | None = None
@@ -179,9 +179,9 @@ class Rollouts:
 class Stop:
     """Set when a run ends: at the first condition that holds; None is never.
 
-    `policies` maps policies to the `return_mean` to reach, all of them together one condition. `time_s` (seconds)
-    includes the last evaluation and cuts a round short. `grace_period_s` (seconds) is for a running round after an
-    interrupt, and for an environment's step or reset, or the last evaluation, after `time_s`.
+    `policies` maps policies to the mean returns to reach, all of them together. `time_s` (seconds) includes the last
+    evaluation and cuts a round short. `grace_period_s` (seconds) is for a running round after an interrupt, and for an
+    environment's step or reset, or the last evaluation, after `time_s`.
     """
 
     env_steps: int | None = None
@@ -217,9 +217,9 @@ class Faults:
 class CheckpointConfig:
     """Set when checkpoints are written and which are retained.
 
-    The first follows the first round, then one every `every_env_steps` (None: only at the end). The newest `keep` are
-    retained, and the one with the highest metric `best`. `replay` says whether replays' rows are saved. Running
-    episodes are replayed on resume; those longer than `replay_max_env_steps` start over.
+    The first follows the first round, then one every `every_env_steps` (None: only at the end). The newest `keep` and
+    the one with the highest metric `best` are retained. `replay` says whether replays' rows are saved. On resume,
+    running episodes are replayed, or start over if longer than `replay_max_env_steps`.
     """
 
     every_env_steps: int | None = 50_000
@@ -231,14 +231,14 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Set the evaluation episodes, which are apart from training.
+    """Set the evaluation episodes, which are separate from training.
 
-    `episodes` follow the first round and then every `every_env_steps`; `final_episodes` end the run (None: as many). 0:
-    no evaluation. `mode` is `greedy` (the most likely action, or the mean) or `sampled` (from the learned distribution,
-    without exploration noise, as mixed strategies need).
+    `episodes` are played after the first round and every `every_env_steps`, `final_episodes` at the end (None: as
+    many). 0 is no evaluation. `mode` is `greedy` (the most likely action, or the mean) or `sampled` (from the learned
+    distribution, without exploration noise).
 
     `opponents` are names of policies, or `random`: each learning policy plays `episodes`, in each of its seats in turn,
-    against each opponent in all others, rounded up to as many for each pairing. None: all play as in training.
+    against each opponent in all others, rounded up to equally many per pairing. None: all play as in training.
     """
 
     every_env_steps: int = 50_000

@@ -33,9 +33,9 @@ def existing_run_problems(folder: Path) -> Iterator[str]:
 
 
 def new_folder(folder: Path) -> Path:
-    """Create `folder`, or the first of `<folder>_2`, `<folder>_3`, ... that is new, and return it.
+    """Create `folder`, or the first new one of `<folder>_2`, `<folder>_3`, ..., and return it.
 
-    Safe among processes that start at the same time, on shared file systems too.
+    Processes that start at the same time get different folders.
     """
     # Parents may be shared by runs; only the last folder has to be new.
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Find the learners of a run and the policies of each, and check them."""
+"""Find and check the learners of a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _OF_LEARNERS = ("placement", "stop", "queue_fragments")
 
 
 def learners_of(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, LearnerConfig]:
-    """Return the learners: those of the experiment, and one for each other learning policy.
-
-    They are in the order of their first policies. `policies` are those with agents, resolved.
-    """
+    """Return the learners of `policies`, the resolved policies with agents, in their order."""
     listed = {name: key for key, learner in experiment.learners.items() for name in learner.policies}
     learners: dict[str, LearnerConfig] = {}
     for name, policy in policies.items():
@@ -66,7 +63,6 @@ def _algorithm_problems(path: str, learner: LearnerConfig) -> Iterator[str]:
 
 
 def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) -> Iterator[str]:
-    """Yield settings of a policy that belong to its learner."""
     for name in learner.policies:
         if (policy := experiment.policies.get(name)) is None:
             continue
@@ -88,7 +84,7 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
 
 
 def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """Yield a problem for each policy that a learner lists and that has no agents."""
+    """Yield a problem for each policy of a learner that has no agents."""
     for key, learner in experiment.learners.items():
         for name in dict.fromkeys(learner.policies):
             if name not in policies:

@@ -1,7 +1,6 @@
-"""Compare the least memory that a run needs with what is available, before anything is built.
+"""Compare a lower bound of a run's memory with what is available.
 
-Every number is a lower bound (networks without critics, rows without bookkeeping, minimal processes), so a run that
-fits is never refused.
+It counts networks without critics and rows without bookkeeping, so a run that fits is never refused.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ class Need:
 def memory_problems(
     experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], available_bytes: int | None = None
 ) -> Iterator[str]:
-    """Yield a problem if the run needs more memory than this machine has; a cluster is not checked.
+    """Yield a problem if the run needs more memory than there is; clusters are not checked.
 
-    `players` lists the agents of each policy. `available_bytes` None: the memory that this machine has left.
+    `players` lists the agents of each policy. `available_bytes` None: those left on this machine.
     """
     if experiment.runtime.address is not None:
         return
@@ -79,8 +78,7 @@ def available_memory() -> int:
 def parameters_of(build: Callable[[], Any]) -> int | None:
     """Count the parameters of the network that `build` returns, without allocating memory.
 
-    For an actor that is no torch module, counts all parameters created. Returns None if `build` needs real memory, as
-    some users' networks do. Raises ConfigInvalid from `build`.
+    Returns None if `build` needs real memory. Raises ConfigInvalid from `build`.
     """
     counted: dict[int, nn.Parameter] = {}
 

@@ -29,7 +29,7 @@ class NamedEnvironment:
 
 
 def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:
-    """Return the environment `name` with `arguments` in place of its defaults.
+    """Return the environment `name`, its defaults replaced by `arguments`.
 
     Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
     """

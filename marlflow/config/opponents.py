@@ -1,7 +1,7 @@
 """Pair the policies with the opponents of `evaluation.opponents`, in every seat.
 
-A policy keeps its agents of training, and an opponent takes all others. A policy that plays every agent, as in
-self-play, plays one side in each episode: one group of agents, or one agent if there is a single group.
+A policy keeps its agents of training, and an opponent takes all others. In self-play, the policy plays one side at a
+time: one group of agents, or one agent of a single group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEY = "evaluation.opponents"
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Pair one policy with one opponent; `matchup` maps agents to the two."""
+    """Hold one policy, its opponent, and their `matchup`."""
 
     policy: str
     opponent: str
@@ -37,19 +37,13 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class Pairings:
-    """Hold the pairings of each evaluated policy, and the opponents that are not policies of the run.
-
-    Empty: all policies are evaluated together, as they train.
-    """
+    """Hold the pairings of each policy, and `opponents` from outside the run; empty: play as in training."""
 
     of: Mapping[str, Sequence[Pairing]] = field(default_factory=dict)
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
 
     def dealt(self, episodes: int) -> list[Pairing]:
-        """Return the pairings of an evaluation: at least `episodes` for each policy.
-
-        The number is rounded up so that all pairings of a policy have as many.
-        """
+        """Return at least `episodes` pairings for each policy, rounded up to equally many of each."""
         return [
             pairing
             for pairings in self.of.values()
@@ -59,7 +53,7 @@ class Pairings:
 
 
 def only_opponents(experiment: Experiment) -> set[str]:
-    """Return the policies that may be without agents in training: opponents that do not learn."""
+    """Return the policies that need no agents in training: opponents that do not learn."""
     opponents = set(experiment.evaluation.opponents or ())
     return {
         name
@@ -69,7 +63,7 @@ def only_opponents(experiment: Experiment) -> set[str]:
 
 
 def sides_in_turn(playable: Sequence[str], agents: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the sides that a policy takes in turn; `own` are the agents that it can play.
+    """Return the sides that a policy takes in turn; it can play `playable` of `agents`.
 
     >>> sides_in_turn(["wolf_0", "wolf_1"], ["wolf_0", "wolf_1", "hare_0"])
     [('wolf_0', 'wolf_1')]
@@ -107,7 +101,7 @@ def pairings_of(
             f"declare possible_agents, or set {_KEY}=null"
         )
         return Pairings()
-    table = _Table(experiment, seats, policies)
+    table = _Seating(experiment, seats, policies)
     pairings_by_policy: dict[str, list[Pairing]] = {}
     learning = [name for name, (policy, _) in policies.items() if policy.acts_by.capabilities.learns]
     for name in learning:
@@ -143,13 +137,15 @@ def _too_few(experiment: Experiment, pairings_by_policy: Mapping[str, Sequence[P
             )
 
 
-class _Table:
-    """Seat opponents: policies of the run, or new ones made for the spaces of their seat."""
+class _Seating:
+    """Seat opponents: policies of the run, or ones made for their seat."""
 
     def __init__(
         self, experiment: Experiment, seats: Mapping[str, Spaces], policies: Mapping[str, tuple[Policy, Spaces]]
     ) -> None:
-        self._experiment, self._seats, self._policies = experiment, seats, policies
+        self._experiment = experiment
+        self._seats = seats
+        self._policies = policies
         self.opponents: dict[str, PolicySpec] = {}
         self.problems: Problems = []
 

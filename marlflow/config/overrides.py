@@ -33,10 +33,9 @@ _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
 
 @dataclass(frozen=True)
 class Prepared:
-    """Hold `overrides` for Hydra and the composed `config` of the first job.
+    """Hold `overrides` for Hydra, the `config` of the first job, and `problems` of keys left out.
 
-    `problems` are errors of keys that were left out. `fixed` are the keys of overrides without a sweep: the same value
-    in each job.
+    `fixed` are the keys without a sweep, the same in each job.
     """
 
     overrides: list[str]
@@ -72,7 +71,7 @@ class _OverrideWord:
         return self.read.key_or_group + (f"@{package}" if package is not None else "")
 
     def values(self) -> list[Any]:
-        """Return the value, or those of a sweep; of an interval, its start."""
+        """Return the value, or the values of a sweep; for an interval, its start."""
         if not self.read.is_sweep_override():
             return [self.read.value()]
         if self.read.is_interval_sweep():
@@ -167,7 +166,6 @@ def _parsed(override: str) -> Override:
 
 @contextmanager
 def _composition_explained() -> Iterator[None]:
-    """Raise ConfigInvalid for errors of Hydra, OmegaConf and YAML."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -213,7 +211,6 @@ def _is_choice(word: _OverrideWord, known: _Groups) -> bool:
 
 
 def _choices_settled(words: Sequence[_OverrideWord], groups: _Groups) -> Iterator[str]:
-    """Set each choice's prefix; yield problems."""
     problems = [problem for word in words for problem in _option_problems(word, groups)]
     if problems:
         yield from problems
@@ -316,7 +313,7 @@ def _type_problem(word: _OverrideWord, current: Any) -> str | None:
 
 
 def _must_replace(current: Any, value: Any) -> bool:
-    """Return whether Hydra's merge of the two values would mix unrelated settings."""
+    """Return whether a merge would mix unrelated settings."""
     if isinstance(current, dict) and isinstance(value, dict):
         return "_target_" in value
     return {type(current), type(value)} == {list, dict}

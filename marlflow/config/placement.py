@@ -44,9 +44,9 @@ def _shares(learner: LearnerConfig) -> bool:
 
 
 def shared_equally(gpus: float, processes: int) -> float:
-    """Return the share of `gpus` of each process, a fraction or a whole number.
+    """Return the share of `gpus` of each of `processes`.
 
-    With more than one GPU but fewer than `processes`, each GPU has the least number of processes that suffices.
+    With several GPUs but not one each, each GPU has the least number of processes that suffices.
     """
     if processes == 0:
         return 0.0

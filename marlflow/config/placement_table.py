@@ -41,7 +41,6 @@ def drawn_placement(checked: CheckedExperiment, machines: Machines | None) -> st
 
 
 def _devices(spec: RunSpec) -> dict[str, str]:
-    """Return the torch device of each learner and of the inference actor."""
     separate = {
         name: spec_of_learner for name, spec_of_learner in spec.learners.items() if not spec_of_learner.on_workers
     }
@@ -83,13 +82,11 @@ def _amounts(takes: Mapping[str, float], gpus: Sequence[int] = ()) -> Iterator[s
 
 
 def _name(number: int, machine: Mapping[str, float]) -> str:
-    """Return the address of a machine if known, else its number."""
     addresses = [name.removeprefix("node:") for name in machine if name.startswith("node:") and not name.endswith("__")]
     return addresses[0] if addresses else f"machine {number + 1}"
 
 
 def _described(machines: Machines) -> str:
-    """Describe each machine, or the total of many."""
     descriptions = [_has(machine) for machine in machines.amounts]
     if machines.here:
         return f"this machine ({descriptions[0]})"

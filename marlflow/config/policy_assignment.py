@@ -34,7 +34,7 @@ TRIAL_EPISODES = 200
 
 @dataclass(frozen=True)
 class PolicyAssignment:
-    """Hold the policies of a run and the agents that each plays.
+    """Hold the policies of a run and their agents.
 
     `mapping` is for the workers; None: a matchmaker deals each episode.
     """
@@ -82,7 +82,6 @@ def _by_name(experiment: Experiment, adapter: EnvAdapter, problems: Problems) ->
 
 
 def _single_agent_rules_problem(names: Sequence[str], groups: Mapping[str, str], policies: Collection[str]) -> str:
-    """Return the error that gives mapping rules for policies named like single agents."""
     rest = list(dict.fromkeys(group for agent, group in groups.items() if agent not in names))
     rules = [(name, name) for name in names]
     for name in rest:

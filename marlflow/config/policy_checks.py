@@ -23,7 +23,7 @@ _MOST_NAMED = 3
 
 
 def policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence[str]) -> Iterator[Problem | str]:
-    """Yield why a policy cannot act in `spaces` or be built; `players` are the agents that it plays."""
+    """Yield why a policy cannot act in `spaces` as `players`, or cannot be built."""
     algorithm = policy.acts_by
     subject = f"policy {name!r} ({algorithm.name})"
     acts = True
@@ -48,7 +48,6 @@ def policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence
 
 
 def _alternatives(policy: Policy, spaces: Spaces) -> list[str]:
-    """Return algorithms that could play instead, the most similar first."""
     wanted = policy.acts_by.capabilities
     candidates = [candidate for candidate in SHIPPED if not candidate.validate(spaces, policy.model)]
     candidates.sort(

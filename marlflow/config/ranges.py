@@ -1,7 +1,6 @@
 """Define the range of each number and text of a configuration, by its name.
 
-A test requires an entry for every number of every dataclass. `setting_problems` applies this table; rules for several
-settings together are in limits.py and in the algorithms' `validate`.
+A test requires an entry for every number. limits.py and the algorithms' `validate` check combinations.
 """
 
 from __future__ import annotations

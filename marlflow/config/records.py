@@ -62,7 +62,6 @@ def inspected_environment(experiment: Experiment, problems: Problems) -> Iterato
 
 
 def _mismatches(env: Env, manifest: Manifest) -> Iterator[str]:
-    """Yield why the recorded environment cannot be used for evaluation."""
     instead = "set evaluation.episodes=0 to do without it"
     try:
         with opened(maker(env), env) as adapter:
@@ -127,7 +126,7 @@ def _unsuited(policies: Mapping[str, Policy], data_by_policy: Mapping[str, Offli
 
 
 def _recorded_policy(name: str, source: OfflineData, manifest: Manifest) -> str:
-    """Return the recorded policy: the one configured, of the same name, or the only one."""
+    # The configured policy, else the one of the same name, else the only one.
     recorded, known = source.policy or name, tuple(manifest.policies)
     if recorded in known:
         return recorded

@@ -1,7 +1,7 @@
-"""Run networks and operators on two rows before the run, to find errors that would show only during it.
+"""Run users' networks and operators on two rows, to find errors before a run.
 
-An actor on a worker makes the rows from arbitrary observations, as in a run; then each operator of the policy's plan
-processes them, Learn and Publish included. All of it is temporary, on the CPU and in this process.
+An actor makes the rows from arbitrary observations; then each operator of the plan processes them, Learn and Publish
+included, on the CPU of this process.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
 
 
 def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Iterator[str]:
-    """Yield a problem for each learner whose network or plan fails on rows of its policies' spaces.
+    """Yield a problem for each learner whose network or plan fails on rows of its spaces.
 
-    Learners made only of marlflow's own parts are skipped. `state_space` is that of the environment's global state.
+    Learners without users' code are skipped. `state_space` is that of the environment's global state.
     """
     with _restored_random_state():
         for learner in spec.learners.values():
@@ -142,7 +142,6 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
 
 
 def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
-    """Return the RunSpec of this learner alone, on an environment of spaces only."""
     agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(learner.policies)}
     return RunSpec(
         policies={policy.name: policy for policy in learner.policies},

@@ -1,7 +1,7 @@
 """Convert a composed configuration to an Experiment.
 
-The dataclasses of experiment.py are the schema of conf/. Two sections differ in form: `env`, where the factory's
-arguments are next to marlflow's own keys, and `stop.policies`.
+The dataclasses of experiment.py are the schema, except for `env`, which also contains the factory's arguments, and for
+`stop.policies`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ class _PlaceholderAlgorithm(Random):
 
 
 def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Experiment:
-    """Build the experiment of a composed configuration.
-
-    Raises ConfigInvalid with all problems: those `found` before, those of the configuration, and those of `ready`.
-    """
+    """Build the experiment of a composed configuration; raise ConfigInvalid with all problems."""
     problems = list(earlier_problems)
     experiment = read(config, problems)
     if problems:

@@ -28,9 +28,9 @@ _ANY_NUMBER = Range(-INFINITY, INFINITY)
 
 
 def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
-    """Yield a problem for each setting under the dataclass `value` with a wrong type or out of range.
+    """Yield a problem for each setting of the wrong type or out of range under a dataclass.
 
-    `path` is its configuration path. Values that are not dataclasses, such as some users' algorithms, are not checked.
+    `path` is its configuration path. Values that are not dataclasses are not checked.
     """
     kind: Callable[..., Any] = type(value)
     hints = hints_of(kind)
@@ -52,7 +52,7 @@ def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
 
 
 def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
-    """Return whether a value has a wrong type, so that further checks cannot read the settings."""
+    """Return whether a value has a wrong type, so that other checks would fail."""
     return any(isinstance(problem, Problem) and problem.kind is ProblemKind.WRONG_TYPE for problem in problems)
 
 
@@ -86,7 +86,6 @@ def remarks(experiment: Experiment) -> Iterator[str]:
 
 
 def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dataclasses under `value` with their paths."""
     if is_dataclass(value) and not isinstance(value, type):
         yield path, value
         for field in fields(value):

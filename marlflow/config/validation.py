@@ -35,10 +35,9 @@ from marlflow.sampling.matchmaking import AllowedSeats
 
 @dataclass(frozen=True)
 class CheckedExperiment:
-    """Hold a checked experiment, its assignment of policies to agents, and its RunSpec.
+    """Hold a checked experiment and its RunSpec.
 
-    `players` lists the agents that each policy plays, or may be seated as by a matchmaker. `pairings` are those of the
-    evaluation.
+    `players` lists the agents that each policy plays, or may play by a matchmaker. `pairings` are for evaluation.
     """
 
     experiment: Experiment
@@ -72,7 +71,7 @@ def ready(experiment: Experiment, machines: Machines | None = None) -> CheckedEx
 
 
 def problems_of(experiment: Experiment, machines: Machines | None = None) -> tuple[CheckedExperiment | None, Problems]:
-    """Check like `ready`, but return the problems, so that a caller can add others before raising."""
+    """Check like `ready`, but return the problems instead of raising them."""
     limits = limit_problems(experiment)
     if any_wrong_type(limits):
         return None, limits
@@ -86,7 +85,6 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
 
 
 def _process_problems(experiment: Experiment) -> Iterator[Problem | str]:
-    """Yield problems of the settings that resource requests are computed from."""
     learner_placements = [placement for _, _, placement in experiment.all_learners()]
     for part in (experiment.rollouts, experiment.placement, *learner_placements):
         yield from setting_problems(part)
@@ -133,7 +131,7 @@ def _checked(
 
 @dataclass(frozen=True, slots=True)
 class _InspectedEnv:
-    """Hold what the checks read from the environment, and the assignment of policies to its agents."""
+    """Hold what the checks read from the environment."""
 
     agents: tuple[str, ...]
     players: PolicyAssignment
@@ -147,7 +145,7 @@ class _InspectedEnv:
 
 
 def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
-    """Open the environment and assign its agents; append to `problems`, or raise ConfigInvalid if it cannot open."""
+    """Open the environment and assign its agents; append to `problems`."""
     with inspected_environment(experiment, problems) as adapter:
         players = assign_policies(experiment, adapter, problems)
         policies = players.policies
@@ -230,7 +228,6 @@ def _learner_specs(
 
 
 def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problems: Problems) -> dict[str, Spaces]:
-    """Return the spaces of each policy's agents, which must be the same."""
     by_policy = {}
     for policy, agents in agents_of.items():
         masked = any(adapter.masked(agent) for agent in agents)
@@ -252,7 +249,6 @@ def _seat(adapter: EnvAdapter, agent: str) -> Spaces:
 def _fitting(
     adapter: EnvAdapter, players: PolicyAssignment, spaces: Mapping[str, Spaces]
 ) -> Mapping[str, Sequence[str]]:
-    """Return each policy's agents; with a matchmaker, all whose spaces fit."""
     if players.mapping is not None:
         return players.agents
     return {
@@ -301,7 +297,6 @@ def _window_problems(learner: LearnerSpec, spec: RunSpec) -> Iterator[str]:
 def _goal_conflicts(
     experiment: Experiment, policies: Mapping[str, Policy], learners: Mapping[str, LearnerConfig]
 ) -> Iterator[str]:
-    """Yield a problem if no policy learns, and if nothing ends the run."""
     if policies and not learners:
         names = ", ".join(f"{name!r} ({policy.acts_by.name})" for name, policy in policies.items())
         yield f"no policy of this run learns: {names}; give one an algorithm that does, e.g. ppo"

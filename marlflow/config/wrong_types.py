@@ -40,7 +40,6 @@ def _shown(value: object) -> str:
 
 
 def _constructor_call(group: str, value: object) -> str:
-    """Return the Python expression of an algorithm or model."""
     if isinstance(value, type):
         return f"{value.__name__}()"
     if not isinstance(value, str):
