@@ -101,7 +101,7 @@ def pairings_of(
             f"declare possible_agents, or set {_KEY}=null"
         )
         return Pairings()
-    table = _Seating(experiment, seats, policies)
+    table = _OpponentSeating(experiment, seats, policies)
     pairings_by_policy: dict[str, list[Pairing]] = {}
     learning = [name for name, (policy, _) in policies.items() if policy.acts_by.capabilities.learns]
     for name in learning:
@@ -137,7 +137,7 @@ def _too_few(experiment: Experiment, pairings_by_policy: Mapping[str, Sequence[P
             )
 
 
-class _Seating:
+class _OpponentSeating:
     """Seat opponents: policies of the run, or ones made for their seat."""
 
     def __init__(
