@@ -19,7 +19,7 @@ def limit_problems(experiment: Experiment) -> Problems:
     if any_wrong_type(problems):
         return problems
     if not problems:
-        problems += _shares(experiment)
+        problems += _env_division_problems(experiment)
     problems += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
     for path, algorithm, placement in experiment.all_learners():
         problems += _replay_problems(f"{path}.algorithm", algorithm)
@@ -29,7 +29,7 @@ def limit_problems(experiment: Experiment) -> Problems:
     return problems
 
 
-def _shares(experiment: Experiment) -> Iterator[str]:
+def _env_division_problems(experiment: Experiment) -> Iterator[str]:
     num_envs, workers = experiment.env.num_envs, experiment.rollouts.num_workers
     if num_envs < workers:
         yield (

@@ -27,33 +27,32 @@ def drawn_placement(checked: CheckedExperiment, machines: Machines | None) -> st
         )
     together: dict[tuple[object, ...], list[Seat]] = {}
     for seat in seats:
-        together.setdefault(_shown_together(seat), []).append(seat)
+        together.setdefault(_row_key(seat), []).append(seat)
     several = len(machines.amounts) > 1
-    where = [_name(number, machine) for number, machine in enumerate(machines.amounts)]
+    where = [_machine_name(number, machine) for number, machine in enumerate(machines.amounts)]
     rows = []
     for group in together.values():
         machine = group[0].machine
         place = [where[machine] if machine is not None else "any machine"] if several else []
-        rows.append([_who(group), *place, _what(group[0], devices) + (" each" if len(group) > 1 else "")])
+        each = " each" if len(group) > 1 else ""
+        rows.append([_process_names(group), *place, _resources_and_device(group[0], devices) + each])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n  ".join([f"placement on {_described(machines)}{', as Ray may choose it' if several else ''}", *lines])
 
 
 def _devices(spec: RunSpec) -> dict[str, str]:
-    separate = {
-        name: spec_of_learner for name, spec_of_learner in spec.learners.items() if not spec_of_learner.on_workers
-    }
-    devices = {f"learner {name}": spec_of_learner.placement.torch_device for name, spec_of_learner in separate.items()}
+    separate = {name: learner for name, learner in spec.learners.items() if not learner.on_workers}
+    devices = {f"learner {name}": learner.placement.torch_device for name, learner in separate.items()}
     return devices | ({} if spec.inference is None else {"inference": spec.inference.torch_device})
 
 
-def _shown_together(seat: Seat) -> tuple[object, ...]:
+def _row_key(seat: Seat) -> tuple[object, ...]:
     """Return the key by which seats share a line: equal workers on one machine."""
     return seat.machine, *seat.takes.items(), seat.gpus, _WORKER if seat.what.startswith(_WORKER) else seat.what
 
 
-def _who(seats: Sequence[Seat]) -> str:
+def _process_names(seats: Sequence[Seat]) -> str:
     if len(seats) == 1:
         return seats[0].what
     numbers = [int(seat.what.removeprefix(_WORKER)) for seat in seats]
@@ -66,7 +65,7 @@ def _who(seats: Sequence[Seat]) -> str:
     return f"{_WORKER.strip()}s {listed}"
 
 
-def _what(seat: Seat, devices: Mapping[str, str]) -> str:
+def _resources_and_device(seat: Seat, devices: Mapping[str, str]) -> str:
     amounts = ", ".join(_amounts(seat.takes, seat.gpus)) or "nothing reserved"
     device = devices.get(seat.what.rpartition(" rank ")[0] or seat.what)
     return f"{amounts}; computes on {device}" if device else amounts
@@ -81,27 +80,28 @@ def _amounts(takes: Mapping[str, float], gpus: Sequence[int] = ()) -> Iterator[s
             yield f"{amount:g} {resource}"
 
 
-def _name(number: int, machine: Mapping[str, float]) -> str:
+def _machine_name(number: int, machine: Mapping[str, float]) -> str:
     addresses = [name.removeprefix("node:") for name in machine if name.startswith("node:") and not name.endswith("__")]
     return addresses[0] if addresses else f"machine {number + 1}"
 
 
 def _described(machines: Machines) -> str:
-    descriptions = [_has(machine) for machine in machines.amounts]
+    descriptions = [_resources_of(machine) for machine in machines.amounts]
     if machines.here:
         return f"this machine ({descriptions[0]})"
     if len(descriptions) == 1:
         return f"one machine ({descriptions[0]})"
     if len(descriptions) <= _MOST_NAMED:
         listed = (
-            f"{_name(number, machine)}: {descriptions[number]}" for number, machine in enumerate(machines.amounts)
+            f"{_machine_name(number, machine)}: {descriptions[number]}"
+            for number, machine in enumerate(machines.amounts)
         )
         return f"{len(descriptions)} machines ({'; '.join(listed)})"
     cpus, gpus = (sum(machine.get(resource, 0.0) for machine in machines.amounts) for resource in ("CPU", "GPU"))
     return f"{len(descriptions)} machines ({cpus:g} CPU and {gpus:g} GPU together)"
 
 
-def _has(machine: Mapping[str, float]) -> str:
+def _resources_of(machine: Mapping[str, float]) -> str:
     # Memory and names with a colon are Ray's internal resources.
     custom = [
         name for name in machine if name not in ("CPU", "GPU", "memory", "object_store_memory") and ":" not in name

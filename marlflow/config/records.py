@@ -22,7 +22,7 @@ from marlflow.offline.environment import recorded_environment
 from marlflow.offline.manifest import Manifest, read_manifest
 
 _OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname__}"
-_ABLE = "bc, marwil, dqn or another off-policy algorithm"
+_OFFLINE_ALGORITHMS = "bc, marwil, dqn or another off-policy algorithm"
 
 
 def offline_records(env: Env) -> OfflineData | None:
@@ -93,7 +93,7 @@ def records_of(
     """Open the records of each policy that learns from any; append errors to `problems`."""
     datasets = {}
     data_by_policy = sources(experiment, policies)
-    problems += _unsuited(policies, data_by_policy)
+    problems += _unsuited_experience(policies, data_by_policy)
     for name, source in data_by_policy.items():
         try:
             manifest = read_manifest(Path(source.folder))
@@ -109,14 +109,14 @@ def records_of(
     return datasets
 
 
-def _unsuited(policies: Mapping[str, Policy], data_by_policy: Mapping[str, OfflineData]) -> Iterator[str]:
+def _unsuited_experience(policies: Mapping[str, Policy], data_by_policy: Mapping[str, OfflineData]) -> Iterator[str]:
     for name, policy in policies.items():
         algorithm = policy.acts_by
         kind = algorithm.capabilities.experience
         if name in data_by_policy and kind == "on-policy":
             yield (
                 f"policy {name!r} ({algorithm.name}) learns from what it has just done itself, not from records; "
-                f"use {_ABLE}"
+                f"use {_OFFLINE_ALGORITHMS}"
             )
         elif name not in data_by_policy and kind == "offline":
             yield (

@@ -40,7 +40,7 @@ from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 # One row is not enough: batch normalization, for example, fails on it.
 _ROWS: Final = 2
 # For operators that need more, such as clustering: batches of a run have hundreds.
-_ROWS_OF_SECOND_TRY: Final = 256
+_SECOND_TRY_ROWS: Final = 256
 
 _AGENT: Final = "agent"
 _OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
@@ -57,7 +57,7 @@ def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Ite
                 continue
             problem = _problem(spec, learner, state_space, _ROWS)
             # A failure on two rows alone may be for their number, so it is no problem if more rows succeed.
-            if problem is not None and _problem(spec, learner, state_space, _ROWS_OF_SECOND_TRY) is not None:
+            if problem is not None and _problem(spec, learner, state_space, _SECOND_TRY_ROWS) is not None:
                 yield f"{subject_of(learner)}: {problem}"
 
 

@@ -234,7 +234,7 @@ def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problem
         first, *others = (replace(_seat(adapter, agent), masked=masked) for agent in agents)
         by_policy[policy] = first
         problems.extend(
-            f"policy {policy!r} plays {agents[0]!r} and {agent!r}, which {_difference(first, spaces)}; "
+            f"policy {policy!r} plays {agents[0]!r} and {agent!r}, which {_space_differences(first, spaces)}; "
             "agents of one policy need the same spaces, so give them policies of their own"
             for agent, spaces in zip(agents[1:], others, strict=True)
             if spaces != first
@@ -273,12 +273,12 @@ def _missing_state_problems(env: Env, adapter: EnvAdapter, policies: Mapping[str
             )
 
 
-def _difference(first: Spaces, other: Spaces) -> str:
+def _space_differences(first: Spaces, other: Spaces) -> str:
     differing = [("see", first.observation, other.observation), ("do", first.action, other.action)]
-    return " and ".join(f"{verb} {_apart(a, b)}" for verb, a, b in differing if a != b)
+    return " and ".join(f"{verb} {_both_spaces(a, b)}" for verb, a, b in differing if a != b)
 
 
-def _apart(first: Any, other: Any) -> str:
+def _both_spaces(first: Any, other: Any) -> str:
     # Spaces may differ only in bounds or dtype, which the short description leaves out.
     short = describe_space(first), describe_space(other)
     return f"{first} and {other}" if short[0] == short[1] else " and ".join(short)
