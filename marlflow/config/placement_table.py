@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from marlflow.config.validation import CheckedExperiment
-from marlflow.runtime.process_layout import Seat, arranged
+from marlflow.runtime.process_layout import PlacedProcess, place_processes
 from marlflow.runtime.resources import Machines, requests_of
 from marlflow.runtime.spec import RunSpec
 
@@ -19,13 +19,13 @@ def drawn_placement(checked: CheckedExperiment, machines: Machines | None) -> st
     if machines is None:
         listed = [f"{process} on {device}" for process, device in devices.items() if process != "inference"]
         return "; ".join(["placement: one process, without Ray", *listed])
-    seats = arranged(requests_of(checked.spec), machines.amounts, checked.spec.spread)
+    seats = place_processes(requests_of(checked.spec), machines.amounts, checked.spec.spread)
     if seats is None:
         return (
             f"placement: no way was found to place all processes on {_described(machines)}; Ray would try for 30 s, "
             "and the run would end before it begins: lower the reservations"
         )
-    together: dict[tuple[object, ...], list[Seat]] = {}
+    together: dict[tuple[object, ...], list[PlacedProcess]] = {}
     for seat in seats:
         together.setdefault(_row_key(seat), []).append(seat)
     several = len(machines.amounts) > 1
@@ -47,15 +47,15 @@ def _devices(spec: RunSpec) -> dict[str, str]:
     return devices | ({} if spec.inference is None else {"inference": spec.inference.torch_device})
 
 
-def _row_key(seat: Seat) -> tuple[object, ...]:
+def _row_key(seat: PlacedProcess) -> tuple[object, ...]:
     """Return the key by which seats share a line: equal workers on one machine."""
-    return seat.machine, *seat.takes.items(), seat.gpus, _WORKER if seat.what.startswith(_WORKER) else seat.what
+    return seat.machine, *seat.resources.items(), seat.gpus, _WORKER if seat.name.startswith(_WORKER) else seat.name
 
 
-def _process_names(seats: Sequence[Seat]) -> str:
+def _process_names(seats: Sequence[PlacedProcess]) -> str:
     if len(seats) == 1:
-        return seats[0].what
-    numbers = [int(seat.what.removeprefix(_WORKER)) for seat in seats]
+        return seats[0].name
+    numbers = [int(seat.name.removeprefix(_WORKER)) for seat in seats]
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         listed = f"{numbers[0]} to {numbers[-1]}"
     elif len(numbers) <= _MOST_NAMED:
@@ -65,9 +65,9 @@ def _process_names(seats: Sequence[Seat]) -> str:
     return f"{_WORKER.strip()}s {listed}"
 
 
-def _resources_and_device(seat: Seat, devices: Mapping[str, str]) -> str:
-    amounts = ", ".join(_amounts(seat.takes, seat.gpus)) or "nothing reserved"
-    device = devices.get(seat.what.rpartition(" rank ")[0] or seat.what)
+def _resources_and_device(seat: PlacedProcess, devices: Mapping[str, str]) -> str:
+    amounts = ", ".join(_amounts(seat.resources, seat.gpus)) or "nothing reserved"
+    device = devices.get(seat.name.rpartition(" rank ")[0] or seat.name)
     return f"{amounts}; computes on {device}" if device else amounts
 
 
