@@ -1,4 +1,4 @@
-"""Kill processes of a run over Ray for a minute while it trains, then check what it learned and what it did twice.
+"""Kill processes of a run over Ray for a minute while it trains, then check its learning and repeated work.
 
     python -m benchmarks.chaos --seconds 60
 

@@ -1,6 +1,6 @@
-"""Run the demo over Ray on several seeds: time until both policies reach a mean return of 150, and whether it lasts.
+"""Run the demo over Ray on several seeds: time until both policies reach a mean return of 150, and if it lasts.
 
-Returns are those of the last 100 training episodes, with exploration; the seeds are those of benchmarks/suite.py, on
+Returns are over the last 100 training episodes, with exploration; the seeds are the same as in benchmarks/suite.py, on
 which no setting was chosen.
 """
 

@@ -232,7 +232,7 @@ def settings(group: str) -> Iterator[str]:
 
 
 def environments() -> Iterator[str]:
-    """Yield the arguments of each environment, after those that all environments share."""
+    """Yield the shared arguments of all environments, then each environment's own."""
     yield "## The environment: `env=`\n"
     yield "Each has these keys, and its own arguments beside them.\n"
     yield table([one for one in files("env")["python"].entries if one.path[0] in ENV_KEYS], "env.", mf.Env)
