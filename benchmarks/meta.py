@@ -61,7 +61,7 @@ class Shown(NamedTuple):
 def adapted_returns(spec: RunSpec, weights: Weights, tasks: int = HELD_OUT_TASKS) -> Shown:
     """Return the returns before and after the inner steps of MAML's policy, on tasks of a held-out seed."""
     policy = spec.policies[POLICY]
-    finishing = policy.moves.on_worker()
+    finishing = policy.relocated_stages.on_worker()
     assert finishing is not None
     mapping, spaces = cast("dict[str, str]", spec.mapping), {POLICY: policy.spaces}
     config = SamplerConfig(spec.make_env, range(tasks), mapping, HELD_OUT_SEED, spaces=spaces)
