@@ -250,7 +250,11 @@ _RENAMED = {
     "Checkpoints": "CheckpointConfig",
     "Cosine": "CosineDecay",
     "Inference": "InferencePlacement",
+    "KeptMatchmaker": "StatefulMatchmaker",
     "MetricsRecord": "Report",
+    "Normalise": "Normalize",
+    "Optimiser": "Optimizer",
+    "Part": "LossGroup",
     "Placement": "LearnerPlacement",
     "PolicyPlacement": "PlacementOverrides",
     "Recorded": "OfflineData",
@@ -258,6 +262,7 @@ _RENAMED = {
     "RuntimeChoice": "RuntimeConfig",
     "Setting": "ScheduledFloat",
     "Step": "PiecewiseConstant",
+    "TorchOptimiser": "TorchOptimizer",
     "at_start": "initial_value",
 }
 

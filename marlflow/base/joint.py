@@ -37,7 +37,7 @@ class JointBatch(TrainBatch):
     agents: Array
     """The seats' agent slots, [K]."""
     seats: Mapping[str, slice]
-    """By policy: `present[:, seats["left"]]` is [N, K_left]."""
+    """The columns of each policy in `present`, [N, K]; those of "left" are [N, K_left]."""
     present: Array
     """bool [N, K]: whether the agent decided."""
     columns: Mapping[str, Mapping[str, Array]]
