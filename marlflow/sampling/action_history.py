@@ -1,8 +1,7 @@
 """Action history and observation hashes, to replay and verify running episodes on resume.
 
-An observation's hash is multilinear over its 32-bit words (Lemire and
-Kaser, "Strongly universal string hashing is fast", 2014), exact for the bits of floats; successive hashes are combined
-by SplitMix64.
+Observations are hashed by a multilinear hash of their 32-bit words (Lemire and Kaser, "Strongly universal string
+hashing is fast", 2014); successive hashes are combined by SplitMix64.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class _Taken(NamedTuple):
 
 
 class History:
-    """The running episodes of `num_envs` environments of `stride` lanes, each up to `most_env_steps`."""
+    """Actions and hashes of the running episodes of `num_envs` environments, each up to `most_env_steps`."""
 
     def __init__(self, num_envs: int, stride: int, most_env_steps: int) -> None:
         self.most_env_steps, self._stride = most_env_steps, stride
@@ -42,7 +41,7 @@ class History:
         self._narrow: dict[str, np.dtype[Any] | None] = {}
 
     def begins(self, index: int, earlier: Mapping[str, Array] | None = None) -> None:
-        """Start an environment's episode; `earlier` has each policy's actions so far if it was resumed."""
+        """Start an episode; `earlier` has each policy's actions so far if it was resumed."""
         self._begun[index] = self._tick
         self._earlier.pop(index, None)
         if earlier is not None:
@@ -72,7 +71,6 @@ class History:
         return mix(hashes)
 
     def _digests(self, policy: str, name: str, column: Array) -> Array:
-        """Return one hash per row of `policy`'s column, uint64 [N]."""
         rows = np.ascontiguousarray(column).reshape(len(column), -1)
         if (policy, name) not in self._words:
             row_bytes = rows.shape[1] * rows.itemsize
@@ -84,14 +82,14 @@ class History:
         return digests
 
     def took(self, slots: PolicySlots, action: Array) -> None:
-        """Store a copy of the actions of `slots`' pending lanes, [N, ...]."""
+        """Store a copy of the actions of `slots`' pending lanes."""
         if slots.policy not in self._narrow:
             self._narrow[slots.policy] = _narrow(slots.spaces.action)
         stored = action.astype(self._narrow[slots.policy] or action.dtype)
         self._taken.setdefault(slots.policy, deque()).append(_Taken(self._tick, slots.lanes, stored))
 
     def forget(self, running: Mapping[int, int]) -> None:
-        """Drop actions that no replay needs; `running` has the env steps of each running episode."""
+        """Drop actions that no replay needs, given the env steps of each running episode."""
         whole = self.whole(running)
         for index in [index for index in self._earlier if index not in whole]:
             del self._earlier[index]
@@ -103,20 +101,20 @@ class History:
                 taken.popleft()
 
     def drop(self, entries: Collection[str]) -> None:
-        """Drop the history of frozen entries that no running episode uses."""
+        """Drop the history of unused frozen entries."""
         for entry in entries:
             self._taken.pop(entry, None)
             self._narrow.pop(entry, None)
         self._words = {key: words for key, words in self._words.items() if key[0] not in entries}
 
     def whole(self, running: Mapping[int, int]) -> list[int]:
-        """Return the environments of `running` whose actions were all kept."""
+        """Return the environments in `running` whose actions were all kept."""
         return [index for index, env_steps in running.items() if env_steps <= self.most_env_steps]
 
     def actions(self, whole: Collection[int]) -> dict[str, tuple[Array, Array]]:
-        """Return for each policy all actions in the environments `whole`: environment (int64 [N]) and action [N, ...].
+        """Return each policy's actions in the environments `whole`: environment (int64 [N]) and action [N, ...].
 
-        Sorted by environment, then in order of time.
+        Sorted by environment, then by time.
         """
         policies = {*self._taken, *(policy for earlier in self._earlier.values() for policy in earlier)}
         return {policy: arrays for policy in sorted(policies) if (arrays := self._actions(policy, whole)) is not None}
@@ -140,7 +138,7 @@ class History:
 
 
 def _weights(name: str, count: int) -> Array:
-    """Return `count` random odd factors for the words of column `name`."""
+    # Odd, so that every word's factor is invertible.
     return mix(np.uint64(key(*name.encode())) + np.arange(count, dtype=np.uint64)) | np.uint64(1)
 
 

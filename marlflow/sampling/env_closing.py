@@ -27,7 +27,7 @@ def close_adapter(adapter: EnvAdapter, timeout_s: float | None = None) -> Fault 
 def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:
     """Call `close` for at most `timeout_s` seconds (None: CLOSE_TIMEOUT_S); return a fault of `where`.
 
-    C code that never returns can be abandoned only outside of the main thread.
+    Outside of the main thread, even C code that never returns is abandoned.
     """
     timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
     if timeout_s <= 0:
@@ -47,7 +47,6 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
 
 
 def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
-    """Raise Overdue inside `close` after `timeout_s`, repeatedly."""
     with _alarm(timeout_s):
         close()
 
@@ -74,7 +73,6 @@ def _alarm(timeout_s: float) -> Iterator[None]:
 
 
 def _in_thread(close: Callable[[], Any], timeout_s: float) -> None:
-    """Call `close` in a thread, abandoned after `timeout_s`; threads cannot be interrupted."""
     raised: list[Exception] = []
 
     def run() -> None:

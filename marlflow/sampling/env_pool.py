@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class EnvPool:
-    """The environments of one worker; `numbers` are unique over all workers.
+    """One worker's environments: `numbers` are unique over all workers, `index` is the position in this list.
 
     `states` has each environment's global state if `sees_state`.
     """
@@ -43,7 +43,7 @@ class EnvPool:
 
     @property
     def vanished(self) -> int:
-        """Number of agents so far that left without termination or truncation."""
+        """Number of agents that left without termination or truncation."""
         return self._vanished_before + sum(adapter.vanished for adapter in self.adapters)
 
     def act(self, index: int, actions: Sequence[Any]) -> StepResult:
@@ -78,7 +78,7 @@ class EnvPool:
         return self._watched(begun, adapter)
 
     def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
-        """Reopen an environment after `failure`, which is counted.
+        """Reopen an environment after `failure`, counted as a fault.
 
         Raises EnvironmentFailed if reopening fails too often.
         """
@@ -113,7 +113,6 @@ class EnvPool:
         return self._watched(lambda: open_adapter(env, number), opening)
 
     def _watched(self, call: Callable[[], _T], playing: Playing) -> _T:
-        """Call `call` of `playing` under the watchdog, as a reset."""
         watchdog = self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = playing, "reset()"

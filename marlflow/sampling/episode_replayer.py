@@ -1,6 +1,6 @@
 """Replay running episodes on resume, each in a new environment with its seed and recorded actions.
 
-If every agent has the same observations, turns and rewards as before, the episode continues.
+An episode continues if observations, turns and rewards equal the original's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAILURES = (Differs, EnvironmentFailed, ObservationOutside, WrongReward)
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReplayer:
-    """Replays episodes with parts of a worker."""
+    """Replays episodes in the environments and lanes of a worker."""
 
     envs: EnvPool
     lanes: Lanes
@@ -93,7 +93,6 @@ class EpisodeReplayer:
         return after
 
     def _looked(self, index: int, turn: StepResult) -> tuple[Array, Array]:
-        """Return the deciding lanes and their hashes with the pending observations."""
         deciding = np.array(turn.deciding, np.int64) + index * self.lanes.stride
         entry_of = self.lanes.entry_of[deciding]
         for number, slots in enumerate(self.policy_slots):

@@ -24,7 +24,7 @@ _MOST_ENVS = 16
 
 
 class EvaluationEnvs:
-    """The evaluation environments of a worker, opened at first use; each has `stride` lanes."""
+    """A worker's evaluation environments, opened at first use; each has `stride` lanes."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class EvaluationEnvs:
         self._envs: EnvPool | None = None
 
     def widen(self, episodes: int) -> list[Fault]:
-        """Open environments for `episodes` episodes; return faults of closing fewer earlier ones."""
+        """Open environments for `episodes` episodes; return faults of closing earlier ones."""
         count = min(episodes, _MOST_ENVS)
         if self._envs is not None and len(self._envs.numbers) >= count:
             return []
@@ -55,9 +55,9 @@ class EvaluationEnvs:
         mode: EvaluationMode,
         is_late: Callable[[], bool],
     ) -> tuple[list[EpisodeResult], bool]:
-        """Return the results of `episodes` in order, and whether `is_late` ended them early.
+        """Return the results in order, and whether `is_late` ended evaluation early; call `widen` first.
 
-        Broken episodes are left out. Call `widen` first.
+        Broken episodes are left out.
         """
         envs = self._envs
         assert envs is not None, "widen opens them"
@@ -81,8 +81,6 @@ class EvaluationEnvs:
 
 
 class _Fingerprints(History):
-    """A hash of every episode's observations and actions in order. Actions are not stored."""
-
     def __init__(self, lanes: Lanes, num_envs: int) -> None:
         super().__init__(num_envs, lanes.stride, 0)
         self._lanes, self._running = lanes, dict[int, int]()
@@ -98,7 +96,6 @@ class _Fingerprints(History):
         self.hashes[slots.lanes] = mix(self.hashes[slots.lanes] + self._digests(slots.policy, "action", action))
 
     def by_episode(self) -> dict[int, int]:
-        """Return the hashes of all episodes so far, by number."""
         for index in list(self._running):
             self._complete(index)
         return self._found

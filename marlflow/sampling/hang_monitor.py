@@ -1,6 +1,6 @@
-"""Report environment calls that take long, while they run.
+"""Report long environment calls while they run.
 
-A thread checks the watchdogs once a second. C code that holds the GIL is not seen.
+A thread checks the watchdogs once a second; C code that holds the GIL is not seen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIRST_S = 2.0
 
 
 class HangMonitor:
-    """Watches `watchdogs`, by worker, until closed; calls `tell` in a thread of its own."""
+    """Watches `watchdogs`, by worker, until closed; calls `tell` in its own thread."""
 
     def __init__(
         self, watchdogs: Mapping[int, Watchdog], tell: Callable[[StepRunning], None], first_s: float = _FIRST_S

@@ -72,17 +72,17 @@ class Lanes:
         self.welcome(index, adapter, episodes)
 
     def drop(self, entries: Collection[str]) -> None:
-        """Remove unused frozen entries from the table and the lanes."""
+        """Remove unused frozen entries."""
         self._table.remove(entries, self.entry_of)
         self._fitting = {(agent, entry) for agent, entry in self._fitting if entry not in entries}
 
     def known_in(self, indices: Iterable[int]) -> Array:
-        """Return the lanes of `indices` that have a policy, in order."""
+        """Return the lanes of `indices` that have a policy."""
         lanes = [np.arange(self.known[index]) + index * self.stride for index in indices]
         return np.concatenate(lanes) if lanes else np.empty(0, np.int64)
 
     def abandon(self, index: int) -> None:
-        """Discard the episode of an environment."""
+        """Discard an environment's episode."""
         self.forget(index, {})
         self.episode[self.of(index)] = NO_EPISODE
 
@@ -127,5 +127,5 @@ class Lanes:
 
 
 def _who(adapter: EnvAdapter, slot: int) -> int:
-    """Return the number of an agent's random stream: its slot, or its name's hash if undeclared."""
+    """Return an agent's stream number: its slot, or its name's hash if undeclared."""
     return slot if adapter.declared else key(*adapter.agents[slot].encode())

@@ -34,7 +34,7 @@ def policy_of(agent: str, rules: Sequence[Rule]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ByRules:
-    """Maps agents to policies by rules, also agents that join later.
+    """Maps agents to policies by rules.
 
     >>> ByRules([Rule("wolf_*", "pack")])("wolf_7")
     'pack'
@@ -48,7 +48,7 @@ class ByRules:
 
 @dataclass(frozen=True, slots=True)
 class ByGroup:
-    """Maps agents to the policy named as their group, also agents that join later.
+    """Maps agents to the policy named as their group.
 
     >>> ByGroup(["wolf"])("wolf_7")
     'wolf'

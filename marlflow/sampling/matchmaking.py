@@ -1,7 +1,7 @@
-"""Matchmaking: the driver deals the policies of each episode and sends them to the workers.
+"""Matchmaking for self-play and leagues: the driver assigns policies to agents in each episode.
 
-A `Matchmaker` is called once per training episode, in order, with that episode's random generator, so matchups depend
-neither on the number of workers nor on their speed.
+A `Matchmaker` is called once per training episode, in order, with that episode's random generator, so matchups do not
+depend on the number of workers or their speed.
 """
 
 from __future__ import annotations
@@ -35,31 +35,29 @@ TRIAL = -2
 
 
 class EpisodeId(NamedTuple):
-    """An episode by environment and number, from 0; `env` is -1 in evaluation, -2 in a trial before the run."""
+    """An episode by environment and number; `env` is -1 in evaluation, -2 in a trial before the run."""
 
     env: int
     episode: int
 
 
 class Matchmaker(Protocol):
-    """Deals the policies of one episode.
+    """Assigns policies to the agents of one episode.
 
-        {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
-
-    See StatefulMatchmaker for one with state, and PopulationMatchmaker for one that freezes versions of policies.
+    {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
     """
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
-        """Return a policy, or a frozen version of one, for each of `agents`, which are all declared agents."""
+        """Return a policy or frozen version for each of `agents`, all declared agents."""
         ...
 
 
 @runtime_checkable
 class StatefulMatchmaker(Matchmaker, Protocol):
-    """A matchmaker with state that is saved in checkpoints."""
+    """A matchmaker whose state is saved in checkpoints."""
 
     def state(self) -> Tree:
-        """Return its state as a tree (see `base.serialization`)."""
+        """Return the state as a tree (see `base.serialization`)."""
         ...
 
     def load_state(self, tree: Tree) -> None:
@@ -68,9 +66,9 @@ class StatefulMatchmaker(Matchmaker, Protocol):
 
 
 class RandomSeats:
-    """Assigns `policies` to agents at random in each episode, equally often or once more.
+    """Assigns `policies` to agents at random, equally often or once more per episode.
 
-    Every policy must fit every agent. Raises ConfigInvalid if there are no policies or one is repeated.
+    Every policy must fit every agent. Raises ConfigInvalid for no or repeated policies.
 
     >>> RandomSeats(["main", "rival"])(EpisodeId(0, 0), ["player_0", "player_1"], np.random.default_rng(2))
     {'player_0': 'rival', 'player_1': 'main'}
@@ -93,13 +91,13 @@ class RandomSeats:
 
 @dataclass(frozen=True, slots=True)
 class AllowedSeats:
-    """All `agents` of an environment, and the agents that each policy `fits`."""
+    """All `agents` of an environment, and those that each policy `fits`."""
 
     agents: Sequence[str]
     fits: Mapping[str, Collection[str]]
 
     def problems(self, matchup: Any) -> Iterator[str]:
-        """Yield the reasons why a matchup cannot be played."""
+        """Yield why a matchup cannot be played."""
         if not isinstance(matchup, Mapping):
             yield f"it dealt {matchup!r}, not a mapping {{agent: policy}}"
             return
@@ -120,7 +118,7 @@ class AllowedSeats:
 
 
 def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:
-    """Return the matchup of an episode; raises MatchmakerFailed if it cannot be played."""
+    """Return an episode's matchup; raises MatchmakerFailed if it cannot be played."""
     where = f"matchmaker {matchmaker_name(matchmaker)}, {_words(episode)}"
     generator = np.random.default_rng(key(seed, *episode, _STREAM))
     try:
@@ -150,7 +148,7 @@ def change_of(
 
 
 def matchmaker_name(matchmaker: object) -> str:
-    """Return a matchmaker's name for messages: its function's or its class's."""
+    """Return the name of a matchmaker's function or class."""
     # A functools.partial has its function in `func`.
     named = getattr(matchmaker, "func", matchmaker)
     return str(getattr(named, "__qualname__", type(named).__name__))
@@ -169,7 +167,7 @@ def _own_traceback(error: Exception) -> str:
 
 
 class Dealer:
-    """Deals matchups for a run's `num_envs` environments, from policies and frozen versions.
+    """Deals matchups for a run's `num_envs` environments.
 
     dealer.renew(weights, schedules, agent_steps); asked = dealer.asked(request, ticks=25)
     receipts = ...; dealer.returned(receipts)
@@ -200,7 +198,7 @@ class Dealer:
         schedules: Mapping[str, Mapping[str, float]],
         agent_steps: Mapping[str, int],
     ) -> None:
-        """Let the matchmaker freeze and forget entries, and then redeal unbegun episodes; raises MatchmakerFailed."""
+        """Let the matchmaker freeze and forget entries, then redeal unbegun episodes; raises MatchmakerFailed."""
         if not isinstance(self._matchmaker, PopulationMatchmaker):
             return
         versions = {name: published.version for name, published in weights.items()}
@@ -211,7 +209,7 @@ class Dealer:
             self._dealt = [deque() for _ in self._dealt]
 
     def asked(self, request: Request, ticks: int) -> Request:
-        """Return `request` with matchups for `ticks` env steps and changes of the table of weights."""
+        """Add matchups for `ticks` env steps and changes of the table of weights to `request`."""
         matchups = self.deal(ticks)
         frozen = self._population.seated(matchup for dealt in matchups.values() for matchup in dealt)
         return replace(request, matchups=matchups, frozen=frozen, forget=self._population.leave(self._running))
@@ -226,7 +224,7 @@ class Dealer:
         return {env_index: [*dealt][:count] for env_index, dealt in enumerate(self._dealt)}
 
     def returned(self, receipts: Sequence[Receipt]) -> None:
-        """Drop the matchups of episodes that began; unused ones are dealt again."""
+        """Drop the matchups of begun episodes; unused ones are dealt again."""
         for receipt in receipts:
             for episode in receipt.episodes:
                 length = max(1, episode.env_steps)
@@ -238,7 +236,7 @@ class Dealer:
                     self._first[env_index] += 1
 
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
-        """Return the matchups of evaluation episodes, in the order of `episodes`."""
+        """Return the matchups of evaluation episodes."""
         return [self._ask(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
     def seated(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
@@ -289,7 +287,7 @@ class Dealer:
 
 
 class DealtWorkers:
-    """Workers whose collects, of `ticks` env steps per environment, come with dealt matchups."""
+    """Workers whose collects, of `ticks` env steps per environment, use dealt matchups."""
 
     def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
         self._workers, self._dealer, self._ticks = workers, dealer, ticks

@@ -1,6 +1,6 @@
-"""Forward what environments print and log in worker processes to the driver.
+"""Forward what environments print and log in worker processes to the driver, rate-limited.
 
-Text still goes to its original stream; forwarding is rate-limited. Output of C code is not captured.
+Text still goes to its original stream. Output of C code is not captured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_RAY = "ray"
 
 
 class LineLimit:
-    """Rate limit: passes `burst` lines at once and one more per `every_s` seconds; `left_out` counts the others."""
+    """Rate limit: passes `burst` lines at once, then one per `every_s` seconds; `left_out` counts the others."""
 
     def __init__(self, burst: int, every_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._every_s, self._clock_s = burst, every_s, clock_s
@@ -61,7 +61,7 @@ class LineLimit:
 
 
 class OutputCapture:
-    """Captures the output of worker `worker`, whose environments `watchdog` knows, for `send`."""
+    """Captures the output of a worker whose environments `watchdog` knows, and passes it to `send`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class OutputCapture:
         self._output, self._errors, self._log = (LineLimit(BURST, EVERY_S, clock_s) for _ in range(3))
 
     def install(self, level: int) -> None:
-        """Capture sys.stdout and sys.stderr from now on, and log records of `level` and above."""
+        """Capture sys.stdout and sys.stderr, and log records of `level` and above."""
         old = (sys.stdout, sys.stderr)
         sys.stdout = _Watched(sys.stdout, self._output, self.printed)
         sys.stderr = _Watched(sys.stderr, self._errors, self.printed)
@@ -95,21 +95,19 @@ class OutputCapture:
             self._send(Printed(self._worker, self._watchdog.env(), text))
 
     def logged(self, record: logging.LogRecord, text: str) -> None:
-        """Forward a log record with its formatted `text`."""
+        """Forward a log record, formatted as `text`."""
         if self._log.allows():
             self.tell_left_out()
             self._send(Logged(self._worker, self._watchdog.env(), record.name, record.levelno, text))
 
     def tell_left_out(self) -> None:
-        """Report the number of lines left out since the last report."""
+        """Report the lines left out since the last report."""
         if count := sum(limit.take_left_out() for limit in (self._output, self._errors, self._log)):
             self._send(LeftOut(self._worker, count, _file_of_output()))
 
 
 # Ray flushes its streams at every write, which would cost more than everything else here.
 class _Watched:
-    """A text stream that forwards each complete line and writes to the original stream in larger pieces."""
-
     def __init__(self, stream: Any, limit: LineLimit, tell: Callable[[str], None]) -> None:
         self._stream, self._limit, self._tell = stream, limit, tell
         self._lock = threading.RLock()

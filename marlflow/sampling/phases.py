@@ -1,6 +1,6 @@
 """Collects in phases for meta-learning: policies adapt between phases, each environment to its own task.
 
-No episode spans two collects, and every collect starts from published weights.
+No episode spans two phases, and every collect starts from published weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def adapting(actors: Iterable[Actor]) -> list[AdaptingActor]:
 
 
 def phase_ticks(ticks: int, actors: Sequence[AdaptingActor]) -> list[int]:
-    """Return the env steps of each phase, by the most inner steps of an actor."""
+    """Return the env steps of each phase, for the most inner steps of an actor."""
     phases = 1 + max(actor.inner_steps for actor in actors)
     return [ticks // phases + (phase < ticks % phases) for phase in range(phases)]
 

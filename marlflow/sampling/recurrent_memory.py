@@ -1,6 +1,6 @@
 """The memory of a recurrent policy: one entry per agent, zero at the start of an episode.
 
-Memory persists across fragments and weight updates. Rows have the memory before their action.
+Memory persists across fragments and weight updates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Memory:
 
     @staticmethod
     def columns(shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]:
-        """Return shape and dtype of the columns that `decided` returns."""
+        """Return shape and dtype of `decided`'s columns."""
         return {"memory": (shape, np.dtype(np.float32)), "memory_version": ((), np.dtype(np.int64))}
 
     def begin(self, lanes: slice) -> None:
@@ -37,9 +37,10 @@ class Memory:
     def decided(self, lanes: Array, after: Array, version: int) -> dict[str, Array]:
         """Set the memory of `lanes` to `after`, computed by `version`; return the one before.
 
-        `memory_version` is the version that computed it, or for zeros the acting one.
+        `memory_version` is the version that computed it; for zeros, the acting one.
         """
         made_by = self._made_by[lanes]
+        # Zeros were computed by no version: rows get the acting one.
         before = {"memory": self._now[lanes], "memory_version": np.where(made_by < 0, version, made_by)}
         self._now[lanes] = after
         self._made_by[lanes] = version

@@ -31,7 +31,6 @@ def amounts(rewards: Sequence[Any]) -> Array:
 
 
 def _amount(position: int, reward: Any) -> float:
-    """Convert a number or, as PettingZoo's tests allow, an array of one number."""
     number = np.asarray(reward)
     if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
         raise WrongReward(position, f"the reward is {reward!r}, not a finite number")

@@ -13,7 +13,7 @@ from marlflow.sampling.mapping import ByRules, Rule
 
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
-    """The environments and policies of a rollout worker, and the policies whose rows it returns.
+    """The environments and policies of a rollout worker.
 
     worker = RolloutWorker(SamplerConfig(make_env, env_indices=range(8), mapping={"a": "prey"}, seed=0), actors)
     """
@@ -57,7 +57,7 @@ class SamplerConfig:
 
     @property
     def policy_of(self) -> PolicyOf:
-        """Maps an agent to its policy; without a mapping, every agent to None."""
+        """Maps an agent to its policy; without a mapping, to None."""
         if self.mapping is None or isinstance(self.mapping, Mapping):
             return cast(PolicyOf, (self.mapping or {}).get)
         return self.mapping if callable(self.mapping) else ByRules(self.mapping)

@@ -1,7 +1,7 @@
 """Build rows and segments, crediting each reward to the agent's last action.
 
-A lane has at most one open row: its last action, whose reward accumulates until the agent acts again or ends.
-Rewards without an open row are counted apart.
+A lane's open row is its last action, whose reward accumulates until the agent acts again or ends. Rewards without an
+open row are counted apart.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
 
 
 class SegmentBuilder:
-    """The rows of all lanes, at most `capacity` per lane between two cuts.
-
-    `entry_of` [lanes] has the number of each lane's policy slots (-1: none); it changes between episodes only.
-    """
+    """The rows of all lanes, at most `capacity` per lane between two cuts."""
 
     def __init__(self, entry_of: Array, num_entries: int) -> None:
         lanes = len(entry_of)
+        # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
         self._entry_of = entry_of
         self._open = np.zeros(lanes, bool)
         # The cell of the open row; without one, the cell of the next.
@@ -45,7 +43,7 @@ class SegmentBuilder:
         self._ended: dict[str, list[_Ended]] = {}
 
     def renumber(self, num_entries: int) -> None:
-        """Follow a table that now has `num_entries` entries, after a cut."""
+        """Resize for a table of `num_entries` entries, after a cut."""
         self._unattributed = np.zeros(num_entries + 1, np.float64)
 
     def widen(self, capacity: int) -> None:
@@ -59,7 +57,7 @@ class SegmentBuilder:
             self._flat = tuple(column.reshape(-1) for column in (self._reward, self._t_env, self._t_agent))
 
     def decided(self, lanes: Array, t_env: Array, t_agent: Array) -> Array:
-        """Complete the open rows of `lanes`, open their next ones, and return the cells of these."""
+        """Complete the open rows of `lanes`, open their next ones, and return their cells."""
         flat_reward, flat_t_env, flat_t_agent = self._flat
         was_open = self._open[lanes]
         cell = self._cell[lanes]
@@ -90,10 +88,7 @@ class SegmentBuilder:
         np.add.at(self._unattributed, self._entry_of[lanes], rewards)
 
     def ended(self, lane: int, ending: AgentEnd, episode: int, slots: PolicySlots, state: Array | None) -> None:
-        """End the trajectory of `lane`, with the global `state` if used.
-
-        Raises ObservationOutside if the final observation does not fit its space.
-        """
+        """End a lane's trajectory; raises ObservationOutside if the final observation does not fit its space."""
         if not self._open[lane]:
             # The agent never acted.
             return
@@ -137,7 +132,7 @@ class SegmentBuilder:
             gained[:] = 0.0
 
     def discard(self, lanes: slice, episode: int, policy_slots: Sequence[PolicySlots]) -> int:
-        """Discard the rows of a broken episode; return how many of them were recorded."""
+        """Discard the rows of a broken episode; return how many were recorded."""
         lost = 0
         for number, slots in enumerate(policy_slots):
             if slots.buffer is None:
@@ -261,7 +256,7 @@ class SegmentBuilder:
         self._start[:] = 0
 
     def open_rows(self) -> dict[str, Array]:
-        """Return the open rows after a `cut`, by `lane`, without the policies' columns."""
+        """Return the open rows after a `cut`, by `lane`, without observations and actions."""
         lanes = np.flatnonzero(self._open)
         return {
             "lane": lanes,
@@ -272,13 +267,13 @@ class SegmentBuilder:
         }
 
     def seen_in_open_rows(self, number: int, buffer: StepBuffer) -> dict[str, Array]:
-        """Return the columns of entry `number` at its open rows, by `lane`."""
+        """Return entry `number`'s columns at its open rows, by `lane`."""
         row, lanes = self._open_of(number, buffer)
         row, lanes = row[np.argsort(lanes)], np.sort(lanes)
         return {"lane": lanes, **{name: column[row, 0] for name, column in buffer.data.items()}}
 
     def reopen(self, rows: Mapping[str, Array]) -> None:
-        """Restore open rows before anything is recorded."""
+        """Restore open rows, before any recording."""
         lanes = rows["lane"]
         self._open[lanes] = self._carried[lanes] = True
         self._gained[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
@@ -298,7 +293,7 @@ _BOOTSTRAPS = {
 
 
 class _Ended(NamedTuple):
-    """An ended segment of `lane`: `values` are the first fields of Segments."""
+    """An ended segment: `values` are the first fields of Segments."""
 
     values: tuple[int, int, int, bool, bool, bool, int]
     lane: int

@@ -1,7 +1,6 @@
 """Step all environments of a worker together: one call per actor and tick, for its lanes in all environments.
 
-A tick costs a fixed number of vector operations plus the environments' steps; work per agent is done only when agents
-end or join.
+A tick costs a fixed number of vector operations; work per agent is done only when agents end or join.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from marlflow.sampling.segment_builder import SegmentBuilder
 
 
 class SyncVectorRunner:
-    """Steps `envs` in lockstep with the policies of `lanes`; without a `builder`, no rows are recorded."""
+    """Steps `envs` in lockstep, like a SyncVectorEnv; without a `builder`, no rows are recorded."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class SyncVectorRunner:
         self.clear()
 
     def halt(self) -> None:
-        """Leave every environment without an episode until the next `begin`."""
+        """Leave every environment without an episode until `begin`."""
         self._turns: list[StepResult] = [_IDLE] * len(self._adapters)
         self._lanes_of: list[list[int]] = [[] for _ in self._adapters]
         self._show(steady=False)
@@ -69,7 +68,7 @@ class SyncVectorRunner:
 
     @property
     def running(self) -> dict[int, int]:
-        """Env steps so far of each running episode, by environment."""
+        """Env steps of each running episode, by environment."""
         adapters = self._adapters
         return {index: adapters[index].env_steps for index, turn in enumerate(self._turns) if turn is not _IDLE}
 
@@ -79,7 +78,7 @@ class SyncVectorRunner:
         return self._deciding
 
     def restore(self, turns: Mapping[int, StepResult]) -> None:
-        """Continue the replayed episodes of the environments in `turns`."""
+        """Continue the replayed episodes in `turns`."""
         for index, turn in turns.items():
             first = index * self.lanes.stride
             self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
@@ -103,7 +102,6 @@ class SyncVectorRunner:
         self._show(steady)
 
     def _decide(self) -> list[Any]:
-        """Return the pending lanes' actions, in the order of `_deciding`."""
         deciding, builder, lanes = self._deciding, self._builder, self.lanes
         self.agent_steps += len(deciding)
         t_agent = lanes.t_agent[deciding]
@@ -235,7 +233,7 @@ class SyncVectorRunner:
             raise self._wrong(lane, f"the final {outside.reason}") from outside
 
     def _receive_without_row(self, first: int, agent_slots: Sequence[int], rewards: Sequence[float]) -> None:
-        """Add rewards that belong to no row: after an agent's end or before its first action."""
+        # Rewards after an agent's end or before its first action.
         lanes = np.array([first + slot for slot in agent_slots])
         received = self._amounts(rewards, lanes)
         np.add.at(self.lanes.returns, lanes, received)
@@ -257,7 +255,6 @@ class SyncVectorRunner:
         self.lanes.episode[lanes] = NO_EPISODE
 
     def _discard(self, index: int, failure: EnvironmentFailed) -> None:
-        """Discard a broken episode and start the next in a new environment."""
         lanes = self.lanes.of(index)
         episode = int(self.lanes.episode[lanes.start])
         lost = 0 if self._builder is None else self._builder.discard(lanes, episode, self._policy_slots)
@@ -266,7 +263,7 @@ class SyncVectorRunner:
         self._reset(index)
 
     def _reset(self, index: int) -> None:
-        """Start the environment's next episode, if any, skipping failing resets."""
+        """Start the environment's next episode (autoreset), if any, skipping failing resets."""
         self._turns[index], self._lanes_of[index] = _IDLE, []
         while (episode := self._episodes.next(index)) is not None:
             began = perf_counter()

@@ -1,7 +1,7 @@
 """Watchdog for hanging environments: interrupts the running call with an exception.
 
-A repeating alarm checks for progress, at no cost per env step. Python code, sleeping, and waiting can be
-interrupted; C code that never returns cannot, and the process is ended.
+A repeating alarm checks for progress, at no cost per env step. Python code, sleeping, and waiting can be interrupted; C
+code that never returns cannot, and the process is ended.
 """
 
 from __future__ import annotations
@@ -33,37 +33,39 @@ class Overdue(BaseException):
 
 
 class Playing(Protocol):
-    """An environment being called, for messages."""
+    """The environment being called, for messages."""
 
     def where(self) -> str:
-        """Return environment, number, episode seed, and env step as text."""
+        """Describe environment, number, episode seed, and env step."""
         ...
 
     def name(self) -> str:
-        """Return the environment's name and number as text."""
+        """Return the environment's name and number."""
         ...
 
 
 class Watchdog:
-    """Limits the time of environment calls. Callers count each call in `begun` and set `inside` during it.
+    """Limits environment calls to `timeout_s` seconds (None: no limit).
 
-    `playing` and `doing` are the environment and the call, for reports. `loading` is true while an environment is made,
-    which has no limit. After the `deadline`, a call longer than its grace period is interrupted, like one longer than
-    `timeout_s` (seconds; None: no limit).
-
-    If no exception gets through for `end_process_after_s` seconds, because C code does not return, the process ends
-    with a traceback on standard error. This covers all of `on_guard`, so it must exceed any other computation there.
-    None: never.
+    If no exception gets through for `end_process_after_s` seconds (None: never), the process ends with a traceback on
+    standard error. This covers all of `on_guard`, so it must exceed any other computation there.
     """
 
     def __init__(self, timeout_s: float | None, end_process_after_s: float | None = None) -> None:
         self.timeout_s, self._end_process_after_s = timeout_s, end_process_after_s
+        # Callers count each call and set `inside` during it: plain attributes, because this is done at every env step.
         self.begun = 0
-        self.inside = self.loading = False
+        self.inside = False
+        # Whether an environment is being made, which has no limit.
+        self.loading = False
+        # The environment and the call, for reports.
         self.playing: Playing | None = None
         self.doing = ""
+        # After it, a call longer than its grace period is interrupted.
         self.deadline: Deadline | None = None
-        self._seen, self._since_s = -1, 0.0
+        # The number of the call at the last check, and when it was first seen.
+        self._seen = -1
+        self._since_s = 0.0
 
     @property
     def is_late(self) -> bool:
@@ -76,7 +78,7 @@ class Watchdog:
         return self.inside or self.loading
 
     def where(self) -> str:
-        """Return call and environment as text."""
+        """Describe the call and its environment."""
         return f"{self.playing.where() if self.playing else 'an environment'}: {self.doing}"
 
     def env(self) -> str:
@@ -87,7 +89,7 @@ class Watchdog:
     def on_guard(self) -> Iterator[None]:
         """Limit env steps and resets in this context, to at most 1.5 times their limit.
 
-        With a timeout, raises ConfigInvalid outside of the process's main thread, the only one that can be interrupted.
+        With a timeout, raises ConfigInvalid outside of the main thread, which alone can be interrupted.
         """
         looks_s = [limit_s / _LOOKS for limit_s in self._limits_s]
         is_main = threading.current_thread() is threading.main_thread()
@@ -136,7 +138,7 @@ class Watchdog:
             raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_period_s used up")
 
     def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
-        """Return the error for `error`, with the environment's own traceback lines."""
+        """Convert `error` to one with the environment's traceback lines."""
         frames = their_frames(error)
         text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)]) if frames else ""
         return EnvironmentHung(where, f"{doing} {error}", text)

@@ -1,7 +1,4 @@
-"""The rollout worker: steps vectorized environments and returns the rows of each policy.
-
-`receipt, batches = RolloutWorker(...).collect(ticks=64, weights={"prey": Weights(version, flat)})`
-"""
+"""The rollout worker: steps vectorized environments and returns the rows of each policy."""
 
 from __future__ import annotations
 
@@ -44,13 +41,14 @@ from marlflow.sampling.worker_state import WorkerState
 class RolloutWorker:
     """Steps the environments of `config` in lockstep, with actors from a table of weights.
 
-    `actors` makes an actor per policy and per frozen version. More than `config.tolerated_faults` episodes that an
-    environment broke raise EnvironmentFailed; a call that exceeds the `watchdog`'s timeout counts as one. A passed
-    deadline ends a collect or an evaluation early. `worker_stages` has the stages applied to a policy's rows; `writer`
-    records the rows before these stages. If actors adapt, a collect has phases (see `phases`).
+        receipt, batches = RolloutWorker(config, actors).collect(ticks=64, weights={"prey": Weights(version, flat)})
 
-    Raises ConfigInvalid with every agent without a policy, policy without an actor, and agent with other spaces than
-    its policy.
+    `actors` makes an actor per policy and frozen version; `worker_stages` are applied to a policy's rows, after
+    `writer` recorded them. More than `config.tolerated_faults` broken episodes raise EnvironmentFailed. A passed
+    deadline ends a collect or an evaluation early.
+
+    Raises ConfigInvalid with every agent without a policy or with other spaces than its policy, and policy without
+    actor.
     """
 
     def __init__(
@@ -211,7 +209,7 @@ class RolloutWorker:
         return total | {name: self._staged(name, *total[name]) for name in self._worker_stages if name not in between}
 
     def _leave_episodes(self) -> None:
-        """End running episodes and discard their open rows, after a cut."""
+        # After a cut: only open rows are discarded.
         lanes = self._runner.lanes
         for index in self._runner.running:
             of_env = lanes.of(index)
@@ -277,7 +275,6 @@ class RolloutWorker:
                 slots.buffer.widen(capacity)
 
     def _named(self, batch: Batch) -> Batch:
-        """Replace the worker's lanes by agent, environment, and unique lane numbers."""
         index, agent = np.divmod(batch.segments["lane"], self._stride)
         # A lane is the environment's position in this worker * stride + agent slot; the returned one uses its global
         # number.

@@ -1,4 +1,4 @@
-"""Save what a rollout worker carries between collects as a tree, and restore it in a new worker.
+"""Save and restore what a rollout worker carries between collects.
 
 Not saved: weights and scheduled values, which every collect is given, and environments, whose episodes are replayed.
 """
@@ -38,7 +38,7 @@ class WorkerState:
     history: History
 
     def state(self) -> Tree:
-        """Return everything that is carried, by environment."""
+        """Return the state by environment (see `saved_state`)."""
         running = self.runner.running
         whole = self.history.whole(running)
         adapters, following = self.envs.adapters, self.episodes.not_begun
@@ -176,8 +176,6 @@ class WorkerState:
 
 
 class _Grouped:
-    """A table indexed by environment."""
-
     def __init__(self, table: StateTable) -> None:
         self._table, self.env = table, table["env"]
         self._order = np.argsort(self.env, kind="stable")
@@ -200,7 +198,6 @@ def _replayed(
 
 
 def _kinds(columns: StateTable | None) -> dict[str, str] | None:
-    """Return dtype and shape of each column as text, except lane identity."""
     if columns is None:
         return None
     return {n: f"{c.dtype} {list(c.shape[1:])}" for n, c in columns.items() if n not in ("env", "slot")}
