@@ -31,7 +31,7 @@ from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradient
 
 @dataclass(frozen=True)
 class ActorCriticAlgorithm(LearningAlgorithm):
-    """Base of A2C and its asynchronous variants: an actor and a critic trained with one loss."""
+    """Base of A2C and its asynchronous variants."""
 
     learning_rate: ScheduledFloat = 7e-4
     discount: ScheduledFloat = 0.99

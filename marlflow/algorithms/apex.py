@@ -1,8 +1,7 @@
 """Ape-X: distributed prioritized experience replay with DQN (Horgan et al., 2018, arXiv:1803.00933).
 
 Environments explore with different epsilons, workers compute initial priorities, replay shards receive batches
-round-robin, and one learner trains on draws of whichever shard is ready. A limit, not a ratio, ties draws to stored
-rows, so nothing waits for the learner.
+round-robin, and one learner trains on draws of whichever shard is ready.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class ApeX(DQN):
     """Ape-X's settings: DQN's with other defaults, and its own.
 
     `replay_shards` replays share `replay_agent_steps` and `learning_starts_agent_steps`. At least
-    `train_every_agent_steps` are stored per update; a slower learner blocks nothing. Env i of N explores with
-    `epsilon ** (1 + i * epsilon_ladder / (N - 1))`.
+    `train_every_agent_steps` are stored per update; a slower learner blocks nothing. Env i of N explores with `epsilon
+    ** (1 + i * epsilon_ladder / (N - 1))`.
     """
 
     name: ClassVar[str] = "apex"

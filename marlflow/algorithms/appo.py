@@ -63,7 +63,7 @@ class APPO(ActorCriticAlgorithm):
 
 
 class APPOLoss(PPOLoss):
-    """PPO's loss with the ratio to the policy at the start of the batch instead of the behavior policy."""
+    """PPO's loss with the ratio to the policy at the start of the batch."""
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         # `logp` is from VTrace, at the start of the batch; `behavior_logp` is from sampling.

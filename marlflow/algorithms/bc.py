@@ -1,7 +1,4 @@
-"""Behavioral cloning, BC (Pomerleau, 1989).
-
-Collects recorded rows, increases their actions' likelihood, publishes, and discards the rows.
-"""
+"""Behavioral cloning, BC (Pomerleau, 1989): increases the likelihood of recorded actions."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprior
 class DQN(OffPolicyAlgorithm):
     """DQN's settings. Sizes are in agent steps of the policy; an update is one optimizer step.
 
-    More than one of `atoms` makes action values distributions over that many values from `value_min` to `value_max`.
+    With more than one of `atoms`, values are distributions over that many values from `value_min` to `value_max`.
     """
 
     name: ClassVar[str] = "dqn"

@@ -1,4 +1,4 @@
-"""The (double) Q-learning loss, by autograd for any network or in closed form for small ones on a CPU."""
+"""The (double) Q-learning loss, by autograd or in closed form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DQNLoss:
         return loss(module, target_module, minibatch)
 
     def composed(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the loss of a minibatch of Transitions, differentiable, for any network."""
+        """Return the differentiable loss of a minibatch of Transitions, for any network."""
         q_tm1 = module(minibatch["obs"])
         error = self._error(q_tm1, module, target_module, minibatch)
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
@@ -58,7 +58,7 @@ class DQNLoss:
         return LossTerms(None, terms, torch.from_numpy(abs(error)))
 
     def priorities(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
-        """Return each row's absolute TD error, [N], without learning."""
+        """Return each row's absolute TD error, [N]."""
         return self._error(module(minibatch["obs"]), module, target_module, minibatch).abs()
 
     def _error(

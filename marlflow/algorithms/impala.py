@@ -1,7 +1,7 @@
 """IMPALA (Espeholt et al., 2018, arXiv:1802.01561).
 
-Sampling and learning are fully asynchronous: excess fragments are dropped, oldest first, and V-trace corrects for the
-lag between the behavior policy and the learner.
+Sampling and learning are asynchronous: excess fragments are dropped, oldest first, and V-trace corrects for the lag
+between the behavior policy and the learner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PPO's loss, by autograd for any network or in closed form for small ones on a CPU."""
+"""PPO's loss, by autograd or in closed form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PPOLoss:
         return self.in_closed_form(module, minibatch) if DensePass.fits(module) else self.composed(module, minibatch)
 
     def composed(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the loss of a minibatch of an EstimatedBatch, differentiable, for any network and actions."""
+        """Return the differentiable loss of a minibatch of an EstimatedBatch, for any network and actions."""
         outputs, value = module(minibatch["obs"])
         return self.of_rows(module.actor, module.value_error, outputs, value, minibatch, torch.mean)
 

@@ -1,7 +1,7 @@
 """Recurrent replay distributed DQN, R2D2 (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX).
 
-Recurrent Q-learning: the replay buffer stores sequences with the memory before them. The learner refreshes that memory
-on burn-in rows, then trains on the others with n-step double Q-learning on a squashed scale.
+The replay buffer stores sequences with the memory before them. The learner refreshes that memory on burn-in rows, then
+trains on the others with n-step double Q-learning on a squashed scale.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Recurrent Proximal Policy Optimization: PPO (Schulman et al., 2017, arXiv:1707.06347) on sequences of rows.
 
-As PPO, but trains on sequences: the network is unrolled from the memory stored with a sequence's first row, and
-gradients flow back to there (truncated backpropagation through time). For what matters in practice see Ni et al.,
-"Recurrent model-free RL can be a strong baseline for many POMDPs", ICML 2022, arXiv:2110.05038.
+The network is unrolled from the memory stored with a sequence's first row, and gradients flow back to there (truncated
+backpropagation through time). For what matters in practice see Ni et al., 2022, arXiv:2110.05038.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class RecurrentPPO(LearningAlgorithm):
 
 
 class RecurrentPPOLoss:
-    """PPO's loss of each valid row; the mean over rows is described at `Sequences.weight`."""
+    """PPO's loss of each valid row, weighted by `Sequences.weight`."""
 
     def __init__(self, coefficients: Coefficients) -> None:
         self.by_row = PPOLoss(coefficients)

@@ -1,4 +1,4 @@
-"""`marlflow check-env`: runs an environment and reports what learners would get from it."""
+"""`marlflow check-env`: run an environment and report what learners would get from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_check_env(words: list[str]) -> int:
 
 
 def _model(trial: Trial) -> list[str]:
-    """Return the model for pixel observations; the default model is for numbers."""
+    # The default model is for numbers.
     return ["model@default_policy.model=cnn"] if trial.speed is not None and "CNN" in trial.speed.networks else []
 
 
@@ -76,6 +76,7 @@ def _tried(words: Words, episodes: int) -> Trial:
         with _progress() as watch, output_shown(words):
             return check_environment(experiment.env, episodes, experiment.seed, watch=watch)
     except KeyboardInterrupt as interrupted:
+        # An environment that hangs is the usual reason for Ctrl-C here, so say where it was.
         frames = their_frames(interrupted)
         if frames:
             print(f"in {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}", file=sys.stderr)
@@ -84,7 +85,7 @@ def _tried(words: Words, episodes: int) -> Trial:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show the current step in a line that disappears afterwards; on a terminal only."""
+    # On a terminal only: one line with the current step, which disappears afterwards.
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
         yield quietly

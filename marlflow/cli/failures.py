@@ -1,4 +1,4 @@
-"""The message of a run that failed."""
+"""The error message of a failed run."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ _CHOICES = {
 
 
 def command_help(command: str) -> str:
-    """Return the help of a command that takes a configuration."""
+    """Return the help text of a command."""
     if command == "check-env":
         return _CHECK_ENV.format(envs=_choices(("env", "wrappers")))
     if command == "resume":

@@ -1,4 +1,4 @@
-"""`marlflow plan`: draws and checks the dataflow and the placement of `marlflow train`; runs nothing."""
+"""`marlflow plan`: draw and check the dataflow and placement of `marlflow train`; run nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from marlflow.runtime.resources import Machines
 
 
 def run_plan(words: list[str]) -> int:
-    """Print the plan as a tree, or with --mermaid as a Mermaid flowchart; return 0. Raises InvalidInput."""
+    """Print the plan as a tree, or with --mermaid as a flowchart; return 0. Raises InvalidInput."""
     found = split(words, "plan", own=[MERMAID, ALL_OUTPUT], own_with_value=[MACHINES], hydra=False)
     job = prepared(found)
     problems = list(job.problems)
@@ -46,7 +46,6 @@ def run_plan(words: list[str]) -> int:
 
 
 def _machines(experiment: Experiment | None, described: str | None) -> Machines | None:
-    """Return the machines described by `--machines`, or the machines that the run would find."""
     if described is None:
         return machines_to_plan_for(experiment)
     if experiment is not None and experiment.runtime.name == "inline":
@@ -64,14 +63,13 @@ def _machines(experiment: Experiment | None, described: str | None) -> Machines 
 
 
 def _or_elsewhere(problem: Problem | str) -> Problem | str:
-    """Add to a problem of these machines how to plan for others."""
+    # These machines may lack what the run has elsewhere.
     if isinstance(problem, str) or problem.kind is not ProblemKind.LACKS_RESOURCES:
         return problem
     return f"{problem}; to plan for other machines, describe them: {MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
 
 
 def _players(made: CheckedExperiment) -> str:
-    """Yield one line per policy with the agents it plays."""
     lines = []
     for name, policy in made.spec.policies.items():
         agents = ", ".join(made.players[name])

@@ -1,9 +1,9 @@
-"""`marlflow resume`: continues a run from its last checkpoint, in its own directory."""
+"""`marlflow resume`: continue a run from its last checkpoint, in its own directory."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +26,7 @@ _USAGE = "marlflow resume <run directory> [key=value ...] [--trust]"
 
 
 def run_resume(words: list[str]) -> int:
-    """Continue the run; return 0. Raises InvalidInput before any file is changed, and the run's own MarlflowErrors."""
+    """Continue the run; return 0. Raises InvalidInput before any file is changed, and the run's MarlflowErrors."""
     found = split(words, "resume", own=(TRUST,), hydra=False)
     run_dir, new = _run_dir(found.overrides)
     overrides, config_dirs, started_in = _recorded(run_dir)
@@ -49,10 +49,10 @@ def run_resume(words: list[str]) -> int:
 
 @contextmanager
 def _where_it_was_started(folder: Path) -> Iterator[None]:
-    """Change to the folder in which the run was started, for its modules and relative paths; stay if it is gone."""
     if not folder.is_dir():
         yield
         return
+    # The run finds its modules and relative paths there.
     with chdir(folder):
         # Each process of Ray gets this path too. Modules of the folder that the command was given in come after it.
         if str(folder) not in sys.path:
@@ -105,7 +105,7 @@ def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
 
 
 def _recorded(run_dir: Path) -> tuple[list[str], list[str], Path]:
-    """Return the overrides, the folders of configuration groups, and the folder in which the run was started."""
+    """Return the run's overrides, folders of configuration groups, and the folder in which it was started."""
     recorded = run_dir / ".hydra"
     if not (recorded / "overrides.yaml").is_file():
         raise ConfigInvalid(
@@ -122,7 +122,7 @@ def _recorded(run_dir: Path) -> tuple[list[str], list[str], Path]:
 
 
 def _near(folder: Path) -> str:
-    """Return a suggestion: the run that contains the folder, or the newest run in it."""
+    """Suggest the run that contains the folder, or the newest run in it."""
     inside = sorted(folder.glob("*/.hydra"), key=lambda recorded: recorded.stat().st_mtime)
     around = [part / ".hydra" for part in folder.parents if (part / ".hydra").is_dir()]
     found = [*around[:1], *reversed(inside)]
@@ -130,7 +130,7 @@ def _near(folder: Path) -> str:
 
 
 def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
-    """Return the value of `key` in a file of the run's configuration (without a key all) if it is of this kind."""
+    """Return a value of the run's configuration, without a `key` all of it; raises ConfigInvalid for another kind."""
     try:
         found = OmegaConf.load(path)
         if isinstance(part := OmegaConf.select(found, key) if key else found, kind):
@@ -143,7 +143,6 @@ def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
 
 
 def _replaced(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return the old overrides without the keys that new ones set."""
     renewed = {_key(override) for override in new}
     return [*(override for override in old if _key(override) not in renewed), *new]
 
@@ -152,16 +151,17 @@ def _key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def _resume(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
-    """Check the run and its checkpoint before any file is changed; then resume."""
+def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
     from marlflow.config.checks import check, machines_of
     from marlflow.config.schema import read
     from marlflow.driver.checkpointing import check_identity, newest
     from marlflow.driver.train import resume_checked
 
-    found = list(problems)
-    experiment = read(config, found)
-    made = check(experiment, found, machines_of(experiment))
-    check_identity(newest(run_dir), made)
+    problems = list(problems)
+    experiment = read(config, problems)
+    checked = check(experiment, problems, machines_of(experiment))
+    # Before run_job, which writes files.
+    check_identity(newest(run_dir), checked)
+    # Hydra would resolve an interpolation in the path.
     folder = str(run_dir).replace("${", "\\${")
-    run_job(config, folder, lambda job: outcome(resume_checked(made, run_dir, files=recorded(job))))
+    run_job(config, folder, lambda job: outcome(resume_checked(checked, run_dir, files=recorded(job))))

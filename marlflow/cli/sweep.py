@@ -31,16 +31,12 @@ class _Job:
 
     @property
     def result(self) -> Result | None:
-        """The run's result; None if the job failed."""
         return None if isinstance(self.outcome, MarlflowError) else self.outcome
 
 
 @dataclass(slots=True)
 class Sweep:
-    """The jobs that ended in this process, where Hydra's basic launcher runs them.
-
-    `fixed` are the keys of the overrides that all jobs share.
-    """
+    """The jobs that ended in this process; `fixed` are the keys of the overrides that all share."""
 
     fixed: Collection[str]
     _jobs: list[_Job] = field(default_factory=list)
@@ -61,19 +57,19 @@ class Sweep:
         return outcome
 
     def has_said(self, error: MarlflowError) -> bool:
-        """Return whether the error is one of a job, which has been printed."""
+        """Return whether the error is one of a job, already printed."""
         return any(job.outcome is error for job in self._jobs)
 
     @property
     def code(self) -> int:
-        """Return the exit code: 0 if no job failed, 2 if all failures were bad input, else 1."""
+        """The exit code: 0 if no job failed, 2 if all failures were bad input, else 1."""
         errors = [job.outcome for job in self._jobs if isinstance(job.outcome, MarlflowError)]
         if not errors:
             return 0
         return _BAD_INPUT if all(isinstance(error, InvalidInput) for error in errors) else _FAILED
 
     def table(self) -> str:
-        """Return one line per job: settings, returns by policy, what ended it, folder; empty without jobs."""
+        """Return one line per job: settings, returns by policy, what ended it, folder."""
         if not self._jobs:
             return ""
         figures = list(dict.fromkeys(name for job in self._jobs for name in _figures(job.result)))
@@ -87,7 +83,7 @@ class Sweep:
 
 
 def _figures(result: Result | None) -> Mapping[str, float]:
-    """Return the objective and each policy's last evaluation, or without evaluation its mean training return."""
+    """Return the objective and each policy's last evaluation, or without one its mean training return."""
     if result is None:
         return {}
     found: dict[str, float | None] = {} if result.objective is None else {"objective": result.objective}
@@ -100,7 +96,6 @@ def _figures(result: Result | None) -> Mapping[str, float]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
-    """Align the rows in columns; the columns `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (

@@ -1,4 +1,4 @@
-"""`marlflow train`: checks everything, then runs the job, or with `-m` has Hydra run several."""
+"""`marlflow train`: check everything, then run the job, or with `-m` have Hydra run several."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ def run_train(words: list[str]) -> int:
 
 
 def _show(words: Sequence[str], config: DictConfig | None) -> None:
-    """Print what Hydra's flags in `words` ask for; a configuration is printed with its comments."""
     shown = io.StringIO()
     with redirect_stdout(shown):
         hand_to_hydra(words, lambda _: None)
@@ -70,7 +69,6 @@ def _show(words: Sequence[str], config: DictConfig | None) -> None:
 
 
 def _run_sweep(words: Sequence[str], sweep: Sweep) -> int:
-    """Run several jobs, then print a table of their results; return the exit code."""
     try:
         hand_to_hydra(words, lambda config: outcome(sweep.watch(lambda: _trained(config))))
     except MarlflowError as error:
@@ -83,12 +81,12 @@ def _run_sweep(words: Sequence[str], sweep: Sweep) -> int:
 
 
 def _as_written(config: DictConfig) -> Any:
-    """Return the configuration as plain dicts and lists, unresolved."""
+    # Unresolved: interpolations are shown as written.
     return OmegaConf.to_container(config)
 
 
 def _checked(config: DictConfig, problems: Sequence[str], several: bool) -> CheckedExperiment:
-    """Check a run before its folder is made; of a sweep, the first job."""
+    """Check a run before its folder is made; in a sweep, the first job."""
     from marlflow.config.checks import check, machines_of
     from marlflow.config.folders import existing_run_problems, folder_problems
     from marlflow.config.schema import read
@@ -117,7 +115,6 @@ def _folder_template(config: DictConfig, several: bool) -> str:
 
 
 def _first_job(config: DictConfig) -> str:
-    """Return the subfolder of a sweep's first job; empty if only the sweep can resolve it."""
     try:
         return str(OmegaConf.select(_changed(config, "hydra.job.num", 0), "hydra.sweep.subdir"))
     except OmegaConfBaseException:
@@ -132,12 +129,10 @@ def _changed(config: DictConfig, key: str, value: str | int) -> DictConfig:
 
 
 def _new_folder(config: DictConfig, several: bool) -> str | None:
-    """Make a new folder where it is named by the time, and return its name for Hydra; else None.
-
-    Runs that start in the same second, such as a Slurm array's, would share a folder otherwise.
-    """
+    """Make a new folder where it is named by the time, and return its name for Hydra; else None."""
     from marlflow.config.folders import new_folder
 
+    # Runs that start in the same second, such as a Slurm array's, would share a folder otherwise.
     key, template = _folder_key(several), _folder_template(config, several)
     if _TIME.search(template) is None:
         return None
@@ -148,12 +143,12 @@ def _new_folder(config: DictConfig, several: bool) -> str | None:
 
 
 def quoted(value: str) -> str:
-    """Quote `value` for Hydra's command line; interpolations `${...}` keep their meaning."""
+    """Quote for Hydra's command line; interpolations `${...}` keep their meaning."""
     return "'" + value.replace("'", "\\'") + "'"
 
 
 def _unused_folders(overrides: Sequence[str], several: bool) -> Iterator[str]:
-    """Yield the folders that Hydra would silently ignore: a single run's in a sweep, and the reverse."""
+    """Yield the folders that Hydra would ignore: a single run's in a sweep, and the reverse."""
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         if several and key == "hydra.run.dir":
@@ -166,7 +161,7 @@ def _unused_folders(overrides: Sequence[str], several: bool) -> Iterator[str]:
 
 
 def _sweep_problems(config: DictConfig) -> Iterator[str]:
-    """Yield a problem if the sweeper chooses jobs by an objective and none is set."""
+    # Other sweepers, such as Optuna's, choose jobs by the objective.
     sweeper = str(config.hydra.sweeper._target_)
     if sweeper != _SWEEPS_ALL and config.get("objective") is None:
         yield (
@@ -176,7 +171,7 @@ def _sweep_problems(config: DictConfig) -> Iterator[str]:
 
 
 def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None]) -> None:
-    """Run Hydra's own command line on `words`, which composes each job and calls `job`; raises what `job` raises."""
+    """Run Hydra's own command line, which composes each job and calls `job`; raises what `job` raises."""
     with _hydra_arguments(words):
         try:
             hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(job)()
@@ -186,7 +181,7 @@ def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None
 
 @contextmanager
 def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
-    """Set sys.argv, which Hydra reads, and the variable that has it raise a job's exception instead of exiting."""
+    # Hydra reads sys.argv, and with HYDRA_FULL_ERROR raises a job's exception instead of exiting.
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = ["marlflow", *words]
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -205,7 +200,6 @@ def _run_dir() -> Path:
 
 
 def _trained(config: DictConfig) -> Result:
-    """Train one job of a sweep, which Hydra has composed."""
     from marlflow.config.folders import existing_run_problems
     from marlflow.config.schema import from_config
     from marlflow.driver.train import train
@@ -217,10 +211,8 @@ def _trained(config: DictConfig) -> Result:
 
 
 def recorded(config: DictConfig) -> dict[str, str]:
-    """Return a run's configuration files, as Hydra would write them, with this user's signature.
-
-    Hydra itself would write them before the run is checked, over those of an existing run; hydra.output_subdir is null.
-    """
+    """Return a run's configuration files, as Hydra would write them, with this user's signature."""
+    # Hydra itself would write them before the run is checked, over an existing run's files.
     hydra_config: Any = HydraConfig.instance().cfg
     files = {"config": config, "hydra": hydra_config, "overrides": hydra_config.hydra.overrides.task}
     return signed({f".hydra/{name}.yaml": OmegaConf.to_yaml(content) for name, content in files.items()})

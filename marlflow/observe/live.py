@@ -21,7 +21,7 @@ from marlflow.observe.view import View
 class LiveConsole:
     """Shows the run until `close`, which leaves the last state on screen.
 
-    While open, logging handlers on the terminal's streams are redirected so that their lines appear above the view.
+    Log lines on the terminal appear above the view.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class LiveConsole:
         self._redirected = list(_redirect_logging(terminal_streams))
 
     def report(self, record: Report) -> None:
-        """Show this report with rates since the one before, and each policy's last evaluation."""
         now = with_last_evaluations(self._now, record)
         self._before, self._now, self._shown_at_s = self._now, now, self._clock_s()
         self._live.refresh()
@@ -54,7 +53,6 @@ class LiveConsole:
         self._terminal.print(message, soft_wrap=True)
 
     def close(self) -> None:
-        """Draw the last state in full and restore the terminal and the logging handlers."""
         if self._is_open:
             self._is_open = False
             self._live.stop()
@@ -72,7 +70,7 @@ class LiveConsole:
 
 
 def _redirect_logging(terminal_streams: tuple[Any, Any]) -> Iterator[tuple[logging.StreamHandler[Any], Any]]:
-    """Redirect logging handlers from the terminal's streams to their replacements; yield the previous streams."""
+    """Redirect logging handlers to the replaced terminal streams; yield the previous streams."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     handlers = {
         handler: None for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers

@@ -26,7 +26,6 @@ class PlainConsole:
         self._write(_opening(info))
 
     def report(self, record: Report) -> None:
-        """Write one line per policy, and one for new faults."""
         # The last report of a run may repeat an env step: what is new then is in the summary. A run that failed in its
         # first round, at env step 0, has nothing but faults to report.
         if record["env_steps"] not in (0, None if self._last is None else self._last["env_steps"]):
@@ -52,7 +51,6 @@ class PlainConsole:
         self._write(text)
 
     def close(self) -> None:
-        """Write the summary."""
         if not self._closed:
             self._closed = True
             self._write(f"{_summary(self._last, self._learner_of)}; its folder is {self._run_dir}")
@@ -82,7 +80,6 @@ def _standing(metrics: PolicyMetrics, evaluated: str) -> str:
 
 
 def _learned(metrics: LearnerMetrics | None, rate: float | None) -> str:
-    """Return the columns of a policy's learner; placeholders for a policy that does not learn."""
     updates, staleness = (metrics["updates"], metrics["staleness_mean"]) if metrics else (0, None)
     rate = 0.0 if metrics is None else rate
     return (
@@ -122,12 +119,12 @@ def _summary(record: Report | None, learner_of: Mapping[str, str | None]) -> str
 
 
 def _final(policy: str, metrics: PolicyMetrics, learned: LearnerMetrics | None, env_steps: int) -> str:
-    """How a policy stands after `env_steps` of the run; of an evaluation before its last version, at which env step."""
     standing = f"{policy} return {wording.mean_return(metrics['return_mean'])}"
     if learned is not None and learned["updates"]:
         standing += f", updates {wording.full_count(learned['updates'])}"
     if (episodes := metrics["eval_episodes"]) is None or (evaluated_at := metrics["eval_env_steps"]) is None:
         return standing
+    # An evaluation of an earlier version says at which env step it was made.
     is_of_the_end = (evaluated_at, metrics["eval_version"]) == (env_steps, metrics["version"])
     at = "" if is_of_the_end else f", at {wording.full_count(evaluated_at)} env steps"
     return f"{standing} (eval {_evaluation(metrics)} over {wording.full_count(episodes)} episodes{at})"

@@ -1,7 +1,6 @@
 """Busy intervals of stages: their overlap, and a timeline.
 
-The timeline is in Chrome's trace event format (the Chromium project's "Trace Event Format"), for
-https://ui.perfetto.dev
+The timeline is in Chrome's trace event format, for https://ui.perfetto.dev
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Span: TypeAlias = tuple[float, float]  # began and ended, in seconds
 
 
 class Interval(NamedTuple):
-    """One piece of work of one stage, in seconds of one clock."""
+    """One call of a stage, in seconds of one clock."""
 
     plan: str
     stage: str
@@ -44,7 +43,7 @@ class Trace:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """The stored intervals, in order of addition."""
+        """The stored intervals."""
         return tuple(self._intervals)
 
     def add(self, plan: str, stage: str, began_s: float, ended_s: float) -> None:

@@ -1,7 +1,6 @@
 """The live view as one Rich renderable: a header, a table of policies, a table of stages.
 
-It adapts to the terminal: numbers are short below 110 columns, columns are left out below 80 and added from 130, and
-rows that do not fit are counted in one line.
+Columns and rows depend on the terminal's size.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _NOT_LEARNING = LearnerMetrics(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A snapshot of a run. `clock_s` is the time shown; `rows` is the terminal's height, None for no limit."""
+    """A snapshot of a run at `clock_s`; `rows` is the terminal's height, None for no limit."""
 
     info: RunInfo
     before: Report | None
@@ -126,7 +125,7 @@ def _empty_table(gap: int) -> Table:
 
 
 def _styles(info: RunInfo, now: Report) -> dict[str, str]:
-    """Return one color per policy, the same in both tables and in every report."""
+    # The same color in both tables and in every report.
     ids = dict.fromkeys((*info.policies, *now["policies"]))
     return {policy: _POLICY_STYLES[place % len(_POLICY_STYLES)] for place, policy in enumerate(ids)}
 
@@ -170,7 +169,6 @@ def _evaluation(now: Report, width: int) -> str:
 
 
 def _policy_columns(width: int, evaluation: str) -> list[_Column]:
-    """Return the columns after the policy's name that fit into `width`."""
     wide = width >= WIDE_COLUMNS
     count = wording.full_count if wide else wording.short_count
     who: list[_Column] = [
@@ -225,9 +223,9 @@ def _stages(info: RunInfo, before: Report | None, now: Report, options: ConsoleO
 
 
 def _busiest(now: Report, rows: int) -> list[str]:
-    """Return the busiest stages in plan order, by total time, so that rows stay in place between reports."""
-    kept = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
-    return [name for name in now["stages"] if name in kept]
+    # In plan order and by total time, so that rows stay in place between reports.
+    busiest = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
+    return [name for name in now["stages"] if name in busiest]
 
 
 def _share_bar(share: StageShares, ascii_only: bool) -> Text:

@@ -25,7 +25,7 @@ from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
 class AdaptingActor(WeightedActor, Protocol):
     """An actor that adapts `inner_steps` times per collection, separately for each environment.
 
-    actor.restart(); ...; actor.adapt(environments, rows); ...; actor.restart()
+    actor.restart(); ...; actor.adapt(env_indices, rows); ...; actor.restart()
     """
 
     inner_steps: int
@@ -33,16 +33,16 @@ class AdaptingActor(WeightedActor, Protocol):
     """Inner steps since the last restart."""
 
     def restart(self) -> None:
-        """Discard all adaptation: every environment uses the published parameters again."""
+        """Return to the published parameters in every environment."""
         ...
 
     def adapt(self, env_indices: Array, rows: Mapping[str, Array]) -> None:
-        """Take one inner step in each environment of `num_envs` [C] on its own rows, [C, R, ...]."""
+        """Take one inner step in each of `env_indices` [C] on its own rows, [C, R, ...]."""
         ...
 
 
 class FlatNetwork:
-    """A network of Discrete actions as a differentiable function of flat parameters, batched over tasks."""
+    """A network of Discrete actions as a differentiable function of flat parameters, batched over T tasks."""
 
     def __init__(self, network: CategoricalActor) -> None:
         self._network = network
@@ -55,11 +55,11 @@ class FlatNetwork:
         """1 for each trainable number, 0 for the others, [P]."""
 
     def parameters(self) -> Tensor:
-        """Return the network's current parameters, [P]; gradients flow back to them."""
+        """Return the network's parameters, [P]; gradients flow back to them."""
         return torch.cat([parameter.reshape(-1) for parameter in self._ordered])
 
     def __call__(self, parameters: Tensor, obs: Tensor) -> Tensor:
-        """Return logits [T, N, A] of `obs` [T, N, ...], each of the T tasks with its row of `parameters` [T, P]."""
+        """Return logits [T, N, A] of `obs` [T, N, ...], given `parameters` [T, P]."""
         logits: Tensor = vmap(self._logits)(parameters, obs)
         return logits
 
@@ -76,7 +76,7 @@ class FlatNetwork:
 
 
 class InnerUpdate(Protocol):
-    """An inner update of parameters [T, P] on one batch of rows [T, N, ...] per task."""
+    """Updates parameters [T, P] on one batch of rows [T, N, ...] per task."""
 
     def __call__(self, network: FlatNetwork, parameters: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """Return the updated parameters."""
@@ -97,7 +97,7 @@ class AdaptedActor:
         self._seating: _Seating | None = None
 
     def parameters_of(self, env_index: int) -> Tensor:
-        """Return the parameters that act in an environment now, [P]."""
+        """Return an environment's current parameters, [P]."""
         adapted = self._adapted.get(env_index)
         return self._function.parameters().detach() if adapted is None else adapted
 
@@ -147,19 +147,18 @@ class AdaptedActor:
 
 @dataclass(frozen=True, slots=True)
 class _Seating:
-    """Where each of N rows goes in a dense [C, R] layout with one line per environment: at `env` [N] and `place` [N].
-
-    `num_envs` [N] are the rows' environments, `parameters` [C, P] their parameters.
-    """
+    """A dense [C, R] layout of N rows, one line per environment: row i is at `env[i]`, `place[i]`."""
 
     env_indices: Array
+    """The environment of each row, [N]."""
     env: Array
     place: Array
     most: int
+    """The most rows of an environment, R."""
     parameters: Tensor
+    """The parameters of each environment, [C, P]."""
 
     def spread(self, rows: Array) -> Tensor:
-        """Scatter `rows` [N, ...] into [C, R, ...], zero where empty."""
         laid = np.zeros((len(self.parameters), self.most, *rows.shape[1:]), rows.dtype)
         laid[self.env, self.place] = rows
         return torch.from_numpy(laid)

@@ -1,7 +1,7 @@
 """Softmax policy over the legal Discrete actions.
 
-An illegal action has probability exactly 0 when acting, in log-probabilities and in the entropy (Huang and Ontañón,
-2022, arXiv:2006.14171), and its logit gets no gradient.
+Action masking: an illegal action has probability 0 and its logit gets no gradient (Huang and Ontañón, 2022,
+arXiv:2006.14171).
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class CategoricalActor(nn.Module):
 
 
 def log_prob_and_entropy(logits: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of `action` (int64 [N]) and entropies, [N] each, of a softmax over the legal actions.
+    """Return log-probabilities of `action` (int64 [N]) and entropies, [N] each, given `logits` [N, A].
 
-    `logits` [N, A]; `mask` bool [N, A]. Values and gradients are finite also where actions are illegal.
+    `mask` is bool [N, A]. Values and gradients are finite also for illegal actions.
     """
     if mask is not None:
         logits = logits.masked_fill(~mask, LOWEST)
@@ -79,7 +79,7 @@ def log_prob_and_entropy(logits: Tensor, action: Tensor, mask: Tensor | None) ->
 
 
 def sample(logits: Array, mask: Array | None, uniform: Array | None) -> tuple[Array, Array]:
-    """Sample actions (int64 [N]) by inverse CDF, with log-probabilities (float32 [N]); greedy if `uniform` is None.
+    """Sample actions (int64 [N]) with log-probabilities (float32 [N]); greedy if `uniform` is None.
 
     `logits` float32 [N, A], `mask` bool [N, A], `uniform` float64 [N] in [0, 1).
     """

@@ -82,7 +82,6 @@ class TorsoFirst(nn.Module):
 
 
 def _build_join(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
-    """Concatenate first if the observation is a vector; run the torso first for images and nested observations."""
     layout, size = spaces.layout(), int(torch.Size(spaces.action_shape).numel())
     assert isinstance(spaces.action, gym.Box)
     vector = layout.form == "flat" or (layout.form == "plain" and len(layout.shape) <= 1)

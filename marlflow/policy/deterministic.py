@@ -25,8 +25,8 @@ from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 class DeterministicActor(nn.Module):
     """A torso with a linear head and a tanh.
 
-    The schedule `exploration_noise` is the standard deviation of the noise, in coordinates where every action component
-    is in [-1, 1]. `behavior_logp` is NaN.
+    The schedule `exploration_noise` is the noise's standard deviation, with action components rescaled to [-1, 1].
+    `behavior_logp` is NaN.
     """
 
     def __init__(

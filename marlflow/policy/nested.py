@@ -1,7 +1,4 @@
-"""Networks over nested (Dict, Tuple) observations: reading leaves out of rows, and computing with them.
-
-Pixels are bytes until they are read here; `base.observations` defines the row layout.
-"""
+"""Networks over nested (Dict, Tuple) observations, whose row layout `base.observations` defines."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class Reader:
 
 
 class Flattened(nn.Module):
-    """A torso over the concatenated numbers of all leaves, float32 [N, D], in the order of `layout`."""
+    """A torso over the concatenated numbers of all leaves, float32 [N, D]."""
 
     def __init__(self, layout: ObservationLayout, torso: nn.Module) -> None:
         super().__init__()
@@ -60,7 +57,7 @@ class ObservationLeaf(NamedTuple):
 
 
 class Joined(nn.Module):
-    """Separate networks for some leaves; a torso over their features, followed by the other leaves' numbers."""
+    """Separate networks for some leaves, and a torso over their features and the other leaves' numbers."""
 
     def __init__(self, layout: ObservationLayout, parts: Sequence[ObservationLeaf], torso: nn.Module) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
-"""Running normalization of observations and returns, with statistics that belong to the policy.
+"""Observation normalization (as by VecNormalize) and value normalization (Pop-Art), with running statistics.
 
-The statistics are parameters with `requires_grad` False, so they are published, saved and copied into target networks
-like the others. A learner calls `observe` after learning from a batch, so that acting and learning use the same ones.
+The statistics are published, saved and copied into target networks like other parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _WINDOW_ROWS = 1e6
 
 @runtime_checkable
 class Observer(Protocol):
-    """A submodule that updates its statistics from each training batch."""
+    """A submodule that updates its statistics from each training batch, after the learner used it."""
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
         """Update from columns [N, ...], or [S, T, ...] with a bool [S, T] column `valid`."""
@@ -35,6 +34,7 @@ class RunningMoments(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        # Parameters, though without gradients, so that they are published, saved and copied like the others.
         self.mean = nn.Parameter(torch.zeros(width), requires_grad=False)
         self.variance = nn.Parameter(torch.ones(width), requires_grad=False)
         self.count = nn.Parameter(torch.zeros(1), requires_grad=False)
@@ -95,8 +95,8 @@ class NormalizedTorso(nn.Module):
 class ReturnScale(nn.Module):
     """Pop-Art: normalizes a critic's outputs by the running mean and deviation of returns.
 
-    When the statistics change, the head's weights are changed so that its values do not (van Hasselt et al., "Learning
-    values across many orders of magnitude", 2016, arXiv:1602.07714, equations 2 and 3).
+    When the statistics change, the head's weights change so that its values do not (van Hasselt et al., 2016,
+    arXiv:1602.07714, equations 2 and 3).
     """
 
     def __init__(self, head: nn.Linear) -> None:
@@ -106,12 +106,12 @@ class ReturnScale(nn.Module):
         self._head = [head]
 
     def forward(self, output: Tensor) -> Tensor:
-        """Convert the head's output, of any shape, to values."""
+        """Convert the head's output to values."""
         return output * self.moments.deviation + self.moments.mean
 
     @property
     def variance(self) -> Tensor:
-        """Divide squared value errors by this for the units of the head's output, [1]."""
+        """The factor between squared value errors and squared errors of the head's output, [1]."""
         return self.moments.deviation.square()
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
@@ -126,7 +126,7 @@ class ReturnScale(nn.Module):
 
 
 def in_units_of(returns: ReturnScale | None, output: Tensor) -> Tensor:
-    """Convert a critic head's output, of any shape, to values; without a scale it already is."""
+    """Convert a critic head's output to values; None changes nothing."""
     if returns is None:
         return output
     value: Tensor = returns(output)

@@ -38,8 +38,7 @@ class DuelingHead(nn.Module):
 class QActor(nn.Module):
     """Epsilon-greedy actor; the schedule `epsilon` starts at 1.
 
-    With a `ladder` above 0, environments explore differently (see `epsilon_of_copy`); `set_schedule` takes their number
-    as `num_envs`.
+    With a `ladder` above 0, each of the schedule's `num_envs` environments has its own epsilon (see `epsilon_of_env`).
     """
 
     def __init__(self, torso: nn.Module, head: nn.Module) -> None:
@@ -105,9 +104,9 @@ class QNetwork(nn.Module):
 
 
 class QPass:
-    """Forward pass of a QNetwork without autograd; `pull` writes the gradients in closed form.
+    """Forward pass of a QNetwork without autograd, with a closed-form backward pass, if `fits`.
 
-    Use it only if `QPass.fits(module)`: fully connected, not dueling, on a CPU, with a `.grad` for each parameter.
+    Needs a fully connected network, not dueling, a CPU, and a `.grad` for each parameter.
     """
 
     __slots__ = ("_layers", "_values", "q")
@@ -123,15 +122,14 @@ class QPass:
         self.q = self._values[-1]
 
     def pull(self, d_q: Tensor) -> None:
-        """Write every parameter's gradient, given that of `q` [N, A]."""
+        """Write every parameter's gradient, given the gradient of `q` [N, A]."""
         self._layers.pull(d_q, self._values)
 
 
 def epsilon_of_env(epsilon: float, env_index: Array, num_envs: int, ladder: float) -> Array:
-    """Return the probability of a random action in environments `env_index` [N] of `num_envs`.
+    """Return the probability of a random action, [N]: epsilon ** (1 + i * ladder / (num_envs - 1)) in environment i.
 
-    It is epsilon ** (1 + i * ladder / (num_envs - 1)) in environment i (Horgan et al., 2018, arXiv:1803.00933, section
-    4.1).
+    Horgan et al., 2018, arXiv:1803.00933, section 4.1.
     """
     # Environment 0 explores with epsilon itself, the last one with epsilon ** (1 + ladder).
     exponent = 1.0 + env_index * (ladder / max(1, num_envs - 1))

@@ -1,7 +1,6 @@
 """Recurrent torsos: GRU and LSTM over dense layers.
 
-Acting takes one step for many agents; learning unrolls whole sequences with the same arithmetic. Cho et al., 2014,
-arXiv:1406.1078 (GRU in cuDNN's form); Hochreiter and Schmidhuber, "Long short-term memory", 1997,
+Cho et al., 2014, arXiv:1406.1078 (GRU in cuDNN's form); Hochreiter and Schmidhuber, 1997,
 doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al., 2000.
 """
 
@@ -34,8 +33,7 @@ class RecurrentTorsoConfig(TorsoConfig, Protocol):
 class RecurrentTorso(nn.Module):
     """Computes features from observations and recurrent state, which is zero at an episode's start.
 
-    Subclasses implement `_project` and `_cell`. The encoder handles each observation separately, so a sequence is
-    encoded in one call.
+    Acting takes one `step` for many agents; learning `unroll`s sequences. Subclasses implement `_project` and `_cell`.
     """
 
     def __init__(self, encoder: nn.Module, memory_shape: tuple[int, ...], features: int) -> None:
@@ -51,13 +49,13 @@ class RecurrentTorso(nn.Module):
         raise NotImplementedError
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [N, F] of `obs` [N, ...] and the next memory, given `memory` [N, *memory_shape]."""
+        """Return features [N, F] of `obs` [N, ...] and the next memory [N, *memory_shape]."""
         return self._cell(self._project(self.encoder(obs)), memory)
 
     def unroll(self, obs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [S, T, F] of `obs` [S, T, ...] and the last memory, given `memory` [S, *memory_shape].
+        """Return features [S, T, F] of `obs` [S, T, ...] and the last memory [S, *memory_shape].
 
-        Steps where `valid` (bool [S, T]) is false leave the memory as it is; their features are meaningless.
+        Steps that are not `valid` (bool [S, T]) leave the memory as it is; their features are meaningless.
         """
         projected = self._project(self.encoder(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
         steps = []
@@ -119,7 +117,7 @@ def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> t
 
 @dataclass(frozen=True, slots=True)
 class GRU:
-    """A GRU over dense layers, which see an observation's numbers concatenated."""
+    """A GRU over dense layers, which see all numbers of an observation."""
 
     hidden_size: int = 64
     encoder_sizes: Sequence[int] = (64,)
@@ -141,7 +139,7 @@ class GRU:
 
 @dataclass(frozen=True, slots=True)
 class LSTM:
-    """An LSTM over dense layers, which see an observation's numbers concatenated."""
+    """An LSTM over dense layers, which see all numbers of an observation."""
 
     hidden_size: int = 64
     encoder_sizes: Sequence[int] = (64,)
@@ -162,9 +160,6 @@ class LSTM:
 
 
 def build_recurrent_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[RecurrentTorso, int]:
-    """Build a recurrent torso over the `obs` column, and return it with its number of features.
-
-    `model` must be a RecurrentTorsoConfig, which validation ensures; raises ConfigInvalid as `build_torso` does.
-    """
+    """Build a recurrent torso over `obs`; return it and its number of features. See `build_torso`."""
     torso, features = build_torso(spaces, model, generator)
     return cast(RecurrentTorso, torso), features

@@ -64,15 +64,15 @@ class RecurrentNetworkActor(nn.Module, Generic[Head]):
 def recurrent_stochastic_actor(
     spaces: Spaces, model: TorsoConfig, generator: torch.Generator
 ) -> RecurrentNetworkActor[StochasticActor]:
-    """Build the recurrent actor that fits the action space; raises ConfigInvalid if none does."""
+    """Build the recurrent actor for the action space; raises ConfigInvalid if none fits."""
     torso, features = build_recurrent_torso(spaces, model, generator)
     return RecurrentNetworkActor(torso, stochastic_head(spaces, nn.Identity(), features, generator))
 
 
 class RecurrentActorCritic(nn.Module):
-    """Publishes `actor`; the critic shares the actor's torso and trains it too.
+    """Publishes `actor`; the critic shares and trains its torso.
 
-    With `normalize_values` the critic's head is normalized by Pop-Art (see ReturnScale).
+    `normalize_values`: value normalization by Pop-Art (see ReturnScale).
     """
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, seed: int, normalize_values: bool = False) -> None:
@@ -93,5 +93,5 @@ class RecurrentActorCritic(nn.Module):
         return in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
     def value_error(self, squared: Tensor) -> Tensor:
-        """Convert squared value errors of any shape to the squared units of the critic's head."""
+        """Convert squared value errors to the squared units of the critic's head."""
         return squared if self.returns is None else squared / self.returns.variance

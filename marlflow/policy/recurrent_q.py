@@ -14,7 +14,7 @@ from marlflow.policy.torso import TorsoConfig
 
 
 class RecurrentQNetwork(nn.Module):
-    """The network of a recurrent Q-learner; publishes the epsilon-greedy `actor`."""
+    """The network of R2D2, a recurrent Q-learner; publishes the epsilon-greedy `actor`."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, dueling: bool, seed: int) -> None:
         super().__init__()
@@ -25,10 +25,10 @@ class RecurrentQNetwork(nn.Module):
         self.actor = RecurrentNetworkActor(torso, QActor(nn.Identity(), head))
 
     def forward(self, obs: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
-        """Return action values [S, T - burn_in, A] of `obs` [S, T, ...], given `memory` [S, ...] before the burn-in.
+        """Return action values [S, T - burn_in, A] of `obs` [S, T, ...], given memory [S, ...] and bool `valid` [S, T].
 
-        `valid` (bool [S, T]) marks existing steps. The first `burn_in` steps only refresh the memory, without
-        gradients (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3).
+        The first `burn_in` steps only refresh the memory (Kapturowski et al., 2019,
+        https://openreview.net/forum?id=r1lyTjAqYX, section 3).
         """
         if burn_in:
             with torch.no_grad():

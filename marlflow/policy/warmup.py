@@ -14,7 +14,7 @@ from marlflow.policy.scripted import RandomActor
 
 
 class WarmupActor:
-    """Explores uniformly while the schedule `acts_uniformly` is above 0, and otherwise acts as `actor`.
+    """Acts uniformly at random while the schedule `acts_uniformly` is above 0, then as `actor`.
 
     Raises ConfigInvalid for action spaces that RandomActor does not support.
     """

@@ -138,7 +138,7 @@ class History:
 
 
 def _weights(name: str, count: int) -> Array:
-    # Odd, so that every word's factor is invertible.
+    # Odd factors are invertible modulo 2**64.
     return mix(np.uint64(key(*name.encode())) + np.arange(count, dtype=np.uint64)) | np.uint64(1)
 
 

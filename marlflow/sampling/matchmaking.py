@@ -91,7 +91,7 @@ class RandomSeats:
 
 @dataclass(frozen=True, slots=True)
 class AllowedSeats:
-    """All `agents` of an environment, and those that each policy `fits`."""
+    """All `agents` of an environment, and the agents that each policy `fits`."""
 
     agents: Sequence[str]
     fits: Mapping[str, Collection[str]]
