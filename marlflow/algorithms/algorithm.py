@@ -184,9 +184,9 @@ class TorchAlgorithm:
         return True
 
     def _normalizing_problems(self, model: TorsoConfig) -> Iterator[Problem]:
-        asked = {"normalize_observations": model, "normalize_values": self}
-        for setting, where in asked.items():
-            if getattr(where, setting, False) and not self.learner_sees_every_row:
+        settings = {"normalize_observations": model, "normalize_values": self}
+        for setting, owner in settings.items():
+            if getattr(owner, setting, False) and not self.learner_sees_every_row:
                 reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
                 yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
@@ -195,14 +195,14 @@ class TorchAlgorithm:
             value = getattr(self, field.name)
             # Annotations are strings here; a field that may be scheduled is annotated as a setting.
             if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(field.type)):
-                says = f"cannot change {field.name} while it learns"
-                yield Problem(says, self.name, remedy="give it a number")
+                message = f"cannot change {field.name} while it learns"
+                yield Problem(message, self.name, remedy="give it a number")
 
     def _minibatch_problems(self) -> Iterator[Problem]:
         batch, minibatch = (getattr(self, f"{kind}_agent_steps", 0) for kind in ("batch", "minibatch"))
         if 1 <= batch < minibatch:
-            says = f"cannot cut batches of {batch} agent steps into minibatches of {minibatch}"
-            yield Problem(says, self.name, remedy="lower minibatch_agent_steps")
+            message = f"cannot cut batches of {batch} agent steps into minibatches of {minibatch}"
+            yield Problem(message, self.name, remedy="lower minibatch_agent_steps")
 
 
 class LearningAlgorithm(TorchAlgorithm):
@@ -264,8 +264,8 @@ class JointAlgorithm(TorchAlgorithm):
 def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[Problem]:
     """Yield why an algorithm cannot act in the action space."""
     action, *others = spaces.action, *capabilities.actions
-    wanted = " or ".join([*filter(None, [", ".join(others[:-1])]), others[-1]])
-    remedy = f"it needs {wanted} actions"
+    supported = " or ".join([*filter(None, [", ".join(others[:-1])]), others[-1]])
+    remedy = f"it needs {supported} actions"
     if type(action).__name__ not in capabilities.actions:
         yield cannot_act(name, spaces, remedy=remedy)
     # Networks output floats; a Box of integers would need rounding. Policies that only act may still use one.
@@ -275,18 +275,18 @@ def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> It
 
 def cannot_act(name: str, spaces: Spaces, reason: str = "", remedy: str = "") -> Problem:
     """Return the problem of an unsupported action space."""
-    says = f"cannot act in {describe_space(spaces.action)}"
-    return Problem(says, name, reason, remedy, kind=ProblemKind.CANNOT_ACT)
+    message = f"cannot act in {describe_space(spaces.action)}"
+    return Problem(message, name, reason, remedy, kind=ProblemKind.CANNOT_ACT)
 
 
 def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -> Iterator[Problem]:
     """Yield why an algorithm cannot learn with a model: memory refused, or needed."""
-    remembers, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
-    if remembers and capabilities.memory == "refused":
+    is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
+    if is_recurrent and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
         remedy = "use recurrent_ppo or r2d2, or a model without memory, such as mlp"
         yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
-    if not remembers and capabilities.memory == "needed":
+    if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"
         yield Problem(f"needs a model with memory, gru or lstm, not {kind}", name, remedy=remedy)
 

@@ -40,7 +40,7 @@ class DQNLoss:
     def in_closed_form(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the same loss with gradients already set, for small networks on a CPU, at half the cost."""
         with torch.inference_mode():
-            ahead, next_obs, mask = QPass(module, minibatch["obs"]), minibatch["next_obs"], minibatch.get("next_mask")
+            forward, next_obs, mask = QPass(module, minibatch["obs"]), minibatch["next_obs"], minibatch.get("next_mask")
             q_t_value = target_module(next_obs)
             q_t_selector = module(next_obs) if self.double else q_t_value
             rows = TransitionRows(
@@ -51,10 +51,10 @@ class DQNLoss:
                 mask_t=None if mask is None else mask.numpy(),
             )
             terms, d_q, error = q_learning_gradient(
-                ahead.q.numpy(), q_t_selector.numpy(), q_t_value.numpy(), rows, self.huber_delta
+                forward.q.numpy(), q_t_selector.numpy(), q_t_value.numpy(), rows, self.huber_delta
             )
             # Accumulates the parameters' gradients, so no backward pass is needed: the loss is None below.
-            ahead.pull(torch.from_numpy(d_q))
+            forward.pull(torch.from_numpy(d_q))
         return LossTerms(None, terms, torch.from_numpy(abs(error)))
 
     def priorities(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:

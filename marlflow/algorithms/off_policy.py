@@ -36,8 +36,8 @@ class OffPolicyAlgorithm(LearningAlgorithm):
         # Learning has to start before the replay buffer is full.
         if self.learning_starts_agent_steps > self.replay_agent_steps:
             starts, holds = self.learning_starts_agent_steps, self.replay_agent_steps
-            says = f"would start learning after {starts} agent steps, but its replay holds {holds}"
-            problems.append(Problem(says, self.name, remedy="raise replay_agent_steps"))
+            message = f"would start learning after {starts} agent steps, but its replay holds {holds}"
+            problems.append(Problem(message, self.name, remedy="raise replay_agent_steps"))
         return problems
 
     def sampling(self) -> Uniform | Prioritized:

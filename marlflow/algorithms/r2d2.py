@@ -20,7 +20,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.recurrent_q import RecurrentQNetwork
+from marlflow.policy.recurrent_actors import RecurrentQNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized

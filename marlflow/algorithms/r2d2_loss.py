@@ -15,7 +15,7 @@ from marlflow.losses.recurrent_q_learning import (
     sequence_priority,
     squashed_double_q_target,
 )
-from marlflow.policy.recurrent_q import RecurrentQNetwork
+from marlflow.policy.recurrent_actors import RecurrentQNetwork
 
 
 class R2D2Loss:

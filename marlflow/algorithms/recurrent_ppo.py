@@ -70,8 +70,8 @@ class RecurrentPPO(LearningAlgorithm):
         problems = super().validate(spaces, model)
         if self.sequence_agent_steps > self.minibatch_agent_steps >= 1:
             lengths = f"{self.sequence_agent_steps} and {self.minibatch_agent_steps}"
-            says = f"needs sequence_agent_steps of at most minibatch_agent_steps, not {lengths}"
-            problems.append(Problem(says, self.name))
+            message = f"needs sequence_agent_steps of at most minibatch_agent_steps, not {lengths}"
+            problems.append(Problem(message, self.name))
         return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:

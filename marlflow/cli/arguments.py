@@ -69,31 +69,31 @@ def split(
 
     Raises ConfigInvalid with every unknown flag.
     """
-    found, problems = Words(), []
+    parsed, problems = Words(), []
     rest = iter(words)
     for word in rest:
         name, _, value = word.partition("=")
         if not word.startswith("-"):
-            found.overrides.append(word)
+            parsed.overrides.append(word)
         elif word in own:
-            found.own_flags.add(word)
+            parsed.own_flags.add(word)
         elif name in own_with_value:
-            found.own_values[name] = value or _value_after(name, rest)[0]
+            parsed.own_values[name] = value or _value_after(name, rest)[0]
         elif name in _CONFIG_DIR:
             # Both to Hydra and to our own composition, which checks the run first.
             folder = value or next(rest, "")
-            found.config_dirs.append(folder)
-            found.hydra_flags += [name, folder]
+            parsed.config_dirs.append(folder)
+            parsed.hydra_flags += [name, folder]
         elif hydra and word in _ALONE:
-            found.hydra_flags.append(word)
+            parsed.hydra_flags.append(word)
         elif hydra and name in _WITH_VALUE:
-            found.hydra_flags += [word] if value else [word, *_value_after(name, rest)]
+            parsed.hydra_flags += [word] if value else [word, *_value_after(name, rest)]
         else:
             known = [*own, *own_with_value, "--help", *_CONFIG_DIR, *(_ALONE if hydra else ())]
             problems.append(_no_flag(word, next(copy(rest), ""), command, known))
     if problems:
         raise ConfigInvalid(problems)
-    return found
+    return parsed
 
 
 def _value_after(flag: str, rest: Iterator[str]) -> list[str]:
@@ -114,7 +114,7 @@ def _no_flag(word: str, following: str, command: str, known: Sequence[str]) -> s
     if close := nearest(key, names):
         return f"{refused}; did you mean '--{close}'?"
     if not key:
-        return f"{refused}; its flags are {', '.join(f'--{one}' for one in names)}"
+        return f"{refused}; its flags are {', '.join(f'--{flag}' for flag in names)}"
     # `--seed 1` becomes `seed=1` in the suggestion.
     if not following.startswith("-") and "=" not in following:
         value = value or following

@@ -33,7 +33,7 @@ def complete(words: Sequence[str]) -> int:
                 return 0
             rest = [f"env={word}" if word in named else word for word in rest]
         # Hydra completes overrides of a program without commands, so the command is removed from the line.
-        os.environ["COMP_LINE"] = " ".join([typed[0], *_as_hydra_wants(rest, line)])
+        os.environ["COMP_LINE"] = " ".join([typed[0], *_to_hydra_overrides(rest, line)])
     from marlflow.cli.train import hand_to_hydra
 
     hand_to_hydra(words, lambda _: None)
@@ -44,7 +44,7 @@ def _names_env(word: str) -> bool:
     return "=" not in word and not word.startswith(("-", "+", "~"))
 
 
-def _as_hydra_wants(typed: Sequence[str], line: str) -> list[str]:
+def _to_hydra_overrides(typed: Sequence[str], line: str) -> list[str]:
     """Return the overrides before the one being typed in Hydra's form, and that one."""
     from marlflow.config.compose import composing
     from marlflow.config.overrides import prepare

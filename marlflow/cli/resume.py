@@ -27,17 +27,17 @@ _USAGE = "marlflow resume <run directory> [key=value ...] [--trust]"
 
 def run_resume(words: list[str]) -> int:
     """Continue the run; return 0. Raises InvalidInput before any file is changed, and the run's MarlflowErrors."""
-    found = split(words, "resume", own=(TRUST,), hydra=False)
-    run_dir, new = _run_dir(found.overrides)
-    overrides, config_dirs, started_in = _recorded(run_dir)
-    is_trusted = TRUST in found.own_flags or is_own(run_dir)
+    parsed = split(words, "resume", own=(TRUST,), hydra=False)
+    run_dir, new = _run_dir(parsed.overrides)
+    overrides, config_dirs, started_in = _read_hydra_files(run_dir)
+    is_trusted = TRUST in parsed.own_flags or is_own(run_dir)
     if not is_trusted:
         check_overrides(run_dir, overrides)
-    found.overrides = _replaced(overrides, new)
-    found.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in found.config_dirs)]
+    parsed.overrides = _merge_overrides(overrides, new)
+    parsed.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in parsed.config_dirs)]
     # Modules of an untrusted folder could shadow installed ones.
-    with _where_it_was_started(started_in) if is_trusted else nullcontext():
-        ready = prepared(found)
+    with _in_folder(started_in) if is_trusted else nullcontext():
+        ready = prepared(parsed)
         if not is_trusted:
             check_names(run_dir, ready.config)
         _check_modules(ready.config, started_in)
@@ -48,7 +48,7 @@ def run_resume(words: list[str]) -> int:
 
 
 @contextmanager
-def _where_it_was_started(folder: Path) -> Iterator[None]:
+def _in_folder(folder: Path) -> Iterator[None]:
     if not folder.is_dir():
         yield
         return
@@ -104,36 +104,36 @@ def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
     return run_dir, list(words[1:])
 
 
-def _recorded(run_dir: Path) -> tuple[list[str], list[str], Path]:
+def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
     """Return the run's overrides, folders of configuration groups, and the folder in which it was started."""
     recorded = run_dir / ".hydra"
     if not (recorded / "overrides.yaml").is_file():
         raise ConfigInvalid(
             [
-                f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{_near(run_dir)}; a run that "
-                "was started from Python goes on with marlflow.resume(experiment, run_dir)"
+                f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{_suggestion(run_dir)}; "
+                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
             ]
         )
-    overrides = _loaded(recorded / "overrides.yaml", "")
-    sources = _loaded(recorded / "hydra.yaml", "hydra.runtime.config_sources")
+    overrides = _load(recorded / "overrides.yaml", "")
+    sources = _load(recorded / "hydra.yaml", "hydra.runtime.config_sources")
     dirs = [source.path for source in sources if source.provider in _NAMED and source["schema"] == "file"]
-    started_in = Path(_loaded(recorded / "hydra.yaml", "hydra.runtime.cwd", str))
+    started_in = Path(_load(recorded / "hydra.yaml", "hydra.runtime.cwd", str))
     return [str(override) for override in overrides], dirs, started_in
 
 
-def _near(folder: Path) -> str:
+def _suggestion(folder: Path) -> str:
     """Suggest the run that contains the folder, or the newest run in it."""
     inside = sorted(folder.glob("*/.hydra"), key=lambda recorded: recorded.stat().st_mtime)
     around = [part / ".hydra" for part in folder.parents if (part / ".hydra").is_dir()]
-    found = [*around[:1], *reversed(inside)]
-    return f" (did you mean {found[0].parent}?)" if found else ""
+    candidates = [*around[:1], *reversed(inside)]
+    return f" (did you mean {candidates[0].parent}?)" if candidates else ""
 
 
-def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
+def _load(path: Path, key: str, kind: type = ListConfig) -> Any:
     """Return a value of the run's configuration, without a `key` all of it; raises ConfigInvalid for another kind."""
     try:
-        found = OmegaConf.load(path)
-        if isinstance(part := OmegaConf.select(found, key) if key else found, kind):
+        content = OmegaConf.load(path)
+        if isinstance(part := OmegaConf.select(content, key) if key else content, kind):
             return part
         expected = "list" if kind is ListConfig else "text"
         reason = f"there is no {expected} at {key}" if key else f"it is no {expected}"
@@ -142,7 +142,7 @@ def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
     raise ConfigInvalid([f"{path} cannot be read: {reason}; put it back as `marlflow train` left it"])
 
 
-def _replaced(old: Sequence[str], new: Sequence[str]) -> list[str]:
+def _merge_overrides(old: Sequence[str], new: Sequence[str]) -> list[str]:
     renewed = {_key(override) for override in new}
     return [*(override for override in old if _key(override) not in renewed), *new]
 

@@ -32,7 +32,7 @@ SIGNATURE: Final = ".hydra/signature"
 SIGNED: Final = (".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml")
 _KEY_BYTES = 32
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
-_OF_HYDRA = re.compile(r"[+~]*hydra\b")
+_HYDRA_KEY = re.compile(r"[+~]*hydra\b")
 
 
 def signed(contents: Mapping[str, str]) -> dict[str, str]:
@@ -45,11 +45,11 @@ def is_own(run_dir: Path) -> bool:
     """Return whether the configuration in a run's folder has this user's signature, and so is unchanged."""
     try:
         contents = {name: (run_dir / name).read_text(encoding="utf-8") for name in SIGNED}
-        found = (run_dir / SIGNATURE).read_text(encoding="utf-8")
+        signature = (run_dir / SIGNATURE).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
     key = _key()
-    return key is not None and hmac.compare_digest(_signature(key, contents), found)
+    return key is not None and hmac.compare_digest(_signature(key, contents), signature)
 
 
 def _signature(key: bytes, contents: Mapping[str, str]) -> str:
@@ -78,14 +78,14 @@ def _key() -> bytes | None:
 def check_overrides(run_dir: Path, overrides: Sequence[str]) -> None:
     """Raise ConfigInvalid if an override configures Hydra itself."""
     # Hydra imports what such an override names before any check.
-    if found := [override for override in overrides if _OF_HYDRA.match(override)]:
-        raise _untrusted(run_dir, found)
+    if names := [override for override in overrides if _HYDRA_KEY.match(override)]:
+        raise _untrusted(run_dir, names)
 
 
 def check_names(run_dir: Path, config: Any) -> None:
     """Raise ConfigInvalid with every name outside marlflow that a configuration would import."""
-    if found := sorted(names_outside(config)):
-        raise _untrusted(run_dir, found)
+    if names := sorted(names_outside(config)):
+        raise _untrusted(run_dir, names)
 
 
 def names_outside(config: Any) -> set[str]:
@@ -120,13 +120,13 @@ def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _own_names() -> frozenset[str]:
-    found = {"hydra.conf"}
+    texts = {"hydra.conf"}
     for package in (MODULE, "hydra.conf"):
         for path in _yaml_files(files(package)):
             with suppress(YAMLError, OmegaConfBaseException):
                 values = OmegaConf.to_container(OmegaConf.create(path.read_text(encoding="utf-8")))
-                found.update(text for _, text in _texts(values))
-    return frozenset(found)
+                texts.update(text for _, text in _texts(values))
+    return frozenset(texts)
 
 
 def _yaml_files(folder: Any) -> Iterator[Any]:

@@ -39,23 +39,23 @@ class SilentConsole:
 class DetachableConsole:
     """Writes to `console` until its output breaks: a closed terminal or pipe does not end a run."""
 
-    def __init__(self, shown: RunConsole) -> None:
-        self._shown: RunConsole = shown
+    def __init__(self, console: RunConsole) -> None:
+        self._console: RunConsole = console
 
     def report(self, record: Report) -> None:
-        self._try(lambda: self._shown.report(record))
+        self._try(lambda: self._console.report(record))
 
     def notice(self, text: str) -> None:
-        self._try(lambda: self._shown.notice(text))
+        self._try(lambda: self._console.notice(text))
 
     def close(self) -> None:
-        self._try(self._shown.close)
+        self._try(self._console.close)
 
     def _try(self, show: Callable[[], None]) -> None:
         try:
             show()
         except OSError as error:
-            self._shown = SilentConsole()
+            self._console = SilentConsole()
             log.warning("the run's output cannot be written any more (%s), so nothing more is shown", error)
 
 

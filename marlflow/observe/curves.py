@@ -82,16 +82,16 @@ def _colored(reports: Reports, section: Literal["policies", "learners"] = "polic
     """Return the policies, or the learners, with their colors; a learner with a policy's name has its color."""
     names = dict.fromkeys(name for of in ("policies", "learners") for report in reports for name in report[of])
     colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(names)}
-    shown = dict.fromkeys(name for report in reports for name in report[section])
-    return [(name, colors[name]) for name in shown]
+    section_names = dict.fromkeys(name for report in reports for name in report[section])
+    return [(name, colors[name]) for name in section_names]
 
 
 def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float]]:
     """Return a policy's evaluations: env steps, mean return, standard deviation."""
     metrics = [report["policies"][policy] for report in reports if policy in report["policies"]]
     # Keyed by env step, so that the last evaluation at each one wins.
-    known = {one["eval_env_steps"]: one for one in metrics if one["eval_return_mean"] is not None}
-    return [(steps, one["eval_return_mean"], one["eval_return_std"] or 0.0) for steps, one in known.items()]
+    known = {report["eval_env_steps"]: report for report in metrics if report["eval_return_mean"] is not None}
+    return [(steps, report["eval_return_mean"], report["eval_return_std"] or 0.0) for steps, report in known.items()]
 
 
 def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:

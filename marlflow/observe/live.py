@@ -32,7 +32,7 @@ class LiveConsole:
         self._clock_s = clock_s
         self._before: Report | None = None
         self._now: Report | None = None
-        self._shown_at_s = clock_s()
+        self._reported_at_s = clock_s()
         self._is_open = True
         self._live = Live(
             console=self._terminal, get_renderable=self._view, refresh_per_second=1, vertical_overflow="crop"
@@ -44,7 +44,7 @@ class LiveConsole:
 
     def report(self, record: Report) -> None:
         now = with_last_evaluations(self._now, record)
-        self._before, self._now, self._shown_at_s = self._now, now, self._clock_s()
+        self._before, self._now, self._reported_at_s = self._now, now, self._clock_s()
         self._live.refresh()
 
     def notice(self, text: str) -> None:
@@ -60,7 +60,7 @@ class LiveConsole:
                 handler.setStream(stream)
 
     def _run_s(self) -> float:
-        return (self._now["time_s"] if self._now else 0.0) + self._clock_s() - self._shown_at_s
+        return (self._now["time_s"] if self._now else 0.0) + self._clock_s() - self._reported_at_s
 
     def _view(self) -> View:
         if self._is_open:

@@ -81,7 +81,7 @@ def rollout_shares(before: Report | None, now: Report) -> dict[str, float]:
         "bookkeeping": now["rollouts"]["bookkeeping_s"] - earlier["bookkeeping_s"],
     }
     total = sum(spent.values())
-    return {what: seconds / total for what, seconds in spent.items()} if total > 0 else {}
+    return {activity: seconds / total for activity, seconds in spent.items()} if total > 0 else {}
 
 
 def _shares(before: StageMetrics, now: StageMetrics, seconds: float) -> StageShares:

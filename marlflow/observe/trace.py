@@ -117,18 +117,18 @@ def tracks(spans: Sequence[Span]) -> list[int]:
     >>> tracks([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
     [0, 1, 0]
     """
-    result, free, working = [0] * len(spans), list[int](), list[tuple[float, int]]()
-    made = 0
+    result, free, running = [0] * len(spans), list[int](), list[tuple[float, int]]()
+    num_tracks = 0
     for place in sorted(range(len(spans)), key=lambda index: spans[index]):
         began, ended = spans[place]
         # Heaps give the track that becomes free first, and the lowest free track.
-        while working and working[0][0] <= began:
-            heapq.heappush(free, heapq.heappop(working)[1])
+        while running and running[0][0] <= began:
+            heapq.heappush(free, heapq.heappop(running)[1])
         if not free:
-            heapq.heappush(free, made)
-            made += 1
+            heapq.heappush(free, num_tracks)
+            num_tracks += 1
         result[place] = heapq.heappop(free)
-        heapq.heappush(working, (ended, result[place]))
+        heapq.heappush(running, (ended, result[place]))
     return result
 
 

@@ -29,7 +29,7 @@ _EVALUATION_COLUMNS = len("at 100.0k")
 _ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
 # For a policy that the run's info does not list.
-_NOBODY = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
+_UNLISTED = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
 _NOT_LEARNING = LearnerMetrics(
     agent_steps_trained=0,
     updates=0,
@@ -62,7 +62,10 @@ class View:
         yield _line(Text(f"folder: {self.info.run_dir}", style="bright_black"))
 
     def _report(self, now: Report, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows = None if self.rows is None else self.rows - max(0, _evaluation(now, options.max_width).count("\n") - 1)
+        rows = self.rows
+        if rows is not None:
+            # The heading of evaluations may take several lines of the terminal.
+            rows -= max(0, _evaluation_heading(now, options.max_width).count("\n") - 1)
         policy_rows, stage_rows = _room(rows, len(now["policies"]), len(now["stages"]))
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
@@ -84,9 +87,9 @@ def _line(text: Text) -> Text:
     return text
 
 
-def _more(count: int, what: str) -> Iterator[Text]:
+def _more(count: int, noun: str) -> Iterator[Text]:
     if count > 0:
-        yield Text(f"and {count} more {what}", style="bright_black")
+        yield Text(f"and {count} more {noun}", style="bright_black")
 
 
 def _room(rows: int | None, policies: int, stages: int) -> tuple[int, int]:
@@ -131,7 +134,7 @@ def _styles(info: RunInfo, now: Report) -> dict[str, str]:
 
 
 def _policies(info: RunInfo, before: Report | None, now: Report, width: int, rows: int) -> Table:
-    columns = _policy_columns(width, _evaluation(now, width))
+    columns = _policy_columns(width, _evaluation_heading(now, width))
     table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
     table.add_column("policy", vertical="bottom", max_width=24)
     for heading, least_width, _ in columns:
@@ -139,25 +142,25 @@ def _policies(info: RunInfo, before: Report | None, now: Report, width: int, row
         table.add_column(heading, no_wrap=True, justify="left" if is_text else "right", min_width=least_width)
     rates, styles = updates_per_s(before, now), _styles(info, now)
     for policy, metrics in list(now["policies"].items())[:rows]:
-        about = info.policies.get(policy, _NOBODY)
+        about = info.policies.get(policy, _UNLISTED)
         learner = policy if about.learner is None else about.learner
-        standing = _Standing(about, metrics, now["learners"].get(learner, _NOT_LEARNING), rates.get(learner, 0.0))
-        table.add_row(_line(Text(policy, styles[policy])), *(cell(standing) for _, _, cell in columns))
+        row = _PolicyRow(about, metrics, now["learners"].get(learner, _NOT_LEARNING), rates.get(learner, 0.0))
+        table.add_row(_line(Text(policy, styles[policy])), *(cell(row) for _, _, cell in columns))
     return table
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _PolicyRow:
     about: PolicyInfo
     metrics: PolicyMetrics
     learned: LearnerMetrics
     updates_per_s: float | None
 
 
-_Column: TypeAlias = tuple[str, int, Callable[[_Standing], str]]  # heading, least width, text
+_Column: TypeAlias = tuple[str, int, Callable[[_PolicyRow], str]]  # heading, least width, text
 
 
-def _evaluation(now: Report, width: int) -> str:
+def _evaluation_heading(now: Report, width: int) -> str:
     """Return the heading of evaluation returns: the mode, and on wide terminals the opponents and env steps."""
     evaluated = [metrics for metrics in now["policies"].values() if metrics["eval_episodes"] is not None]
     modes = sorted({str(metrics["eval_mode"]) for metrics in evaluated})

@@ -194,7 +194,7 @@ def shares_phrase(shares: Mapping[str, float]) -> str:
     >>> shares_phrase({"environments": 0.615, "policies": 0.385})
     'environments 62%, policies 38%'
     """
-    return ", ".join(f"{what} {100 * share:.0f}%" for what, share in shares.items())
+    return ", ".join(f"{activity} {100 * share:.0f}%" for activity, share in shares.items())
 
 
 def padded(names: Iterable[str]) -> dict[str, str]:

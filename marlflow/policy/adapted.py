@@ -94,7 +94,7 @@ class AdaptedActor:
     def restart(self) -> None:
         self.taken = 0
         self._adapted: dict[int, Tensor] = {}
-        self._seating: _Seating | None = None
+        self._row_layout: _RowLayout | None = None
 
     def parameters_of(self, env_index: int) -> Tensor:
         """Return an environment's current parameters, [P]."""
@@ -103,7 +103,7 @@ class AdaptedActor:
 
     def adapt(self, env_indices: Array, rows: Mapping[str, Array]) -> None:
         self.taken += 1
-        self._seating = None
+        self._row_layout = None
         if not len(env_indices):
             return
         before = torch.stack([self.parameters_of(env_index) for env_index in env_indices.tolist()]).requires_grad_()
@@ -115,23 +115,23 @@ class AdaptedActor:
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         if not self._adapted:
             return self.network.act(obs, action_mask, memory, mode, generator)
-        seating = self._seated(generator.env_indices)
+        layout = self._layout_of(generator.env_indices)
         # With gradients off, Dense computes in numpy, which cannot be vectorized over stacked parameters.
         with torch.enable_grad():
-            by_env = self._function(seating.parameters, seating.spread(obs))
-        logits = as_array(by_env.detach())[seating.env, seating.place]
+            by_env = self._function(layout.parameters, layout.scatter(obs))
+        logits = as_array(by_env.detach())[layout.env, layout.place]
         action, logp = sample(logits, action_mask, generator.uniform() if mode != "greedy" else None)
         return Acted(action, logp, memory)
 
-    def _seated(self, env_indices: Array) -> _Seating:
-        if self._seating is None or not np.array_equal(self._seating.env_indices, env_indices):
+    def _layout_of(self, env_indices: Array) -> _RowLayout:
+        if self._row_layout is None or not np.array_equal(self._row_layout.env_indices, env_indices):
             numbers, env_index, counts = np.unique(env_indices, return_inverse=True, return_counts=True)
             # Rows of one environment get consecutive places, so that all fit into a dense [C, R] layout.
             place = np.empty(len(env_index), np.int64)
             place[np.argsort(env_index, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
             stacked = torch.stack([self.parameters_of(number) for number in numbers.tolist()])
-            self._seating = _Seating(env_indices.copy(), env_index, place, int(counts.max()), stacked)
-        return self._seating
+            self._row_layout = _RowLayout(env_indices.copy(), env_index, place, int(counts.max()), stacked)
+        return self._row_layout
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # No setting of this actor is scheduled.
@@ -146,19 +146,19 @@ class AdaptedActor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seating:
+class _RowLayout:
     """A dense [C, R] layout of N rows, one line per environment: row i is at `env[i]`, `place[i]`."""
 
     env_indices: Array
     """The environment of each row, [N]."""
     env: Array
     place: Array
-    most: int
+    rows_per_env: int
     """The most rows of an environment, R."""
     parameters: Tensor
     """The parameters of each environment, [C, P]."""
 
-    def spread(self, rows: Array) -> Tensor:
-        laid = np.zeros((len(self.parameters), self.most, *rows.shape[1:]), rows.dtype)
-        laid[self.env, self.place] = rows
-        return torch.from_numpy(laid)
+    def scatter(self, rows: Array) -> Tensor:
+        scattered = np.zeros((len(self.parameters), self.rows_per_env, *rows.shape[1:]), rows.dtype)
+        scattered[self.env, self.place] = rows
+        return torch.from_numpy(scattered)

@@ -33,8 +33,8 @@ class CategoricalActor(nn.Module):
         self.head = linear(features, num_actions, 0.01, generator)
         self.device: str | None = None
         # Exact types: a subclass may compute something else.
-        plain = type(self) is CategoricalActor and type(torso) is Dense
-        self.layers = Layers(cast(Dense, torso), self.head) if plain else None
+        is_plain = type(self) is CategoricalActor and type(torso) is Dense
+        self.layers = Layers(cast(Dense, torso), self.head) if is_plain else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits [N, A] of `obs` [N, ...]."""
@@ -46,8 +46,8 @@ class CategoricalActor(nn.Module):
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         with torch.inference_mode():
-            seen = as_tensor(obs, self.device)
-            logits = as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
+            inputs = as_tensor(obs, self.device)
+            logits = as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
         action, logp = sample(logits, action_mask, generator.uniform() if mode != "greedy" else None)
         return Acted(action, logp, memory)
 

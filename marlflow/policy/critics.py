@@ -63,8 +63,8 @@ class ConcatFirst(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return features [N, F] of `obs` [N, ...] and `action` [N, D]."""
-        seen = as_rows(obs) if self.rows is None else self.rows(obs)
-        features: Tensor = self.torso(torch.cat((seen, action), 1))
+        rows_of_obs = as_rows(obs) if self.rows is None else self.rows(obs)
+        features: Tensor = self.torso(torch.cat((rows_of_obs, action), 1))
         return features
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from marlflow.policy.dense import as_rows
 
-_SMALLEST_VARIANCE = 1e-8
-_FARTHEST = 10.0
+_MIN_VARIANCE = 1e-8
+_CLIP_DEVIATIONS = 10.0
 """Number of standard deviations at which a normalized observation is clipped."""
 _WINDOW_ROWS = 1e6
 """Rows after which old ones fade, so that statistics follow a policy that changes what it observes."""
@@ -60,7 +60,7 @@ class RunningMoments(nn.Module):
     @property
     def deviation(self) -> Tensor:
         """The standard deviation, [D]; 1 before any rows."""
-        return torch.sqrt(self.variance + _SMALLEST_VARIANCE)
+        return torch.sqrt(self.variance + _MIN_VARIANCE)
 
 
 class NormalizedRows(nn.Module):
@@ -73,11 +73,11 @@ class NormalizedRows(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalized rows [N, D] of `obs` [N, ...]."""
         scaled = (as_rows(obs) - self.moments.mean) / self.moments.deviation
-        return scaled.clamp(-_FARTHEST, _FARTHEST)
+        return scaled.clamp(-_CLIP_DEVIATIONS, _CLIP_DEVIATIONS)
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
-            self.moments.add(as_rows(_present(columns, "obs")))
+            self.moments.add(as_rows(_valid_rows(columns, "obs")))
 
 
 class NormalizedTorso(nn.Module):
@@ -119,7 +119,7 @@ class ReturnScale(nn.Module):
         (head,) = self._head
         with torch.no_grad():
             mean, deviation = self.moments.mean.clone(), self.moments.deviation
-            self.moments.add(_present(columns, "value_target").reshape(-1, 1))
+            self.moments.add(_valid_rows(columns, "value_target").reshape(-1, 1))
             now = self.moments.deviation
             head.weight.mul_(deviation / now)
             head.bias.copy_((head.bias * deviation + mean - self.moments.mean) / now)
@@ -138,5 +138,5 @@ def observers(module: nn.Module) -> list[Observer]:
     return [part for part in module.modules() if isinstance(part, Observer)]
 
 
-def _present(columns: Mapping[str, Tensor], name: str) -> Tensor:
+def _valid_rows(columns: Mapping[str, Tensor], name: str) -> Tensor:
     return columns[name][columns["valid"]] if "valid" in columns else columns[name]

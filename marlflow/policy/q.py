@@ -47,8 +47,8 @@ class QActor(nn.Module):
         self.epsilon, self.ladder, self.num_envs = 1.0, 0.0, 1
         self.device: str | None = None
         # Exact types: a subclass may compute something else.
-        plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
-        self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if plain else None
+        is_plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
+        self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if is_plain else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values [N, A] of `obs` [N, ...]."""
@@ -59,8 +59,8 @@ class QActor(nn.Module):
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         with torch.inference_mode():
-            seen = as_tensor(obs, self.device)
-            q = as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
+            inputs = as_tensor(obs, self.device)
+            q = as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
         if np.isnan(q.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not a number")
         action, logp = epsilon_greedy(q, action_mask, self._epsilon(generator) if mode == "explore" else 0.0, generator)
@@ -126,13 +126,13 @@ class QPass:
         self._layers.pull(d_q, self._values)
 
 
-def epsilon_of_env(epsilon: float, env_index: Array, num_envs: int, ladder: float) -> Array:
+def epsilon_of_env(epsilon: float, env_indices: Array, num_envs: int, ladder: float) -> Array:
     """Return the probability of a random action, [N]: epsilon ** (1 + i * ladder / (num_envs - 1)) in environment i.
 
     Horgan et al., 2018, arXiv:1803.00933, section 4.1.
     """
     # Environment 0 explores with epsilon itself, the last one with epsilon ** (1 + ladder).
-    exponent = 1.0 + env_index * (ladder / max(1, num_envs - 1))
+    exponent = 1.0 + env_indices * (ladder / max(1, num_envs - 1))
     # Never 0, whose logarithm is infinite.
     return np.maximum(epsilon**exponent, np.finfo(np.float64).tiny)
 

@@ -59,9 +59,9 @@ class RecurrentTorso(nn.Module):
         """
         projected = self._project(self.encoder(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
         steps = []
-        for inputs, there in zip(projected.unbind(1), valid.unbind(1), strict=True):
+        for inputs, valid_step in zip(projected.unbind(1), valid.unbind(1), strict=True):
             features, after = self._cell(inputs, memory)
-            memory = torch.where(there.view(-1, *[1] * (memory.dim() - 1)), after, memory)
+            memory = torch.where(valid_step.view(-1, *[1] * (memory.dim() - 1)), after, memory)
             steps.append(features)
         return torch.stack(steps, 1), memory
 
@@ -79,10 +79,10 @@ class GRUTorso(RecurrentTorso):
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         hidden = memory.shape[1]
         # The reset gate applies to the memory's share after its linear layer and bias, as in cuDNN.
-        recalled = functional.linear(memory, self.by_memory.weight, self.by_memory.bias)
-        reset, keep = torch.sigmoid(projected[:, : 2 * hidden] + recalled[:, : 2 * hidden]).chunk(2, 1)
-        new = torch.tanh(torch.addcmul(projected[:, 2 * hidden :], reset, recalled[:, 2 * hidden :]))
-        after = torch.lerp(new, memory, keep)
+        from_memory = functional.linear(memory, self.by_memory.weight, self.by_memory.bias)
+        reset, update = torch.sigmoid(projected[:, : 2 * hidden] + from_memory[:, : 2 * hidden]).chunk(2, 1)
+        candidate = torch.tanh(torch.addcmul(projected[:, 2 * hidden :], reset, from_memory[:, 2 * hidden :]))
+        after = torch.lerp(candidate, memory, update)
         return after, after
 
 
@@ -98,10 +98,10 @@ class LSTMTorso(RecurrentTorso):
 
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         before, cells = memory.unbind(1)
-        recalled = torch.addmm(projected, before, self.by_memory.weight.t()) + self.by_memory.bias
-        admit, forget, new, show = recalled.chunk(4, 1)
-        cells = torch.sigmoid(forget) * cells + torch.sigmoid(admit) * torch.tanh(new)
-        features = torch.sigmoid(show) * torch.tanh(cells)
+        preactivations = torch.addmm(projected, before, self.by_memory.weight.t()) + self.by_memory.bias
+        input_gate, forget_gate, candidate, output_gate = preactivations.chunk(4, 1)
+        cells = torch.sigmoid(forget_gate) * cells + torch.sigmoid(input_gate) * torch.tanh(candidate)
+        features = torch.sigmoid(output_gate) * torch.tanh(cells)
         return features, torch.stack((features, cells), 1)
 
 
@@ -128,12 +128,12 @@ class GRU:
         return (self.hidden_size,)
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
+        return self._build_over(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
 
     def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
+        return self._build_over(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
-    def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def _build_over(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
         return GRUTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
 
 
@@ -150,12 +150,12 @@ class LSTM:
         return (2, self.hidden_size)
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
+        return self._build_over(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
 
     def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
+        return self._build_over(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
-    def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def _build_over(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
         return LSTMTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
 
 

@@ -15,7 +15,7 @@ from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.actor_critic import StochasticActor, stochastic_head
 from marlflow.policy.dense import linear
 from marlflow.policy.normalized import ReturnScale, in_units_of
-from marlflow.policy.q import QActor
+from marlflow.policy.q import DuelingHead, QActor
 from marlflow.policy.recurrent import RecurrentTorso, build_recurrent_torso
 from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 from marlflow.policy.torso import TorsoConfig
@@ -95,3 +95,27 @@ class RecurrentActorCritic(nn.Module):
     def value_error(self, squared: Tensor) -> Tensor:
         """Convert squared value errors to the squared units of the critic's head."""
         return squared if self.returns is None else squared / self.returns.variance
+
+
+class RecurrentQNetwork(nn.Module):
+    """The network of R2D2, a recurrent Q-learner; publishes the epsilon-greedy `actor`."""
+
+    def __init__(self, spaces: Spaces, model: TorsoConfig, dueling: bool, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        torso, features = build_recurrent_torso(spaces, model, generator)
+        actions = spaces.num_actions
+        head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
+        self.actor = RecurrentNetworkActor(torso, QActor(nn.Identity(), head))
+
+    def forward(self, obs: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
+        """Return action values [S, T - burn_in, A] of `obs` [S, T, ...], given memory [S, ...] and bool `valid` [S, T].
+
+        The first `burn_in` steps only refresh the memory (Kapturowski et al., 2019,
+        https://openreview.net/forum?id=r1lyTjAqYX, section 3).
+        """
+        if burn_in:
+            with torch.no_grad():
+                _, memory = self.actor.torso.unroll(obs[:, :burn_in], memory, valid[:, :burn_in])
+        q, _, _ = self.actor.unroll(obs[:, burn_in:], memory, valid[:, burn_in:])
+        return q

@@ -78,8 +78,8 @@ def uniform_legal(mask: Array, uniform: Array) -> tuple[Array, Array]:
     legal = ranks[:, -1]
     if not legal.all():
         raise MarlflowError(f"row {int(legal.argmin())} has no legal action")
-    wanted = (uniform * legal).astype(np.int64)
-    return np.add.reduce(ranks <= wanted[:, None], 1, dtype=np.int64), legal
+    target_rank = (uniform * legal).astype(np.int64)
+    return np.add.reduce(ranks <= target_rank[:, None], 1, dtype=np.int64), legal
 
 
 def _choices(space: spaces.Discrete[Any] | spaces.MultiDiscrete[Any] | spaces.MultiBinary) -> Array:

@@ -119,9 +119,9 @@ class CNN:
             )
         parts, numbers = [], sum(leaf.size for leaf in layout.leaves if len(leaf.shape) != 3)
         for leaf in images:
-            convolutions, found = self._convolutions(named(leaf.path), leaf.shape, generator)
+            convolutions, size = self._convolutions(named(leaf.path), leaf.shape, generator)
             parts.append(ObservationLeaf(leaf, convolutions))
-            numbers += found
+            numbers += size
         sizes = [numbers, *self.hidden_sizes]
         return Joined(layout, parts, Dense(sizes, self.activation, generator)), sizes[-1]
 
