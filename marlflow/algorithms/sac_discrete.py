@@ -64,7 +64,9 @@ class DiscreteActorLoss:
     """
 
     def __init__(self, temperature: Temperature, target_entropy: float | None, target_share: float) -> None:
-        self.temperature, self.target_entropy, self.target_share = temperature, target_entropy, target_share
+        self.temperature = temperature
+        self.target_entropy = target_entropy
+        self.target_share = target_share
         self.short_of_target = torch.zeros(0)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:

@@ -87,7 +87,9 @@ class AdaptedActor:
     """Acts with `network`; after `adapt` each environment has its own parameters, updated by `step`."""
 
     def __init__(self, network: CategoricalActor, inner_steps: int, step: InnerUpdate) -> None:
-        self.network, self.inner_steps, self._step = network, inner_steps, step
+        self.network = network
+        self.inner_steps = inner_steps
+        self._step = step
         self._function = FlatNetwork(network)
         self.restart()
 
@@ -125,12 +127,12 @@ class AdaptedActor:
 
     def _layout_of(self, env_indices: Array) -> _RowLayout:
         if self._row_layout is None or not np.array_equal(self._row_layout.env_indices, env_indices):
-            numbers, env_index, counts = np.unique(env_indices, return_inverse=True, return_counts=True)
+            distinct, env_of_row, counts = np.unique(env_indices, return_inverse=True, return_counts=True)
             # Rows of one environment get consecutive places, so that all fit into a dense [C, R] layout.
-            place = np.empty(len(env_index), np.int64)
-            place[np.argsort(env_index, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
-            stacked = torch.stack([self.parameters_of(number) for number in numbers.tolist()])
-            self._row_layout = _RowLayout(env_indices.copy(), env_index, place, int(counts.max()), stacked)
+            place = np.empty(len(env_of_row), np.int64)
+            place[np.argsort(env_of_row, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
+            stacked = torch.stack([self.parameters_of(number) for number in distinct.tolist()])
+            self._row_layout = _RowLayout(env_indices.copy(), env_of_row, place, int(counts.max()), stacked)
         return self._row_layout
 
     def set_schedule(self, values: Mapping[str, float]) -> None:

@@ -44,7 +44,9 @@ class QActor(nn.Module):
     def __init__(self, torso: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.torso, self.head = torso, head
-        self.epsilon, self.ladder, self.num_envs = 1.0, 0.0, 1
+        self.epsilon = 1.0
+        self.ladder = 0.0
+        self.num_envs = 1
         self.device: str | None = None
         # Exact types: a subclass may compute something else.
         is_plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear

@@ -38,7 +38,9 @@ class RecurrentTorso(nn.Module):
 
     def __init__(self, encoder: nn.Module, memory_shape: tuple[int, ...], features: int) -> None:
         super().__init__()
-        self.encoder, self.memory_shape, self.features = encoder, memory_shape, features
+        self.encoder = encoder
+        self.memory_shape = memory_shape
+        self.features = features
 
     def _project(self, encoded: Tensor) -> Tensor:
         """Compute the part of a step that does not depend on memory, [N, P] of `encoded` [N, E]."""

@@ -55,12 +55,12 @@ def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
 def _alarm(timeout_s: float) -> Iterator[None]:
     inside = True
 
-    def over(number: int, frame: FrameType | None) -> None:
+    def raise_overdue(number: int, frame: FrameType | None) -> None:
         del number, frame
         if inside:
             raise Overdue
 
-    before = signal.signal(signal.SIGALRM, over)
+    old_handler = signal.signal(signal.SIGALRM, raise_overdue)
     # A watchdog that steps environments may have its own alarm running.
     left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s)
     try:
@@ -68,7 +68,7 @@ def _alarm(timeout_s: float) -> Iterator[None]:
     finally:
         inside = False
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if old_handler is None else old_handler)
         signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
 

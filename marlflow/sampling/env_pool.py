@@ -13,7 +13,7 @@ from marlflow.env import EnvAdapter, StepResult, open_adapter
 from marlflow.sampling.env_closing import close_adapter
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.receipts import Fault
-from marlflow.sampling.watchdog import Overdue, Playing, Watchdog
+from marlflow.sampling.watchdog import NamedEnv, Overdue, Watchdog
 
 _T = TypeVar("_T")
 
@@ -33,49 +33,51 @@ class EnvPool:
         sees_state: bool = False,
     ) -> None:
         self.numbers, self._make_env = [int(number) for number in numbers], make_env
-        self.watchdog, self.faults, self._sees_state = watchdog, faults, sees_state
+        self.watchdog = watchdog
+        self.faults = faults
+        self._sees_state = sees_state
         with watchdog.on_guard():
-            self.adapters = [self._opened(number) for number in self.numbers]
+            self.adapters = [self._open(number) for number in self.numbers]
         self.states: list[Array | None] = [None] * len(self.numbers)
         # The seed of each environment's last reset.
         self.seeds = [0] * len(self.numbers)
-        self._vanished_before = 0
+        self._vanished_earlier = 0
 
     @property
     def vanished(self) -> int:
         """Number of agents that left without termination or truncation."""
-        return self._vanished_before + sum(adapter.vanished for adapter in self.adapters)
+        return self._vanished_earlier + sum(adapter.vanished for adapter in self.adapters)
 
     def act(self, index: int, actions: Sequence[Any]) -> StepResult:
         """Step one environment; raises EnvironmentFailed."""
-        # `_watched` written out, because this runs for every env step.
+        # `_call_guarded` written out, because this runs for every env step.
         adapter, watchdog = self.adapters[index], self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = adapter, "step()"
         try:
             try:
                 watchdog.inside = True
-                turn = adapter.act(actions)
+                result = adapter.act(actions)
                 if self._sees_state:
                     self.states[index] = adapter.state()
             finally:
                 watchdog.inside = False
         except Overdue as overdue:
-            raise watchdog.hung(adapter.where(), "step()", overdue) from None
-        return turn
+            raise watchdog.hung_error(adapter.where(), "step()", overdue) from None
+        return result
 
     def reset(self, index: int, seed: int, task: int | None = None) -> StepResult:
         """Start an episode, with a task number if given; raises EnvironmentFailed."""
         self.seeds[index] = seed
         adapter = self.adapters[index]
 
-        def begun() -> StepResult:
-            turn = adapter.reset(seed, task)
+        def reset_adapter() -> StepResult:
+            result = adapter.reset(seed, task)
             if self._sees_state:
                 self.states[index] = adapter.state()
-            return turn
+            return result
 
-        return self._watched(begun, adapter)
+        return self._call_guarded(reset_adapter, adapter)
 
     def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
         """Reopen an environment after `failure`, counted as a fault.
@@ -83,12 +85,12 @@ class EnvPool:
         Raises EnvironmentFailed if reopening fails too often.
         """
         broken, number = self.adapters[index], self.numbers[index]
-        self._vanished_before += broken.vanished
+        self._vanished_earlier += broken.vanished
         self.faults.add(failure, failure.reason, rows_lost)
         self._close(broken)
         while True:
             try:
-                self.adapters[index] = self._opened(number)
+                self.adapters[index] = self._open(number)
                 return
             except EnvironmentFailed as again:
                 self.faults.tolerate(again)
@@ -97,22 +99,24 @@ class EnvPool:
     def reopen(self, index: int) -> None:
         """Reopen an environment without counting a fault."""
         broken = self.adapters[index]
-        self._vanished_before += broken.vanished
+        self._vanished_earlier += broken.vanished
         self._close(broken)
-        self.adapters[index] = self._opened(self.numbers[index])
+        self.adapters[index] = self._open(self.numbers[index])
 
-    def _opened(self, number: int) -> EnvAdapter:
-        watchdog, opening = self.watchdog, _Opening(number)
+    def _open(self, number: int) -> EnvAdapter:
+        watchdog, opening = self.watchdog, _EnvBeingMade(number)
         watchdog.begun += 1
-        watchdog.playing, watchdog.doing, watchdog.loading = opening, "making the environment", True
+        watchdog.playing = opening
+        watchdog.doing = "making the environment"
+        watchdog.loading = True
         try:
             # Not limited by the watchdog: loading may take longer than a step.
             env = self._make_env()
         finally:
             watchdog.loading = False
-        return self._watched(lambda: open_adapter(env, number), opening)
+        return self._call_guarded(lambda: open_adapter(env, number), opening)
 
-    def _watched(self, call: Callable[[], _T], playing: Playing) -> _T:
+    def _call_guarded(self, call: Callable[[], _T], playing: NamedEnv) -> _T:
         watchdog = self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = playing, "reset()"
@@ -123,7 +127,7 @@ class EnvPool:
             finally:
                 watchdog.inside = False
         except Overdue as overdue:
-            raise watchdog.hung(playing.where(), "reset()", overdue) from None
+            raise watchdog.hung_error(playing.where(), "reset()", overdue) from None
 
     def _close(self, broken: EnvAdapter) -> None:
         if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
@@ -136,7 +140,7 @@ class EnvPool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opening:
+class _EnvBeingMade:
     number: int
 
     def where(self) -> str:

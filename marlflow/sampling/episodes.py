@@ -43,7 +43,9 @@ class TrainingEpisodes:
     """Training episodes in order, per environment; if `dealt`, only as far as there are matchups."""
 
     def __init__(self, seed: int, env_indices: Sequence[int], dealt: bool) -> None:
-        self._seed, self._env_indices, self._dealt = seed, env_indices, dealt
+        self._seed = seed
+        self._env_indices = env_indices
+        self._dealt = dealt
         self._next = [0] * len(env_indices)
         # The episode of each environment's first matchup.
         self._first = list(self._next)
@@ -72,7 +74,7 @@ class TrainingEpisodes:
         self._first = list(self._next)
 
     @property
-    def not_begun(self) -> dict[int, int]:
+    def next_episodes(self) -> dict[int, int]:
         """Each environment's first episode that has not begun."""
         return dict(zip(map(int, self._env_indices), self._next, strict=True))
 

@@ -63,16 +63,16 @@ class EvaluationEnvs:
         assert envs is not None, "widen opens them"
         table = self._make_table(len(envs.numbers))
         lanes = Lanes(self._stride, len(envs.numbers), table, self._policy_of)
-        prints = _Fingerprints(lanes, len(envs.numbers))
+        history = _Fingerprints(lanes, len(envs.numbers))
         dealt = EvaluationEpisodes(seed, episodes, matchups)
-        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, mode, None, prints)
+        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, mode, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
             runner.tick()
         # Environments finish in any order.
         order = {episode: number for number, episode in enumerate(episodes)}
         results = sorted(runner.results, key=lambda result: order[result.episode])
-        fingerprints = prints.by_episode()
+        fingerprints = history.by_episode()
         return [replace(result, fingerprint=fingerprints[result.episode]) for result in results], not runner.idle
 
     def close(self, deadline_s: float) -> list[Fault]:
@@ -84,22 +84,22 @@ class _Fingerprints(History):
     def __init__(self, lanes: Lanes, num_envs: int) -> None:
         super().__init__(num_envs, lanes.stride, 0)
         self._lanes, self._running = lanes, dict[int, int]()
-        self._found: dict[int, int] = {}
+        self._finished: dict[int, int] = {}
 
-    def begins(self, index: int, earlier: object = None) -> None:
+    def begin_episode(self, index: int, earlier: object = None) -> None:
         del earlier
         self._complete(index)
         self._running[index] = int(self._lanes.episode[self._lanes.of(index).start])
-        super().begins(index)
+        super().begin_episode(index)
 
-    def took(self, slots: PolicySlots, action: Array) -> None:
+    def record_actions(self, slots: PolicySlots, action: Array) -> None:
         self.hashes[slots.lanes] = mix(self.hashes[slots.lanes] + self._digests(slots.policy, "action", action))
 
     def by_episode(self) -> dict[int, int]:
         for index in list(self._running):
             self._complete(index)
-        return self._found
+        return self._finished
 
     def _complete(self, index: int) -> None:
         if (episode := self._running.pop(index, None)) is not None:
-            self._found[episode] = key(*self.hashes[self._lanes.of(index)].tolist())
+            self._finished[episode] = key(*self.hashes[self._lanes.of(index)].tolist())

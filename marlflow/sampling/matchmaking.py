@@ -119,12 +119,12 @@ class AllowedSeats:
 
 def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:
     """Return an episode's matchup; raises MatchmakerFailed if it cannot be played."""
-    where = f"matchmaker {matchmaker_name(matchmaker)}, {_words(episode)}"
+    where = f"matchmaker {matchmaker_name(matchmaker)}, {_describe(episode)}"
     generator = np.random.default_rng(key(seed, *episode, _STREAM))
     try:
         dealt = matchmaker(episode, tuple(seats.agents), generator)
     except Exception as error:
-        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _own_traceback(error)) from error
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(seats.problems(dealt)):
         raise MatchmakerFailed(where, "; ".join(problems))
     return {agent: dealt[agent] for agent in seats.agents}
@@ -141,7 +141,7 @@ def change_of(
     try:
         change = matchmaker.change_population(dict(published), dict(agent_steps))
     except Exception as error:
-        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _own_traceback(error)) from error
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(population.problems(change, published)):
         raise MatchmakerFailed(where, "; ".join(problems))
     return change
@@ -154,12 +154,12 @@ def matchmaker_name(matchmaker: object) -> str:
     return str(getattr(named, "__qualname__", type(named).__name__))
 
 
-def _words(episode: EpisodeId) -> str:
+def _describe(episode: EpisodeId) -> str:
     named = {EVALUATION: "evaluation", TRIAL: "trial"}
     return f"{named.get(episode.env, f'env {episode.env}')}, episode {episode.episode}"
 
 
-def _own_traceback(error: Exception) -> str:
+def _user_traceback(error: Exception) -> str:
     frame: TracebackType | None = error.__traceback__
     while frame is not None and frame.tb_frame.f_code in (deal_one.__code__, change_of.__code__):
         frame = frame.tb_next
@@ -169,12 +169,14 @@ def _own_traceback(error: Exception) -> str:
 class Dealer:
     """Deals matchups for a run's `num_envs` environments.
 
-    dealer.renew(weights, schedules, agent_steps); asked = dealer.asked(request, ticks=25)
-    receipts = ...; dealer.returned(receipts)
+    dealer.renew(weights, schedules, agent_steps); request = dealer.with_matchups(request, ticks=25)
+    receipts = ...; dealer.record_receipts(receipts)
     """
 
     def __init__(self, matchmaker: Matchmaker, seats: AllowedSeats, num_envs: int, seed: int) -> None:
-        self._matchmaker, self._agents, self._seed = matchmaker, tuple(seats.agents), seed
+        self._matchmaker = matchmaker
+        self._agents = tuple(seats.agents)
+        self._seed = seed
         self._population = Population(seats.fits)
         self._seats = seats
         # By environment: the matchups of its next episodes, and the number of the first of these.
@@ -208,11 +210,11 @@ class Dealer:
             self._seats = AllowedSeats(self._agents, self._population.fits)
             self._dealt = [deque() for _ in self._dealt]
 
-    def asked(self, request: Request, ticks: int) -> Request:
+    def with_matchups(self, request: Request, ticks: int) -> Request:
         """Add matchups for `ticks` env steps and changes of the table of weights to `request`."""
         matchups = self.deal(ticks)
-        frozen = self._population.seated(matchup for dealt in matchups.values() for matchup in dealt)
-        return replace(request, matchups=matchups, frozen=frozen, forget=self._population.leave(self._running))
+        frozen = self._population.frozen_in(matchup for dealt in matchups.values() for matchup in dealt)
+        return replace(request, matchups=matchups, frozen=frozen, forget=self._population.take_leaving(self._running))
 
     def deal(self, ticks: int) -> dict[int, list[Matchup]]:
         """Return each environment's next matchups, for `ticks` env steps by the shortest episode so far."""
@@ -220,10 +222,10 @@ class Dealer:
         count = 1 + (ticks - 1) // self._shortest
         for env_index, dealt in enumerate(self._dealt):
             while len(dealt) < count:
-                dealt.append(self._ask(EpisodeId(env_index, self._first[env_index] + len(dealt))))
+                dealt.append(self._deal_episode(EpisodeId(env_index, self._first[env_index] + len(dealt))))
         return {env_index: [*dealt][:count] for env_index, dealt in enumerate(self._dealt)}
 
-    def returned(self, receipts: Sequence[Receipt]) -> None:
+    def record_receipts(self, receipts: Sequence[Receipt]) -> None:
         """Drop the matchups of begun episodes; unused ones are dealt again."""
         for receipt in receipts:
             for episode in receipt.episodes:
@@ -237,11 +239,11 @@ class Dealer:
 
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
         """Return the matchups of evaluation episodes."""
-        return [self._ask(EpisodeId(EVALUATION, episode)) for episode in episodes]
+        return [self._deal_episode(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
-    def seated(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
+    def frozen_in(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
         """Return the frozen entries in `matchups`."""
-        return self._population.seated(matchups)
+        return self._population.frozen_in(matchups)
 
     def state(self) -> Tree:
         """Return unused matchups, episode lengths, and the matchmaker's state if any."""
@@ -262,25 +264,25 @@ class Dealer:
         """
         self._population.load_state(tree["population"], entries)
         self._seats = AllowedSeats(self._agents, self._population.fits)
-        matchups = [[self._seated(names) for names in dealt] for dealt in tree["dealt"]]
+        matchups = [[self._to_matchup(names) for names in dealt] for dealt in tree["dealt"]]
         if problems := [text for dealt in matchups for matchup in dealt for text in self._seats.problems(matchup)]:
             raise CheckpointUnusable([f"of the matchups that were dealt: {text}" for text in dict.fromkeys(problems)])
         saved = zip(tree["first"], matchups, tree["running"], strict=True)
         for env_index, (first, dealt, running) in enumerate(saved):
             if env_index < len(self._first):
-                self._first[env_index], self._dealt[env_index] = first, deque(map(self._one, dealt))
-                self._running[env_index] = self._seated(running)
+                self._first[env_index], self._dealt[env_index] = first, deque(map(self._shared_matchup, dealt))
+                self._running[env_index] = self._to_matchup(running)
         self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
         if tree["matchmaker"] is not None and isinstance(self._matchmaker, StatefulMatchmaker):
             self._matchmaker.load_state(tree["matchmaker"])
 
-    def _seated(self, names: Sequence[str]) -> dict[str, str]:
+    def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:
         return dict(zip(self._agents, names, strict=False))
 
-    def _ask(self, episode: EpisodeId) -> Matchup:
-        return self._one(deal_one(self._matchmaker, self._seats, episode, self._seed))
+    def _deal_episode(self, episode: EpisodeId) -> Matchup:
+        return self._shared_matchup(deal_one(self._matchmaker, self._seats, episode, self._seed))
 
-    def _one(self, dealt: dict[str, str]) -> Matchup:
+    def _shared_matchup(self, dealt: dict[str, str]) -> Matchup:
         if len(self._shared) >= _MOST_SHARED:
             self._shared.clear()
         return self._shared.setdefault(tuple(dealt.values()), dealt)
@@ -290,12 +292,14 @@ class DealtWorkers:
     """Workers whose collects, of `ticks` env steps per environment, use dealt matchups."""
 
     def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
-        self._workers, self._dealer, self._ticks = workers, dealer, ticks
+        self._workers = workers
+        self._dealer = dealer
+        self._ticks = ticks
 
     async def collect(self, request: Request) -> Round:
-        result = await self._workers.collect(self._dealer.asked(request, self._ticks))
+        result = await self._workers.collect(self._dealer.with_matchups(request, self._ticks))
         # Before the next request: it must not deal episodes that have begun.
-        self._dealer.returned(result.receipts)
+        self._dealer.record_receipts(result.receipts)
         return result
 
     async def collect_next(self, request: Request | None) -> Round:
@@ -313,4 +317,4 @@ class DealtWorkers:
     ) -> Evaluated:
         if matchups is None:
             matchups = self._dealer.deal_evaluation(episodes)
-        return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.seated(matchups))
+        return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.frozen_in(matchups))

@@ -30,7 +30,9 @@ class PolicySlots:
         recorded: bool,
         state: gym_spaces.Box | None = None,
     ) -> None:
-        self.policy, self.actor, self.spaces = policy, actor, spaces
+        self.policy = policy
+        self.actor = actor
+        self.spaces = spaces
         # Older than any published version.
         self.version = -1
         # The pending lanes, and their rows in `buffer`.
@@ -63,14 +65,14 @@ class PolicySlots:
         """Return slots with the same actor for `lanes` other lanes, without recording."""
         return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state)
 
-    def decides(self, where: Array, deciding: Array, row_of: Array) -> None:
+    def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
         """Set the pending lanes to `deciding[where]`; `row_of` [lanes] has each lane's row."""
         self.where = where
         self.positions = where.tolist()
         self.lanes = deciding[where]
         self.rows = row_of[self.lanes]
 
-    def show(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
+    def set_observations(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
         """Copy the pending lanes' observations, because environments may reuse arrays.
 
         Raises ObservationOutside if one does not fit its space.

@@ -59,12 +59,12 @@ class Population:
         """All frozen entries in use."""
         return {**self._frozen, **self._leaving}
 
-    def seated(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
+    def frozen_in(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
         """Return the frozen entries in `matchups`."""
         names = dict.fromkeys(name for matchup in matchups for name in matchup.values())
         return {name: self._frozen[name] for name in names if name in self._frozen}
 
-    def leave(self, running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+    def take_leaving(self, running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
         """Return the entries to forget; one that `running` does not use is returned a last time."""
         forget = tuple(self._leaving)
         seated = {name for matchup in running for name in matchup.values()}
@@ -83,14 +83,14 @@ class Population:
             elif entry in self._used:
                 yield f"it froze policy {policy!r} as {entry!r}, and there was such an entry before: use an id once"
             if policy not in self._fits:
-                there_are = meant(str(policy), self._fits, "the policies are")
-                yield f"it froze policy {policy!r}, and there is no such policy{there_are}"
+                known = meant(str(policy), self._fits, "the policies are")
+                yield f"it froze policy {policy!r}, and there is no such policy{known}"
             elif policy not in published:
                 yield f"it froze policy {policy!r}, which learns nothing, so it never changes; seat it as it is"
         for entry in change.forget:
             if entry not in self._frozen:
-                there_are = meant(str(entry), self._frozen, "there are")
-                yield f"it forgot {entry!r}, and there is no such frozen entry{there_are}"
+                known = meant(str(entry), self._frozen, "there are")
+                yield f"it forgot {entry!r}, and there is no such frozen entry{known}"
 
     def apply(
         self, change: PopulationChange, weights: Mapping[str, Weights], schedules: Mapping[str, Mapping[str, float]]

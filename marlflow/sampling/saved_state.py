@@ -65,9 +65,9 @@ def share(tree: Tree, env_indices: Collection[int]) -> Tree:
     }
 
 
-def only_rows(table: StateTable, keep: Array) -> StateTable:
+def only_rows(table: StateTable, selection: Array) -> StateTable:
     """Return the rows selected by a mask or indices."""
-    return {name: column[keep] for name, column in table.items()}
+    return {name: column[selection] for name, column in table.items()}
 
 
 def by_env(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:

@@ -21,9 +21,9 @@ from marlflow.env.frames import their_frames
 from marlflow.sampling.deadline import Deadline
 
 # Checks per timeout.
-_LOOKS = 4
+_CHECKS_PER_TIMEOUT = 4
 # Between two checks if there is a deadline.
-_LONGEST_LOOK_S = 1.0
+_MAX_CHECK_INTERVAL_S = 1.0
 # The file descriptor, because sys.stderr may be replaced.
 _STANDARD_ERROR = 2
 
@@ -32,7 +32,7 @@ class Overdue(BaseException):
     """Raised inside the environment; not an Exception, so that no `except Exception` there stops it."""
 
 
-class Playing(Protocol):
+class NamedEnv(Protocol):
     """The environment being called, for messages."""
 
     def where(self) -> str:
@@ -59,7 +59,7 @@ class Watchdog:
         # Whether an environment is being made, which has no limit.
         self.loading = False
         # The environment and the call, for reports.
-        self.playing: Playing | None = None
+        self.playing: NamedEnv | None = None
         self.doing = ""
         # After it, a call longer than its grace period is interrupted.
         self.deadline: Deadline | None = None
@@ -91,17 +91,17 @@ class Watchdog:
 
         With a timeout, raises ConfigInvalid outside of the main thread, which alone can be interrupted.
         """
-        looks_s = [limit_s / _LOOKS for limit_s in self._limits_s]
+        intervals_s = [limit_s / _CHECKS_PER_TIMEOUT for limit_s in self._limits_s]
         is_main = threading.current_thread() is threading.main_thread()
         # In other threads a deadline is kept between calls only.
-        if not looks_s or (self.timeout_s is None and not is_main):
+        if not intervals_s or (self.timeout_s is None and not is_main):
             yield
             return
         if not is_main:
             raise ConfigInvalid(["env.step_timeout_s can only be kept in the main thread of a process; set it to null"])
-        before = signal.signal(signal.SIGALRM, self._look)
-        self._postpone_the_end()
-        signal.setitimer(signal.ITIMER_REAL, min(looks_s), min(looks_s))
+        before = signal.signal(signal.SIGALRM, self._check)
+        self._rearm_process_timeout()
+        signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))
         try:
             yield
         finally:
@@ -113,18 +113,20 @@ class Watchdog:
     @property
     def _limits_s(self) -> list[float]:
         grace_period_s = (
-            [] if self.deadline is None else [min(max(self.deadline.grace_period_s, 0.1), _LOOKS * _LONGEST_LOOK_S)]
+            []
+            if self.deadline is None
+            else [min(max(self.deadline.grace_period_s, 0.1), _CHECKS_PER_TIMEOUT * _MAX_CHECK_INTERVAL_S)]
         )
         return grace_period_s if self.timeout_s is None else [self.timeout_s, *grace_period_s]
 
-    def _postpone_the_end(self) -> None:
+    def _rearm_process_timeout(self) -> None:
         if self._end_process_after_s is not None:
             # A C thread: it runs even if the main thread never releases the GIL.
             faulthandler.dump_traceback_later(self._end_process_after_s, exit=True, file=_STANDARD_ERROR)
 
-    def _look(self, number: int, frame: FrameType | None) -> None:
+    def _check(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        self._postpone_the_end()
+        self._rearm_process_timeout()
         now_s = perf_counter()
         # A new call since the last check, or none: its time starts now, at most one check late.
         if not self.inside or self.begun != self._seen:
@@ -137,7 +139,7 @@ class Watchdog:
             taken_s = now_s - self._since_s
             raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_period_s used up")
 
-    def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
+    def hung_error(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
         """Convert `error` to one with the environment's traceback lines."""
         frames = their_frames(error)
         text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)]) if frames else ""

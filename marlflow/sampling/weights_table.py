@@ -67,15 +67,15 @@ class WeightsTable:
 
     def remove(self, entries: Collection[str], entry_of: Array) -> None:
         """Remove frozen entries that no lane uses, and renumber `entry_of` [lanes] (-1: none)."""
-        staying = [number for number, slots in enumerate(self.policy_slots) if slots.policy not in entries]
+        remaining = [number for number, slots in enumerate(self.policy_slots) if slots.policy not in entries]
         # The extra last element maps -1 to -1.
         renumbered = np.full(len(self.policy_slots) + 1, -1)
-        renumbered[staying] = np.arange(len(staying))
+        renumbered[remaining] = np.arange(len(remaining))
         entry_of[:] = renumbered[entry_of]
         # In place, because the vector runner shares the list.
-        self.policy_slots[:] = [self.policy_slots[number] for number in staying]
+        self.policy_slots[:] = [self.policy_slots[number] for number in remaining]
         self._numbers = {slots.policy: number for number, slots in enumerate(self.policy_slots)}
 
-    def elsewhere(self, lanes: int) -> WeightsTable:
+    def with_lanes(self, lanes: int) -> WeightsTable:
         """Return the same entries and actors for `lanes` other lanes, without recording."""
         return WeightsTable([slots.unrecorded(lanes) for slots in self.policy_slots], {}, ())

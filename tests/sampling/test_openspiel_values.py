@@ -26,9 +26,9 @@ def value(state):
     return sum(value(state.child(action)) for action in legal) / len(legal)
 
 
-def worker_of(game, env_indices=COPIES):
+def worker_of(game, num_envs=COPIES):
     actor = RandomActor(openspiel.env(game).action_space("player_0"))
-    return rollout_worker(lambda: openspiel.env(game), range(env_indices), [Rule("*", "all")], {"all": actor}, seed=0)
+    return rollout_worker(lambda: openspiel.env(game), range(num_envs), [Rule("*", "all")], {"all": actor}, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_random_play_is_worth_what_the_game_tree_says(game, exact, games_per_cop
     ["leduc_poker", "matrix_mp", "goofspiel(num_cards=4)", "coop_box_pushing(horizon=12)", "kuhn_poker(players=3)"],
 )
 def test_rows_have_all_that_was_received(game):
-    worker = worker_of(game, env_indices=4)
+    worker = worker_of(game, num_envs=4)
     rows, returns, decisions = defaultdict(list), {}, 0
     for ticks in (1, 2, 3, 50, 5, 7, 60):
         receipt, batches = worker.collect(ticks)
