@@ -51,7 +51,7 @@ def test_a_dealer_refuses_matchups_that_can_no_longer_be_played() -> None:
         without.load_state(dealer.state(), {})
 
 
-def test_a_dealer_of_more_copies_begins_with_their_first_episodes() -> None:
+def test_a_dealer_of_more_envs_begins_with_their_first_episodes() -> None:
     dealer = Dealer(Asked(), SEATS, 1, seed=1)
     dealer.deal(1)
     dealer.record_receipts([receipt({0: 1})])

@@ -46,7 +46,7 @@ def receipt(following: Mapping[int, int], lengths: Sequence[int] = (), worker: i
 
 @st.composite
 def collects(draw: st.DrawFn) -> tuple[int, list[tuple[int, list[int], list[int]]]]:
-    """Copies, and for each collect its ticks, how many of its matchups each copy begins, and lengths of episodes."""
+    """Number of envs, and per collect its ticks, how many of its matchups each env begins, and lengths of episodes."""
     num_envs = draw(st.integers(1, 4))
     begun = st.lists(st.integers(0, 6), min_size=num_envs, max_size=num_envs)
     one = st.tuples(st.integers(1, 12), begun, st.lists(st.integers(1, 9), max_size=3))
@@ -80,7 +80,7 @@ def test_every_episode_is_asked_for_once_and_gets_what_was_dealt_for_it(drawn: A
     st.lists(st.integers(1, 15), min_size=1, max_size=60),
     st.integers(0, 14),
 )
-def test_copies_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_shortest_so_far(
+def test_envs_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_shortest_so_far(
     ticks: int, lengths: list[int], age: int
 ) -> None:
     dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, num_envs=1, seed=1)
