@@ -1,6 +1,6 @@
 """Advantage actor-critic, A2C (Mnih et al., 2016, arXiv:1602.01783, synchronous).
 
-Collects on-policy rows, estimates advantages, takes one policy-gradient step, publishes, and discards the rows. With
+Collects on-policy rows, estimates advantages, takes one policy-gradient step, and discards the rows. With
 `microbatches`, one step averages the gradients of several batches.
 """
 

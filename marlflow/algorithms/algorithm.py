@@ -238,8 +238,8 @@ class LearningAlgorithm(TorchAlgorithm):
 class JointAlgorithm(TorchAlgorithm):
     """Base of algorithms that train several policies on joint rows: add `network`, `losses` and `plan`.
 
-    Capabilities need `joint=True` and `trains_on=JointBatch`; fields are as in LearningAlgorithm. The plan's
-    `experience` is the joint stream, gathered by a `Concat` and made joint rows by a `Join` at the learner.
+    Capabilities need `joint=True` and `trains_on=JointBatch`. The plan's `experience` is the joint stream, gathered by
+    a `Concat` and made joint rows by a `Join` at the learner.
     """
 
     def network(self, members: Mapping[str, Member], seed: int) -> Any:

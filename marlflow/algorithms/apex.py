@@ -38,9 +38,8 @@ from marlflow.stages import (
 class ApeX(DQN):
     """Ape-X's settings: DQN's with other defaults, and its own.
 
-    `replay_shards` replays share `replay_agent_steps` and `learning_starts_agent_steps`. At least
-    `train_every_agent_steps` are stored per update; a slower learner blocks nothing. Env i of N explores with `epsilon
-    ** (1 + i * epsilon_ladder / (N - 1))`.
+    `replay_shards` share `replay_agent_steps` and `learning_starts_agent_steps`. At least `train_every_agent_steps` are
+    stored per update. Env i of N explores with `epsilon ** (1 + i * epsilon_ladder / (N - 1))`.
     """
 
     name: ClassVar[str] = "apex"

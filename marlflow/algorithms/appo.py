@@ -1,8 +1,8 @@
 """Asynchronous Proximal Policy Optimization, APPO: PPO's clipped loss on V-trace advantages.
 
-As IMPALA (Espeholt et al., 2018, arXiv:1802.01561), but trains on each batch several times. The clipped ratio (Schulman
-et al., 2017, arXiv:1707.06347) is to the policy at the start of the batch; V-trace corrects from the behavior policy to
-that one (Hilton et al., 2022, arXiv:2110.00641, section 3).
+As IMPALA (Espeholt et al., 2018, arXiv:1802.01561), with several epochs per batch. The clipped ratio (Schulman et al.,
+2017, arXiv:1707.06347) is to the policy at the start of the batch; V-trace corrects from the behavior policy to that
+one (Hilton et al., 2022, arXiv:2110.00641, section 3).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class DQNLoss:
         return LossTerms(total, terms, priorities)
 
     def in_closed_form(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the same loss with gradients already set, for small networks on a CPU, at half the cost."""
+        """Return the same loss with gradients already set, for small networks on a CPU."""
         with torch.inference_mode():
             forward, next_obs, mask = QPass(module, minibatch["obs"]), minibatch["next_obs"], minibatch.get("next_mask")
             q_t_value = target_module(next_obs)

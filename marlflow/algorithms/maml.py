@@ -4,9 +4,8 @@ Each environment has its own task, set by `reset(seed, options={"task": n})`. Ro
 parameters, adapt them by policy-gradient steps, and sample again; the learner differentiates through these steps.
 Evaluation does not adapt.
 
-The meta-gradient is equation 4, by autograd; the inner step's derivative is the low-variance curvature of Rothfuss et
-al. (2019, arXiv:1810.06784). As in the paper, the first samples get no credit for the second ones (unlike Al-Shedivat
-et al., 2018, arXiv:1710.03641). Trains for several epochs with PPO's clipping.
+The meta-gradient is equation 4, by autograd, with the low-variance curvature of Rothfuss et al. (2019,
+arXiv:1810.06784) and PPO's clipping. As in the paper, the first samples get no credit for the second ones.
 """
 
 from __future__ import annotations

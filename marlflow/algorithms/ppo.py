@@ -1,7 +1,6 @@
 """Proximal Policy Optimization, PPO (Schulman et al., 2017, arXiv:1707.06347).
 
-Collects an on-policy batch, estimates advantages (GAE), trains for several epochs with the clipped surrogate loss,
-publishes, and discards the rows.
+Collects an on-policy batch, estimates advantages (GAE), and trains for several epochs with the clipped surrogate loss.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class PPOLoss:
         return LossTerms(total, terms)
 
     def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the same loss with gradients already set, for small networks on a CPU, at less than half the cost."""
+        """Return the same loss with gradients already set, for small networks on a CPU."""
         with torch.inference_mode():
             forward = DensePass(module, minibatch["obs"])
             mask = minibatch.get("action_mask")

@@ -1,7 +1,7 @@
 """Recurrent Proximal Policy Optimization: PPO (Schulman et al., 2017, arXiv:1707.06347) on sequences of rows.
 
-The network is unrolled from the memory stored with a sequence's first row, and gradients flow back to there (truncated
-backpropagation through time). For what matters in practice see Ni et al., 2022, arXiv:2110.05038.
+The network is unrolled from the memory stored with a sequence's first row, with truncated backpropagation through time.
+For what matters in practice see Ni et al., 2022, arXiv:2110.05038.
 """
 
 from __future__ import annotations

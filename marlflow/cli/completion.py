@@ -31,6 +31,7 @@ def complete(words: Sequence[str]) -> int:
             if named == rest[-1:] and not line.endswith(" "):
                 print(" ".join(name for name in names("env") if name.startswith(named[0])))
                 return 0
+            # To Hydra, an environment is an override.
             rest = [f"env={word}" if word in named else word for word in rest]
         # Hydra completes overrides of a program without commands, so the command is removed from the line.
         os.environ["COMP_LINE"] = " ".join([typed[0], *_to_hydra_overrides(rest, line)])

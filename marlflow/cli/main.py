@@ -81,6 +81,7 @@ def _dispatch(words: list[str]) -> int:
     return _command(words[0])(words[1:])
 
 
+# Imported on demand: `marlflow --help` need not load torch.
 def _command(name: str) -> Callable[[list[str]], int]:
     if name == "train":
         from marlflow.cli.train import run_train

@@ -63,6 +63,7 @@ def run_train(words: list[str]) -> int:
 
 def _show(words: Sequence[str], config: DictConfig | None) -> None:
     output = io.StringIO()
+    # Hydra prints; a configuration gets its comments afterwards.
     with redirect_stdout(output):
         hand_to_hydra(words, lambda _: None)
     print(output.getvalue() if config is None else explained(output.getvalue(), _as_written(config)), end="")
@@ -94,6 +95,7 @@ def _check_run(config: DictConfig, problems: Sequence[str], several: bool) -> Ch
     all_problems = list(problems)
     experiment = read(config, all_problems)
     if several:
+        # Only the first job can be checked here; Hydra composes the others when they start.
         all_problems += _sweep_problems(config)
     if not all_problems:  # else it may be made of what is wrong
         folder = Path(OmegaConf.select(config, _folder_key(several)))

@@ -26,14 +26,14 @@ class StageShares:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The run's progress: `fraction` in [0, 1], and the estimated seconds left if known."""
+    """Progress of the run: `fraction` in [0, 1], and estimated seconds left if known."""
 
     fraction: float
     left_s: float | None
 
 
 def with_last_evaluations(before: Report | None, now: Report) -> Report:
-    """Fill in the evaluations of `before` that `now` lacks, because a report contains only new ones."""
+    """Fill in the evaluations that `now` lacks, because a report contains only new ones."""
     if before is None:
         return now
     policies = {

@@ -25,7 +25,7 @@ class Sink(Protocol):
     """Takes reports in the order of their env steps until closed."""
 
     def report(self, record: Report) -> None:
-        """Write one report. If it cannot be written now, raises OSError and writes it before the next one."""
+        """Write one report; if that fails now, raises OSError and writes it before the next one."""
 
     def close(self) -> None:
         """Write waiting reports and release resources; raises OSError if some are lost. May be called twice."""
@@ -112,7 +112,7 @@ def _plain(value: Any, where: str) -> Any:
 class TensorBoardSink:
     """Writes all numbers as TensorBoard scalars over env steps.
 
-    A resumed run passes its checkpoint's env steps, so that TensorBoard hides later points of the earlier file.
+    A resumed run passes its checkpoint's env steps, so that TensorBoard hides later points.
     """
 
     def __init__(self, directory: Path, resumed_at_env_steps: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Actor protocols: how the rest of marlflow gets actions from any policy."""
+"""Actor protocols: how actions are computed for any policy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ such a distribution acts greedily.
 
 
 class Acted(NamedTuple):
-    """The result of `Actor.act` for N rows.
+    """The actions of N rows: `action` [N, ...] as in the action column, Discrete counted from 0.
 
-    `action` [N, ...] has the dtype of the action column; Discrete actions count from 0. `behavior_logp` float32 [N] is
-    the log-probability of the action in this mode, NaN where unknown. Pass `memory` to each row's next `act`.
+    `behavior_logp` float32 [N] is the log-probability in this mode, NaN where unknown. Pass `memory` to each row's next
+    `act`.
     """
 
     action: Array

@@ -77,16 +77,13 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
 
 
 class DensePass:
-    """Forward pass of an ActorCritic without autograd, with a closed-form backward pass, if `fits`.
-
-    Needs Discrete actions, fully connected torsos, a CPU, and a `.grad` for each parameter.
-    """
+    """Forward pass of an ActorCritic without autograd, with a closed-form backward pass, if it `fits`."""
 
     __slots__ = ("_actor", "_critic", "_layers", "_shared", "logits", "value")
 
     @staticmethod
     def fits(module: ActorCritic) -> bool:
-        """Return whether `module` can be run this way."""
+        """Return whether actions are Discrete, torsos fully connected, and gradients on a CPU."""
         return module.layers is not None and module.layers.actor.take_gradients
 
     def __init__(self, module: ActorCritic, obs: Tensor) -> None:

@@ -16,7 +16,7 @@ from marlflow.policy.tensors import as_tensor
 class BoxCoordinates(nn.Module):
     """Converts actions between [-1, 1], [N, D], and a Box, [N, *shape]; raises ConfigInvalid (see `box_problem`).
 
-    Subtract `log_volume`, in nats, from log-densities in [-1, 1] to get those in the Box.
+    Subtract `log_volume`, in nats, from log-densities in [-1, 1].
     """
 
     center: Tensor

@@ -16,7 +16,7 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 class AtomsHead(nn.Module):
     """Logits of the atoms `support` [K] per action; `forward` returns expected values, as a QActor needs.
 
-    `dueling` adds a state stream (Hessel et al., 2018, arXiv:1710.02298, section "The integrated agent").
+    `dueling` is as in Hessel et al., 2018, arXiv:1710.02298.
     """
 
     support: Tensor

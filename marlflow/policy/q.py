@@ -38,7 +38,7 @@ class DuelingHead(nn.Module):
 class QActor(nn.Module):
     """Epsilon-greedy actor; the schedule `epsilon` starts at 1.
 
-    With a `ladder` above 0, each of the schedule's `num_envs` environments has its own epsilon (see `epsilon_of_env`).
+    With a `ladder` above 0, each of `num_envs` environments has its own epsilon (see `epsilon_of_env`).
     """
 
     def __init__(self, torso: nn.Module, head: nn.Module) -> None:
@@ -106,16 +106,13 @@ class QNetwork(nn.Module):
 
 
 class QPass:
-    """Forward pass of a QNetwork without autograd, with a closed-form backward pass, if `fits`.
-
-    Needs a fully connected network, not dueling, a CPU, and a `.grad` for each parameter.
-    """
+    """Forward pass of a QNetwork without autograd, with a closed-form backward pass, if it `fits`."""
 
     __slots__ = ("_layers", "_values", "q")
 
     @staticmethod
     def fits(module: QNetwork) -> bool:
-        """Return whether `module` can be run this way."""
+        """Return whether the network is fully connected, not dueling, and gradients are on a CPU."""
         return module.layers is not None and module.layers.take_gradients
 
     def __init__(self, module: QNetwork, obs: Tensor) -> None:

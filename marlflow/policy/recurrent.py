@@ -33,7 +33,7 @@ class RecurrentTorsoConfig(TorsoConfig, Protocol):
 class RecurrentTorso(nn.Module):
     """Computes features from observations and recurrent state, which is zero at an episode's start.
 
-    Acting takes one `step` for many agents; learning `unroll`s sequences. Subclasses implement `_project` and `_cell`.
+    Acting takes one `step` for many agents; learning `unroll`s sequences.
     """
 
     def __init__(self, encoder: nn.Module, memory_shape: tuple[int, ...], features: int) -> None:
@@ -42,12 +42,12 @@ class RecurrentTorso(nn.Module):
         self.memory_shape = memory_shape
         self.features = features
 
+    # The part of a step that does not depend on memory, [N, P] of `encoded` [N, E]: one call for a whole sequence.
     def _project(self, encoded: Tensor) -> Tensor:
-        """Compute the part of a step that does not depend on memory, [N, P] of `encoded` [N, E]."""
         raise NotImplementedError
 
+    # One step: features [N, F] and memory [N, *memory_shape] after it.
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [N, F] and memory [N, *memory_shape] after one step."""
         raise NotImplementedError
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> t
 
 @dataclass(frozen=True, slots=True)
 class GRU:
-    """A GRU over dense layers, which see all numbers of an observation."""
+    """A GRU over dense layers."""
 
     hidden_size: int = 64
     encoder_sizes: Sequence[int] = (64,)
@@ -141,7 +141,7 @@ class GRU:
 
 @dataclass(frozen=True, slots=True)
 class LSTM:
-    """An LSTM over dense layers, which see all numbers of an observation."""
+    """An LSTM over dense layers."""
 
     hidden_size: int = 64
     encoder_sizes: Sequence[int] = (64,)

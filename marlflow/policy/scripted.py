@@ -71,7 +71,7 @@ class CallableActor:
 def uniform_legal(mask: Array, uniform: Array) -> tuple[Array, Array]:
     """Choose legal actions uniformly: actions (int64 [N]) and how many are legal, [N].
 
-    `mask` is bool [N, A], `uniform` float64 [N] in [0, 1); raises MarlflowError for a row without a legal action.
+    `mask` is bool [N, A], `uniform` [N] in [0, 1); raises MarlflowError for a row without a legal action.
     """
     # ranks counts the legal actions up to each one; the chosen action is the first whose count exceeds `wanted`.
     ranks = np.add.accumulate(mask, 1, dtype=np.int64)

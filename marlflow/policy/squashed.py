@@ -1,6 +1,6 @@
 """Tanh-squashed Gaussian policy over a bounded Box (Haarnoja et al., 2018, arXiv:1812.05805).
 
-The standard deviation depends on the observation. The log-density is exact even where the tanh saturates (appendix C).
+The log-density is exact even where the tanh saturates (appendix C).
 """
 
 from __future__ import annotations

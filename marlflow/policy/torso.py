@@ -27,8 +27,7 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh
 class TorsoConfig(Protocol):
     """Builds a torso.
 
-    Nested observations arrive as concatenated float32 numbers [N, D], pixels in [0, 1], Discrete values one-hot; see
-    NestedTorsoConfig for separate leaves.
+    Nested observations arrive as concatenated float32 numbers [N, D], pixels in [0, 1], Discrete values one-hot.
     """
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:

@@ -19,28 +19,28 @@ _T = TypeVar("_T")
 
 
 class EnvPool:
-    """One worker's environments: `numbers` are unique over all workers, `index` is the position in this list.
+    """One worker's environments: `env_indices` are unique over all workers, `index` is the position among them.
 
     `states` has each environment's global state if `sees_state`.
     """
 
     def __init__(
         self,
-        numbers: Sequence[int],
+        env_indices: Sequence[int],
         make_env: Callable[[], Any],
         watchdog: Watchdog,
         faults: FaultLog,
         sees_state: bool = False,
     ) -> None:
-        self.numbers, self._make_env = [int(number) for number in numbers], make_env
+        self.env_indices, self._make_env = [int(env_index) for env_index in env_indices], make_env
         self.watchdog = watchdog
         self.faults = faults
         self._sees_state = sees_state
         with watchdog.on_guard():
-            self.adapters = [self._open(number) for number in self.numbers]
-        self.states: list[Array | None] = [None] * len(self.numbers)
+            self.adapters = [self._open(env_index) for env_index in self.env_indices]
+        self.states: list[Array | None] = [None] * len(self.env_indices)
         # The seed of each environment's last reset.
-        self.seeds = [0] * len(self.numbers)
+        self.seeds = [0] * len(self.env_indices)
         self._vanished_earlier = 0
 
     @property
@@ -84,13 +84,13 @@ class EnvPool:
 
         Raises EnvironmentFailed if reopening fails too often.
         """
-        broken, number = self.adapters[index], self.numbers[index]
+        broken, env_index = self.adapters[index], self.env_indices[index]
         self._vanished_earlier += broken.vanished
         self.faults.add(failure, failure.reason, rows_lost)
         self._close(broken)
         while True:
             try:
-                self.adapters[index] = self._open(number)
+                self.adapters[index] = self._open(env_index)
                 return
             except EnvironmentFailed as again:
                 self.faults.tolerate(again)
@@ -101,10 +101,10 @@ class EnvPool:
         broken = self.adapters[index]
         self._vanished_earlier += broken.vanished
         self._close(broken)
-        self.adapters[index] = self._open(self.numbers[index])
+        self.adapters[index] = self._open(self.env_indices[index])
 
-    def _open(self, number: int) -> EnvAdapter:
-        watchdog, opening = self.watchdog, _EnvBeingMade(number)
+    def _open(self, env_index: int) -> EnvAdapter:
+        watchdog, opening = self.watchdog, _EnvBeingMade(env_index)
         watchdog.begun += 1
         watchdog.playing = opening
         watchdog.doing = "making the environment"
@@ -114,7 +114,7 @@ class EnvPool:
             env = self._make_env()
         finally:
             watchdog.loading = False
-        return self._call_guarded(lambda: open_adapter(env, number), opening)
+        return self._call_guarded(lambda: open_adapter(env, env_index), opening)
 
     def _call_guarded(self, call: Callable[[], _T], playing: NamedEnv) -> _T:
         watchdog = self.watchdog
@@ -141,10 +141,10 @@ class EnvPool:
 
 @dataclass(frozen=True, slots=True)
 class _EnvBeingMade:
-    number: int
+    env_index: int
 
     def where(self) -> str:
-        return f"env {self.number}, at its opening"
+        return f"env {self.env_index}, at its opening"
 
     def name(self) -> str:
-        return f"env {self.number}"
+        return f"env {self.env_index}"

@@ -40,7 +40,7 @@ class EvaluationEnvs:
     def widen(self, episodes: int) -> list[Fault]:
         """Open environments for `episodes` episodes; return faults of closing earlier ones."""
         count = min(episodes, _MOST_ENVS)
-        if self._envs is not None and len(self._envs.numbers) >= count:
+        if self._envs is not None and len(self._envs.env_indices) >= count:
             return []
         # All are reopened, because the lanes of a runner are numbered by its number of environments.
         faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
@@ -61,9 +61,9 @@ class EvaluationEnvs:
         """
         envs = self._envs
         assert envs is not None, "widen opens them"
-        table = self._make_table(len(envs.numbers))
-        lanes = Lanes(self._stride, len(envs.numbers), table, self._policy_of)
-        history = _Fingerprints(lanes, len(envs.numbers))
+        table = self._make_table(len(envs.env_indices))
+        lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of)
+        history = _Fingerprints(lanes, len(envs.env_indices))
         dealt = EvaluationEpisodes(seed, episodes, matchups)
         runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, mode, None, history)
         runner.begin()

@@ -70,17 +70,17 @@ def only_rows(table: StateTable, selection: Array) -> StateTable:
     return {name: column[selection] for name, column in table.items()}
 
 
-def by_env(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
+def by_env(table: StateTable, env_indices: Sequence[int], stride: int) -> dict[str, Array]:
     """Replace the column `lane` by `env` and `slot`."""
     index, slot = np.divmod(table["lane"], stride)
     columns = {name: column for name, column in table.items() if name != "lane"}
-    return {"env": np.array(numbers, np.int64)[index], "slot": slot, **columns}
+    return {"env": np.array(env_indices, np.int64)[index], "slot": slot, **columns}
 
 
-def by_lane(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
+def by_lane(table: StateTable, env_indices: Sequence[int], stride: int) -> dict[str, Array]:
     """Replace the columns `env` and `slot` by `lane`."""
-    position = {number: index for index, number in enumerate(numbers)}
-    index = np.array([position[number] for number in table["env"].tolist()], np.int64)
+    position = {env_index: index for index, env_index in enumerate(env_indices)}
+    index = np.array([position[env_index] for env_index in table["env"].tolist()], np.int64)
     columns = {name: column for name, column in table.items() if name not in ("env", "slot")}
     return {"lane": index * stride + table["slot"], **columns}
 

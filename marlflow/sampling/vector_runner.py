@@ -119,7 +119,7 @@ class SyncVectorRunner:
         if self._history is not None:
             self._history.observe(deciding, self._policy_slots)
         # Counter-based: an agent's random numbers do not depend on the other lanes of the batch.
-        random = RowRandom(lanes.keys[deciding], t_agent, self._numbers)
+        random = RowRandom(lanes.keys[deciding], t_agent, self._deciding_env_indices)
         actions: list[Any] = [None] * len(deciding)
         for slots in self._acting:
             where, seen, memory = slots.where, slots.seen, slots.memory
@@ -256,7 +256,7 @@ class SyncVectorRunner:
         return_of_agent = {
             a: returns[slot] for slot, a in enumerate(adapter.agents) if slot in appeared or returns[slot]
         }
-        env_index, episode = self._envs.numbers[index], int(self.lanes.episode[lanes.start])
+        env_index, episode = self._envs.env_indices[index], int(self.lanes.episode[lanes.start])
         matchup = self.lanes.matchups[index]
         self.results.append(EpisodeResult(env_index, episode, adapter.env_steps, return_of_agent, self.ticks, matchup))
         if self._builder is not None:
@@ -342,7 +342,7 @@ class SyncVectorRunner:
             lanes += env_lanes
         self._deciding = np.array(lanes, np.int64)
         self._deciding_env = self.lanes.env_of[self._deciding]
-        self._numbers = np.array(self._envs.numbers, np.int64)[self._deciding_env]
+        self._deciding_env_indices = np.array(self._envs.env_indices, np.int64)[self._deciding_env]
         entry_of = self.lanes.entry_of[self._deciding]
         counts = np.bincount(entry_of, minlength=len(self._policy_slots)).tolist()
         for number, slots in enumerate(self._policy_slots):

@@ -93,9 +93,9 @@ class RolloutWorker:
         """The entries of the table of weights: policies, then frozen versions."""
         return tuple(self._table)
 
-    def _make_envs(self, numbers: Sequence[int]) -> EnvPool:
+    def _make_envs(self, env_indices: Sequence[int]) -> EnvPool:
         config = self._config
-        return EnvPool(numbers, config.make_env, self._watchdog, self._faults, bool(config.with_state))
+        return EnvPool(env_indices, config.make_env, self._watchdog, self._faults, bool(config.with_state))
 
     def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
@@ -282,7 +282,7 @@ class RolloutWorker:
         index, agent = np.divmod(batch.segments["lane"], self._stride)
         # A lane is the environment's position in this worker * stride + agent slot; the returned one uses its global
         # number.
-        env_indices = np.array(self._envs.numbers)[index]
+        env_indices = np.array(self._envs.env_indices)[index]
         names = {"agent": agent, "env": env_indices, "lane": env_indices * self._stride + agent}
         if self._adapting:
             names["task"] = np.array(self._episodes.tasks)[index]

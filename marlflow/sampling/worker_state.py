@@ -50,7 +50,7 @@ class WorkerState:
                     "next_episode": next_episodes[env_index],
                     "running": self._running(index, index in replayable) if index in running else None,
                 }
-                for index, env_index in enumerate(self.envs.numbers)
+                for index, env_index in enumerate(self.envs.env_indices)
             ],
             "tables": self._tables(running, replayable),
         }
@@ -68,7 +68,7 @@ class WorkerState:
         }
 
     def _tables(self, running: Mapping[int, int], replayable: list[int]) -> dict[str, StateTable]:
-        lanes, numbers = self.runner.lanes, np.array(self.envs.numbers, np.int64)
+        lanes, env_indices = self.runner.lanes, np.array(self.envs.env_indices, np.int64)
         known, checked = lanes.assigned_in(running), lanes.assigned_in(replayable)
         hashes, deciding = self.history.hashes.copy(), self.runner.deciding
         # Pending lanes have seen an observation that no action has followed yet, so a replay ends with it.
@@ -92,11 +92,11 @@ class WorkerState:
                     continue
                 lane_tables[f"memory.{slots.policy}"] = {"lane": played, **slots.memory.state(played)}
         tables: dict[str, StateTable] = {
-            n: by_env(table, self.envs.numbers, lanes.stride) for n, table in lane_tables.items()
+            n: by_env(table, self.envs.env_indices, lanes.stride) for n, table in lane_tables.items()
         }
         for policy, (index, action) in self.history.actions(replayable).items():
             if len(index):
-                tables[f"actions.{policy}"] = {"env": numbers[index], "action": action}
+                tables[f"actions.{policy}"] = {"env": env_indices[index], "action": action}
         return tables
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> ResumeReport:
@@ -114,7 +114,7 @@ class WorkerState:
             env_index, running = env["env"], env["running"]
             if running is None:
                 continue
-            index = self.envs.numbers.index(env_index)
+            index = self.envs.env_indices.index(env_index)
             # A replay needs every action so far, and takes as long as the episode did.
             replayable = running["whole"] and running["env_steps"] <= replay_max_env_steps
             if not replayable:
@@ -140,19 +140,19 @@ class WorkerState:
         return ResumeReport(abandoned, len(results) - len(intact), lost)
 
     def _restore(self, tables: Mapping[str, StateTable]) -> None:
-        numbers, stride = self.envs.numbers, self.runner.lanes.stride
+        env_indices, stride = self.envs.env_indices, self.runner.lanes.stride
         # The observations of open rows were not saved for a policy that was not recorded, so these rows are dropped.
         new = [n for n, p in enumerate(self.policy_slots) if p.buffer is not None and f"rows.{p.policy}" not in tables]
-        opened = by_lane(tables["open"], numbers, stride)
+        opened = by_lane(tables["open"], env_indices, stride)
         self.builder.reopen(only_rows(opened, ~np.isin(self.runner.lanes.entry_of[opened["lane"]], new)))
         for slots in self.policy_slots:
             rows, memory = tables.get(f"rows.{slots.policy}"), tables.get(f"memory.{slots.policy}")
             if rows is not None and slots.buffer is not None:
-                of_lane = by_lane(rows, numbers, stride)
+                of_lane = by_lane(rows, env_indices, stride)
                 at = np.array([slots.buffer.row(lane) for lane in of_lane["lane"].tolist()], np.int64)
                 slots.buffer.reopen(at, of_lane)
             if memory is not None and slots.memory is not None:
-                of_lane = by_lane(memory, numbers, stride)
+                of_lane = by_lane(memory, env_indices, stride)
                 slots.memory.load_state(of_lane["lane"], of_lane)
 
     def _check(self, tree: Tree) -> None:
