@@ -206,10 +206,10 @@ class TorchAlgorithm:
 
 
 class LearningAlgorithm(TorchAlgorithm):
-    """Base of algorithms of one policy, frozen dataclasses that add `network`, `losses` and `plan`.
+    """Base of algorithms of one policy: frozen dataclasses that add `network`, `losses` and `plan`.
 
-    The fields `learning_rate` (required), `max_grad_norm` and `optimizer` are the learner's. With a replay buffer, add
-    `replay`.
+    Sizes are in agent steps of the policy. The fields `learning_rate` (required), `max_grad_norm` and `optimizer` are
+    the learner's. With a replay buffer, add `replay`.
     """
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:

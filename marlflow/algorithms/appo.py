@@ -30,7 +30,7 @@ from marlflow.stages import Concat, Learn, Normalize, Publish, VTrace
 
 @dataclass(frozen=True)
 class APPO(ActorCriticAlgorithm):
-    """APPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
+    """APPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "appo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)

@@ -33,7 +33,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 @dataclass(frozen=True)
 class DDPG(OffPolicyActorCritic):
-    """DDPG's settings. Sizes are in agent steps of the policy; an update is one optimizer step of each loss group."""
+    """DDPG's settings; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "ddpg"
     capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)

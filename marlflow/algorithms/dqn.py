@@ -34,7 +34,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprior
 
 @dataclass(frozen=True)
 class DQN(OffPolicyAlgorithm):
-    """DQN's settings. Sizes are in agent steps of the policy; an update is one optimizer step.
+    """DQN's settings; an update is one optimizer step.
 
     With more than one of `atoms`, values are distributions over that many values from `value_min` to `value_max`.
     """

@@ -23,7 +23,7 @@ from marlflow.stages import Concat, Learn, Publish, VTrace
 
 @dataclass(frozen=True)
 class IMPALA(ActorCriticAlgorithm):
-    """IMPALA's settings. Sizes are in agent steps of the policy; a batch is one optimizer step."""
+    """IMPALA's settings; a batch is one optimizer step."""
 
     name: ClassVar[str] = "impala"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)

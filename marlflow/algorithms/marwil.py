@@ -34,7 +34,7 @@ _SMALLEST_SCALE = 1e-8
 
 @dataclass(frozen=True)
 class MARWIL(LearningAlgorithm):
-    """MARWIL's settings. Sizes are in recorded agent steps; an update is one optimizer step.
+    """MARWIL's settings; an update is one optimizer step.
 
     Value targets are returns (GAE with lambda 1), bootstrapped at a segment's end.
     """

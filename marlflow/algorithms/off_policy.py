@@ -19,7 +19,7 @@ from marlflow.replay.sampling import Prioritized, Uniform
 
 
 class OffPolicyAlgorithm(LearningAlgorithm):
-    """Base of algorithms with a replay buffer and a target network. Sizes are in agent steps of the policy.
+    """Base of algorithms with a replay buffer and a target network.
 
     A frozen dataclass derives from it, defines these fields, and adds `network()`, `losses()` and `plan()`.
     """

@@ -26,7 +26,7 @@ from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Pub
 
 @dataclass(frozen=True)
 class PPO(LearningAlgorithm):
-    """PPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
+    """PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)

@@ -30,7 +30,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprior
 
 @dataclass(frozen=True)
 class R2D2(LearningAlgorithm):
-    """R2D2's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
+    """R2D2's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "r2d2"
     capabilities: ClassVar[Capabilities] = Capabilities(

@@ -32,7 +32,7 @@ from marlflow.stages import Advantages, Concat, CutSequences, DropStale, Learn, 
 
 @dataclass(frozen=True)
 class RecurrentPPO(LearningAlgorithm):
-    """Recurrent PPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
+    """Recurrent PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "recurrent_ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", Sequences, memory="needed")

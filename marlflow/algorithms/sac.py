@@ -33,7 +33,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 @dataclass(frozen=True)
 class SAC(OffPolicyActorCritic):
-    """SAC's settings. Sizes are in agent steps of the policy; an update is one optimizer step of each loss group."""
+    """SAC's settings; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "sac"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)

@@ -112,7 +112,7 @@ class History:
         return [index for index, env_steps in running.items() if env_steps <= self.most_env_steps]
 
     def actions(self, replayable: Collection[int]) -> dict[str, tuple[Array, Array]]:
-        """Return each policy's actions in the environments `whole`: environment (int64 [N]) and action [N, ...].
+        """Return each policy's actions in the environments `replayable`: environment (int64 [N]) and action [N, ...].
 
         Sorted by environment, then by time.
         """
