@@ -73,7 +73,7 @@ def uniform_legal(mask: Array, uniform: Array) -> tuple[Array, Array]:
 
     `mask` is bool [N, A], `uniform` [N] in [0, 1); raises MarlflowError for a row without a legal action.
     """
-    # ranks counts the legal actions up to each one; the chosen action is the first whose count exceeds `wanted`.
+    # ranks counts the legal actions up to each one; the chosen action is the first whose count exceeds `target_rank`.
     ranks = np.add.accumulate(mask, 1, dtype=np.int64)
     legal = ranks[:, -1]
     if not legal.all():

@@ -1,4 +1,4 @@
-"""Mapping rules: which policy plays which agent. The first matching rule wins."""
+"""Policy mapping rules, like RLlib's policy_mapping_fn: the first rule that matches an agent names its policy."""
 
 from __future__ import annotations
 

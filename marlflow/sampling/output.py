@@ -120,7 +120,7 @@ class _ForwardingStream:
         self._tell = tell
         self._lock = threading.RLock()
         self._buffered: list[str] = []
-        # Index in `_waiting` at which the unfinished line begins.
+        # Index in `_buffered` at which the unfinished line begins.
         self._line_at = 0
         # The part of the unfinished line that was written out already.
         self._line_start = ""

@@ -86,7 +86,7 @@ class PolicySlots:
             self.seen["state"] = state
 
     def load(self, weights: Weights, with_critic: bool) -> None:
-        """Load `weights` into the actor; `with_critic`: the critic's parameters follow the actor's."""
+        """Load published weights into the actor (weight synchronization); `with_critic`: they end with the critic's."""
         if isinstance(self.actor, WeightedActor):
             # A worker never evaluates the critic, so its part is cut off.
             self.actor.load_flat(weights.flat[: len(self.actor.flat())] if with_critic else weights.flat)

@@ -1,4 +1,4 @@
-"""Receipts: a worker's report about a collect, without its rows."""
+"""Receipts: a worker's report about a collect (episode metrics, counts, times), without its rows."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class SyncVectorRunner:
         return self._deciding
 
     def restore(self, step_results: Mapping[int, StepResult]) -> None:
-        """Continue the replayed episodes in `turns`."""
+        """Continue the replayed episodes in `step_results`."""
         for index, result in step_results.items():
             first = index * self.lanes.stride
             self._step_results[index], self._lanes_of[index] = result, [first + slot for slot in result.deciding]

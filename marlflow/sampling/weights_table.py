@@ -1,4 +1,4 @@
-"""A worker's table of weights: live policies, and frozen versions that come and go between collects.
+"""A worker's table of weights: live policies, synchronized with the learner, and frozen versions for self-play.
 
 A frozen entry has an id such as `main@3`, fixed weights, and its own actor and memory; its rows are not recorded.
 """
