@@ -41,14 +41,10 @@ class SyncVectorRunner:
         builder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
-        self._envs = envs
-        self._adapters = envs.adapters
-        self._policy_slots = policy_slots
-        self.lanes = lanes
-        self._episodes = episodes
-        self._mode = mode
-        self._builder = builder
-        self._history = history
+        self._envs, self._adapters = envs, envs.adapters
+        self._policy_slots, self.lanes = policy_slots, lanes
+        self._episodes, self._mode = episodes, mode
+        self._builder, self._history = builder, history
         self._masked = any(slots.spaces.masked for slots in policy_slots)
         self._env_steps = np.zeros(len(self._adapters), np.int64)
         self._broken: dict[int, EnvironmentFailed] = {}
@@ -75,10 +71,8 @@ class SyncVectorRunner:
     @property
     def running(self) -> dict[int, int]:
         """Env steps of each running episode, by environment."""
-        adapters = self._adapters
-        return {
-            index: adapters[index].env_steps for index, result in enumerate(self._step_results) if result is not _IDLE
-        }
+        running = [index for index, result in enumerate(self._step_results) if result is not _IDLE]
+        return {index: self._adapters[index].env_steps for index in running}
 
     @property
     def deciding(self) -> Array:
@@ -253,12 +247,10 @@ class SyncVectorRunner:
         returns = self.lanes.returns[lanes].tolist()
         appeared = adapter.appeared()
         # An agent may have a return without having appeared: a reward before its first action.
-        return_of_agent = {
-            a: returns[slot] for slot, a in enumerate(adapter.agents) if slot in appeared or returns[slot]
-        }
+        return_of = {a: returns[slot] for slot, a in enumerate(adapter.agents) if slot in appeared or returns[slot]}
         env_index, episode = self._envs.env_indices[index], int(self.lanes.episode[lanes.start])
         matchup = self.lanes.matchups[index]
-        self.results.append(EpisodeResult(env_index, episode, adapter.env_steps, return_of_agent, self.ticks, matchup))
+        self.results.append(EpisodeResult(env_index, episode, adapter.env_steps, return_of, self.ticks, matchup))
         if self._builder is not None:
             self._builder.end_episode(lanes)
         # If the next reset fails, the rows of this finished episode must not be discarded with it.
@@ -326,13 +318,12 @@ class SyncVectorRunner:
             self._assign_deciding()
         for slots in self._acting:
             seen = [observations[position] for position in slots.positions]
+            seen_masks = [masks[position] for position in slots.positions] if self._masked else []
             state = None
             if slots.sees_state:
                 state = np.stack([self._envs.states[i] for i in self.lanes.env_of[slots.lanes]])
             try:
-                slots.set_observations(
-                    seen, [masks[position] for position in slots.positions] if self._masked else [], state
-                )
+                slots.set_observations(seen, seen_masks, state)
             except ObservationOutside as outside:
                 raise self._env_broken(int(slots.lanes[outside.index]), f"the {outside.reason}") from outside
 

@@ -14,7 +14,6 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
-from marlflow.env import EnvAdapter
 from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
@@ -28,7 +27,7 @@ from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, RowWriter
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.sampling.sampler_config import SamplerConfig
+from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.vector_runner import SyncVectorRunner
@@ -70,7 +69,7 @@ class RolloutWorker:
         self._envs = self._make_envs(config.env_indices)
         # All environments have the same agents and spaces, so the first one answers for all.
         adapter, count = self._envs.adapters[0], len(config.env_indices)
-        spaces = config.spaces if config.spaces is not None else _policy_spaces(adapter, self._policy_of, actors)
+        spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
         self._stride = lanes_per_env(adapter)
         self._returned = set(spaces) if config.recorded is None else set(config.recorded)
         self._actors = {policy: actors[policy]() for policy in spaces}
@@ -332,29 +331,3 @@ class RolloutWorker:
         except OSError as error:
             faults.append(self._write_fault(error))
         return (*faults, *self._envs.close(deadline_s), *self._evaluation.close(deadline_s))
-
-
-def _policy_spaces(
-    adapter: EnvAdapter, policy_of_agent: Callable[[str], str | None], actors: Collection[str]
-) -> dict[str, Spaces]:
-    """Return each policy's spaces, from its agents; raises ConfigInvalid with every contradiction."""
-    by_policy: dict[str, tuple[str, Spaces]] = {}
-    # One masked agent makes the policy masked; its other agents get all-legal masks.
-    masked = {policy_of_agent(agent) for agent in adapter.agents if adapter.masked(agent)}
-    problems = []
-    for agent in adapter.agents:
-        policy = policy_of_agent(agent)
-        if policy is None or policy not in actors:
-            problem = "no policy" if policy is None else f"policy {policy!r}, which has no actor"
-            problems.append(f"agent {agent!r} is mapped to {problem}; the policies are {', '.join(actors) or 'none'}")
-            continue
-        spaces = Spaces(adapter.observation_space(agent), adapter.action_space(agent), policy in masked)
-        first, expected = by_policy.setdefault(policy, (agent, spaces))
-        if spaces != expected:
-            problems.append(
-                f"policy {policy!r} plays {first!r} ({expected.observation}, {expected.action}) and "
-                f"{agent!r} ({spaces.observation}, {spaces.action}): agents of one policy need the same spaces"
-            )
-    if problems:
-        raise ConfigInvalid(problems)
-    return {policy: spaces for policy, (_, spaces) in by_policy.items()}
