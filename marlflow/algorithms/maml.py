@@ -1,11 +1,9 @@
 """Model-Agnostic Meta-Learning, MAML (Finn, Abbeel and Levine, 2017, arXiv:1703.03400), algorithm 3.
 
 Each environment has its own task, set by `reset(seed, options={"task": n})`. Rollout workers sample with the published
-parameters, adapt them by policy-gradient steps, and sample again; the learner differentiates through these steps.
-Evaluation does not adapt.
-
-The meta-gradient is equation 4, by autograd, with the low-variance curvature of Rothfuss et al. (2019,
-arXiv:1810.06784) and PPO's clipping. As in the paper, the first samples get no credit for the second ones.
+parameters, adapt them by policy-gradient steps, and sample again; the learner differentiates through these steps. The
+meta-gradient is equation 4, by autograd, with the low-variance curvature of Rothfuss et al. (2019, arXiv:1810.06784)
+and PPO's clipping; the first samples get no credit for the second ones. Evaluation does not adapt.
 """
 
 from __future__ import annotations
