@@ -28,7 +28,7 @@ ROUNDS_IN_QUEUE = 2
 class RoundHooks:
     """Where the driver takes part in the stream: what to collect with next, and what to do with each round."""
 
-    next_request: Callable[[], Request | Literal["home"] | None]
+    next_request: Callable[[], Request | Literal["drain"] | None]
     round_made: Callable[[Round], Round | Awaitable[Round]]
 
 
@@ -75,7 +75,7 @@ def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunCompon
     except Exception as error:
         text = f"{subject_of(spec)}: its plan cannot be made: {raised(error)}"
         raise ConfigInvalid([text]) from error
-    return spec.moves.applied(plan, experience, learner, parts.driver) if spec.stages else plan
+    return spec.relocated_stages.applied(plan, experience, learner, parts.driver) if spec.stages else plan
 
 
 def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:

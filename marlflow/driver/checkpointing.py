@@ -104,7 +104,7 @@ class Checkpointer:
         keeps_none = self._settings.replay == "none"
         # From which row on each replay is to give its rows: where they ended the last time, or none at all.
         replays = [name for learner in self._made.spec.learners.values() for name in learner.replays]
-        self._rows_kept = dict.fromkeys(replays, _NO_ROWS) if keeps_none else {}
+        self._rows_saved = dict.fromkeys(replays, _NO_ROWS) if keeps_none else {}
         self._row_files: dict[str, RowsFile] = {}
 
     def keep(
@@ -120,7 +120,7 @@ class Checkpointer:
         `driver_state` says what the driver knows, with a tree of each item that waits. `frozen` gives what is in the
         file of each frozen entry, which is written once. `reports` have been made.
         """
-        kept = self._runtime.keep(self._rows_kept)
+        kept = self._runtime.save(self._rows_saved)
         files = dict(kept.files)
         waiting = QueuedItems()
         try:
@@ -143,7 +143,7 @@ class Checkpointer:
             raise
         self._row_files = held | {name: rows for name in files if (rows := rows_file(name)) is not None}
         if self._settings.replay == "rows":
-            self._rows_kept = {name: stop for name, (_, stop) in kept.replays.items()}
+            self._rows_saved = {name: stop for name, (_, stop) in kept.replays.items()}
         self.kept_at, self._last, self._recorded = env_steps, path, recorded
         self._entries = frozenset(frozen)
         return path
@@ -176,14 +176,14 @@ class Checkpointer:
         self._entries = frozenset(map(frozen_file, frozen))
         self.kept_at, self._last = checkpoint.env_steps, checkpoint.path
         self._recorded = dict(notes_of(checkpoint).recorded)
-        self._store.go_on_from(checkpoint)
+        self._store.continue_from(checkpoint)
         tree = from_bytes(checkpoint.read(DRIVER))
         count = sum(name.startswith(f"{_WAITING}.") for name in checkpoint.names)
         packed = [checkpoint.read(f"{_WAITING}.{number}") for number in range(count)]
         if self._settings.replay == "rows":
             self._row_files = {name: rows for name in checkpoint.names if (rows := rows_file(name)) is not None}
             for rows in self._row_files.values():
-                self._rows_kept[rows.replay] = max(rows.stop, self._rows_kept.get(rows.replay, 0))
+                self._rows_saved[rows.replay] = max(rows.stop, self._rows_saved.get(rows.replay, 0))
         return tree, QueuedItems(self._runtime.unpack(packed)), resumed
 
 

@@ -66,10 +66,10 @@ class BetweenRounds:
         self._drains = False
         self._checkpoints.take()
 
-    def next_request(self) -> Request | Literal["home"] | None:
-        """What to collect with; "home" where everything in flight has to come first, None at the end."""
+    def next_request(self) -> Request | Literal["drain"] | None:
+        """What to collect with; "drain" where everything in flight has to come first, None at the end."""
         if self._drains:
-            return "home"
+            return "drain"
         if self._stopping is not None:
             self.stopped_by = self._stopping
             self._tell(f"stopping: {self._stopping}")
