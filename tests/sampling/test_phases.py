@@ -116,7 +116,7 @@ def test_phases_share_the_env_steps():
     assert phase_ticks(17, actors[1:]) == [9, 8]
 
 
-def test_each_copy_has_one_task_in_all_phases_and_another_in_the_next_collect():
+def test_each_env_has_one_task_in_all_phases_and_another_in_the_next_collect():
     made, tasks = worker([0, 5, 2]), []
     for _ in range(2):
         batch = collected(made)
