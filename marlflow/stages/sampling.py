@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
@@ -12,7 +12,7 @@ from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment, JointFragment, Packed
 from marlflow.base.joint import JointBatches
 from marlflow.flow import Traits
-from marlflow.sampling.protocol import Request, Round, Workers
+from marlflow.sampling.protocol import Drain, Request, Round, Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Collect:
     """A source of rounds. `next_request` returns what to collect with, or None to end."""
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
+    next_request: Callable[[], Request | Drain | None] = field(repr=False)
 
     def __call__(self) -> Round | Awaitable[Round]:
         request = self.next_request()
@@ -33,11 +33,12 @@ class Collect:
 class CollectNext:
     """An asynchronous source: each round is that of one worker, whichever finishes next.
 
-    `next_request` returns what finished workers start with. "home": start none until all have finished; None: then end.
+    `next_request` returns what finished workers start with. Drain and None start none and end the source once all have
+    finished.
     """
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
+    next_request: Callable[[], Request | Drain | None] = field(repr=False)
 
     @property
     def under_way(self) -> int:
