@@ -1,4 +1,4 @@
-"""The driver's notes in a checkpoint's manifest: JSON, of which every value is validated when read."""
+"""The driver's notes in a checkpoint's manifest, as JSON; every value is validated."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ RecordedFiles = Mapping[str, Mapping[str, Mapping[str, int]]]
 class Notes:
     """The notes of one checkpoint.
 
-    `run` names the run in dataset folders that several runs share; resuming keeps it. `identity` must match for a
-    resume. `replay` is the run's `checkpoint.replay`. `reports` counts the lines of metrics.jsonl before the
-    checkpoint, `recorded` the files of recorded rows.
+    `run` names the run in datasets that several runs share; resuming keeps it. `identity` must match for a resume.
+    `replay` is `checkpoint.replay`. `reports` and `recorded` count lines of metrics.jsonl and files of recorded rows.
     """
 
     run: str
@@ -32,7 +31,7 @@ class Notes:
     recorded: RecordedFiles = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the notes as a JSON object."""
+        """Return a JSON object."""
         return asdict(self)
 
 
@@ -49,7 +48,7 @@ def _problems(notes: object) -> Iterator[str]:
     if not isinstance(notes, dict):
         yield f"{_abbreviated(notes)} instead of an object"
         return
-    # A valid hash does not make the values valid: whoever can write to the folder can also recompute the hash.
+    # A valid hash does not make the values valid: anyone who can write to the folder can also recompute it.
     checks: dict[str, tuple[Callable[[object], bool], str]] = {
         "run": (lambda value: isinstance(value, str) and _RUN.fullmatch(value) is not None, "a hexadecimal text"),
         "identity": (lambda value: isinstance(value, dict), "an object"),

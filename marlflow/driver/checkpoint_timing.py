@@ -1,4 +1,4 @@
-"""When a run takes a checkpoint, and what happens if one cannot be written."""
+"""When a run takes checkpoints."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ log = logging.getLogger("marlflow")
 class CheckpointTiming:
     """Calls `save` after the first round and then every `every_env_steps`; None: only at the end of the run.
 
-    `faulted` receives a fault for each checkpoint that could not be written. `failure` is the error of the last
-    attempt, or None.
+    `faulted` receives a fault for each failed checkpoint. `failure` is the error of the last attempt, or None.
     """
 
     def __init__(
@@ -41,21 +40,21 @@ class CheckpointTiming:
 
     @property
     def has_news(self) -> bool:
-        """Whether there are env steps that the last checkpoint does not have."""
+        """Whether env steps were taken since the last checkpoint."""
         return self._metrics.env_steps not in (0, self._checkpointer.saved_at)
 
     @property
     def is_due(self) -> bool:
-        """Whether to take a checkpoint after this round."""
+        """Whether a checkpoint is due after this round."""
         return self._every is not None and self._metrics.env_steps >= self._due
 
     def resume(self) -> None:
-        """Make the next checkpoint due `every_env_steps` after the restored one."""
+        """Schedule the next checkpoint after a resume."""
         if self._every is not None:
             self._due = self._metrics.env_steps + self._every
 
     def take(self) -> None:
-        """Take a checkpoint while nothing is in flight; a failure is a fault, and the last checkpoint stays valid."""
+        """Take a checkpoint while nothing is in flight; count a failure as a fault."""
         while self._every is not None and self._metrics.env_steps >= self._due:
             self._due += self._every
         try:

@@ -1,4 +1,4 @@
-"""Checkpointing: writes checkpoints of a run (the runtime's files and the driver's state), and restores them."""
+"""Checkpointing: saves and restores the runtime's files and the driver's state."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _NO_ROWS = 1 << 62
 
 
 def folder(run_dir: Path) -> Path:
-    """Return the folder of a run's checkpoints."""
+    """Return a run's checkpoint folder."""
     return run_dir / "checkpoints"
 
 
 def identity(checked: CheckedExperiment) -> dict[str, Any]:
-    """Return what a resumed run must have in common with the run in the checkpoint, as plain readable data."""
+    """Return the plain data that must not change between a run and its resume."""
     spec = checked.spec
     return {
         "seed": spec.seed,
@@ -84,7 +84,7 @@ def _describe(value: object) -> str:
 
 
 class Checkpointer:
-    """Saves and restores the checkpoints of a run. `saved_at`: env steps of the last one, or None.
+    """Saves and restores checkpoints. `saved_at`: env steps of the last one, or None.
 
     `run_name` identifies the run in the datasets that it records.
     """
@@ -100,7 +100,7 @@ class Checkpointer:
         self._last: Path | None = None
 
     def _forget_shared_files(self) -> None:
-        """Make the next checkpoint write all replay rows and frozen weights, instead of sharing files with the last."""
+        # The next checkpoint then writes all replay rows and frozen weights.
         self._frozen_files: frozenset[str] = frozenset()
         keeps_none = self._settings.replay == "none"
         # The first row number that each replay is to save: the end of the last save, or beyond all rows for none.
@@ -116,12 +116,11 @@ class Checkpointer:
         reports: int,
         metric: float | None,
     ) -> Path:
-        """Write a checkpoint while nothing is in flight, and return its folder.
+        """Write a checkpoint while nothing is in flight; return its folder.
 
-        `driver_state` returns the driver's state and fills QueuedItems with the items that wait in plans. `frozen`
-        gives the contents of each frozen entry's file, which is written once. `reports` is the number of lines in
-        metrics.jsonl. The best checkpoint, of the highest `metric`, stays besides the newest. Raises ActorLost or
-        CheckpointFailed, without a new checkpoint.
+        `driver_state` adds the items that wait in plans to QueuedItems. `frozen` gives the contents of each frozen
+        entry's file. `reports` counts the lines of metrics.jsonl. The best checkpoint, of the highest `metric`, stays
+        besides the newest. Raises ActorLost or CheckpointFailed.
         """
         saved = self._runtime.keep(self._rows_saved)
         files = dict(saved.files)
@@ -155,7 +154,6 @@ class Checkpointer:
         return path
 
     def _merge_recorded(self, new: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, Mapping[str, int]]]:
-        """Return the recorded files by folder, policy and worker, updated with `new`."""
         if (recording := self._checked.spec.recording) is None:
             return self._recorded
         previous = self._recorded.get(recording.record, {})
@@ -167,8 +165,7 @@ class Checkpointer:
     ) -> tuple[Tree, QueuedItems, ResumeReport]:
         """Restore the runtime; return the driver's state, the queued items, and what could not be restored.
 
-        `frozen` has the frozen entries that running episodes may seat. Raises CheckpointUnusable for malformed
-        contents.
+        `frozen` has the frozen entries of running episodes. Raises CheckpointUnusable for malformed contents.
         """
         with usable(checkpoint):
             return self._restore(checkpoint, frozen)
@@ -193,7 +190,7 @@ class Checkpointer:
 
 
 def resume_notices(report: ResumeReport) -> Iterator[str]:
-    """Yield sentences on running episodes that were not restored."""
+    """Yield sentences on episodes that were not restored."""
     if report.episodes_abandoned:
         yield f"{report.episodes_abandoned} running episodes did not come out the same and were given up"
     if report.episodes_restarted:
@@ -202,12 +199,12 @@ def resume_notices(report: ResumeReport) -> Iterator[str]:
 
 @contextmanager
 def usable(checkpoint: Checkpoint) -> Iterator[None]:
-    """Raise CheckpointUnusable, with the checkpoint's path, if code in this context finds malformed contents."""
+    """Raise CheckpointUnusable, with the checkpoint's path, for malformed contents found in this context."""
     try:
         yield
     except CheckpointUnusable as error:
         raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in error.problems]) from error
-    # Hashes only show that the files are complete: whoever can write to the folder may have put anything there.
+    # Hashes only show that the files are complete: a user who can write to the folder may have put anything there.
     except MALFORMED as error:
         reason = f"what is in it is not of the shape that marlflow writes ({type(error).__name__}: {error})"
         remedy = "remove it, and the one before it is used"
@@ -216,7 +213,7 @@ def usable(checkpoint: Checkpoint) -> Iterator[None]:
 
 @contextmanager
 def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Iterator[None]:
-    """Lock a run's directory while in this context; raise ConfigInvalid if another process holds the lock."""
+    """Lock a run's directory in this context; raise ConfigInvalid if another process has it."""
     # The kernel releases the lock with the process, so a killed run leaves none behind.
     folder = os.open(run_dir, os.O_RDONLY)
     try:
@@ -232,7 +229,7 @@ def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Itera
 
 
 def saved_at(run_dir: Path) -> int | None:
-    """Return the env steps of a run's newest valid checkpoint; None if there is none."""
+    """Return the env steps of a run's newest valid checkpoint, or None."""
     try:
         return newest(run_dir).env_steps
     except CheckpointUnusable:
@@ -245,7 +242,7 @@ def newest(run_dir: Path) -> Checkpoint:
 
 
 def skipped_checkpoints(checkpoint: Checkpoint) -> list[str]:
-    """Return sentences on newer checkpoints that are damaged, and why."""
+    """Return sentences on newer checkpoints that are damaged."""
     return [f"checkpoint {path} is not whole ({why}); one before it is used" for path, why in checkpoint.passed_over]
 
 

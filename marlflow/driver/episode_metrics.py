@@ -1,4 +1,4 @@
-"""Episode metrics of training and evaluation: returns with their standard deviation, team returns, lengths."""
+"""Episode metrics of training and evaluation: returns, team returns, lengths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WINDOW_EPISODES = 100
 
 
 class EpisodeTotals(NamedTuple):
-    """Totals of a group of agents in one episode: mean and sum of their returns, and its env steps."""
+    """Mean and sum of the returns of some agents in one episode, and its env steps."""
 
     return_mean: float
     team_return: float
@@ -32,7 +32,7 @@ def totals_of_all_agents(episode: EpisodeResult) -> EpisodeTotals | None:
 
 
 def totals_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:
-    """Return the totals by policy, and by frozen version of a policy."""
+    """Return the totals by policy or frozen version."""
     returns: dict[str, list[float]] = {}
     for agent, total in episode.returns.items():
         returns.setdefault(episode.matchup[agent], []).append(total)
@@ -49,7 +49,7 @@ def _window() -> deque[float]:
 
 @dataclass(slots=True)
 class EpisodeWindow:
-    """The totals of the last 100 training episodes."""
+    """Totals of the last 100 training episodes."""
 
     returns: deque[float] = field(default_factory=_window)
     team_returns: deque[float] = field(default_factory=_window)
@@ -67,7 +67,7 @@ class EpisodeWindow:
         return len(self.returns) == WINDOW_EPISODES
 
     def state(self) -> Tree:
-        """Return the window as a tree."""
+        """Return the complete state."""
         return {
             "returns": list(self.returns),
             "team_returns": list(self.team_returns),
@@ -75,7 +75,7 @@ class EpisodeWindow:
         }
 
     def load_state(self, state: Tree) -> None:
-        """Restore an empty window from `state`."""
+        """Restore `state`."""
         self.returns.extend(state["returns"])
         self.team_returns.extend(state["team_returns"])
         self.env_steps.extend(state["env_steps"])
@@ -96,9 +96,9 @@ def spread(values: Sequence[float] | deque[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationContext:
-    """The settings of an evaluation: how policies act, the run's env steps, and each policy's version.
+    """How policies acted in an evaluation, the run's env steps, and each policy's version.
 
-    `pairings` has the evaluated policy and its opponent by episode number; empty: all policies play in all episodes.
+    `pairings` has the evaluated policy and its opponent by episode; empty: all policies play in all episodes.
     """
 
     mode: EvaluationMode
@@ -123,12 +123,12 @@ class PolicyEvaluation:
     against: Mapping[str, float]
 
     def state(self) -> Tree:
-        """Return the fields as a tree; `PolicyEvaluation(**state)` restores them."""
+        """Return the fields as a tree."""
         return {**asdict(self), "against": dict(self.against)}
 
 
 def evaluation_metrics(evaluation: PolicyEvaluation | None) -> EvaluationMetrics:
-    """Return an evaluation as report fields, all None without one."""
+    """Return an evaluation as report fields; all are None without one."""
     if evaluation is None:
         return dict.fromkeys(EvaluationMetrics.__annotations__) | {"eval_against": {}}  # type: ignore[return-value]
     return {f"eval_{key}": value for key, value in evaluation.state().items()}  # type: ignore[return-value]
@@ -168,5 +168,5 @@ def _evaluated(
 
 
 def game(episode: EpisodeResult) -> tuple[object, ...]:
-    """Return a key that is equal for evaluation episodes in which the same policies saw, did and received the same."""
+    """Return a key that is equal for identical evaluation episodes."""
     return (*episode.matchup.items(), episode.fingerprint, *episode.returns.items(), episode.env_steps)

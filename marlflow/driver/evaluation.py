@@ -1,4 +1,4 @@
-"""Evaluation episodes of a run: when they are due, how many, and where the results go."""
+"""Evaluation episodes of a run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from marlflow.sampling.receipts import Evaluated, Receipt
 
 
 class Evaluator:
-    """Evaluates the `published` policies every so many env steps and at the end of the run.
+    """Evaluates the `published` policies at an interval of env steps and at the end of the run.
 
-    `report` writes a report, and is called before an evaluation replaces one that no report has yet; `notify` shows a
-    message. `due_env_steps`: when the next evaluation is due. `spent_s`: seconds spent on evaluations so far.
-    `expected_s`: estimated duration of the last evaluation, 0 before the first.
+    `report` is called before an evaluation replaces an unreported one. `due_env_steps`: when the next one is due.
+    `spent_s`: seconds spent so far. `expected_s`: estimated duration of the last one.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Evaluator:
         self.spent_s = self.expected_s = 0.0
 
     async def after_round(self, receipts: Sequence[Receipt]) -> None:
-        """Evaluate if due, and warn of self-play returns that never change."""
+        """Evaluate if due; warn of self-play returns that never change."""
         if self._self_play is not None:
             for text in self._self_play.check(receipts):
                 self._notify(text)
@@ -72,7 +71,6 @@ class Evaluator:
         Executor(Plan("evaluation", source(evaluate, name="Evaluate")), lambda _plan, _results: None).run_sync()
 
     async def _evaluate(self, episodes: int) -> Evaluated:
-        """Play `episodes` of all policies together, or of each policy where opponents are named."""
         began_s = time.perf_counter()
         if any(policy.evaluation_is_new for policy in self._metrics.policies.values()):
             self._report()
@@ -82,6 +80,7 @@ class Evaluator:
         context = EvaluationContext(self._settings.mode, self._metrics.env_steps, versions, pairings)
         matchups = [pairing.matchup for pairing in pairings] or None
         count = len(pairings) or episodes
+        # Where opponents are named, each policy plays `episodes` episodes of its own.
         results = await self._workers.evaluate(range(count), weights, matchups, context.mode)
         self._evaluated(results, context, began_s)
         return results

@@ -1,6 +1,6 @@
-"""Fault tolerance: faults that do not end a run by themselves are logged and counted, up to a budget per kind.
+"""Fault tolerance: faults that do not end a run by themselves are counted, up to a budget per kind.
 
-Beyond its budget the run ends in order: the round is finished and a checkpoint taken before the error is raised.
+Beyond its budget the run ends in order: after the round and a checkpoint, the error is raised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CONSEQUENCES: Mapping[FaultKind, str] = {
 
 
 class FaultBudget:
-    """Counts faults by kind; `failure` is the error that ends the run once a kind exceeds `allowed`."""
+    """Counts faults by kind; `failure` is the error that ends the run, once a kind exceeds `allowed`."""
 
     def __init__(self, allowed: Faults, notify: Callable[[str], None]) -> None:
         self._notify = notify
@@ -45,7 +45,7 @@ class FaultBudget:
         self.failure: MarlflowError | None = None
 
     def spend(self, fault: Fault, count: int = 1) -> None:
-        """Count `count` faults of one kind, `fault` being the last, and log and show it."""
+        """Count, log and show `count` faults of one kind."""
         kind, allowed = fault.kind, self._allowed[fault.kind]
         before = self.spent[kind]
         self.spent[kind] += count
@@ -62,11 +62,11 @@ class FaultBudget:
             self.failure = self._beyond(fault, min(before, allowed))
 
     def state(self) -> dict[str, int]:
-        """Return the number of faults by kind."""
+        """Return the complete state."""
         return {kind.value: count for kind, count in self.spent.items()}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Restore the counts from `state`."""
+        """Restore `state`."""
         self.spent |= {FaultKind(name): count for name, count in state.items()}
 
     def account(self, faults: Sequence[Fault]) -> None:
@@ -87,16 +87,16 @@ class FaultBudget:
         )
 
     def first_beyond_budget(self, failure: EnvironmentFailed) -> MarlflowError:
-        """Count the faults in an error of a worker, and return the first that exceeds its budget."""
+        """Count the faults in a worker's error; return the first beyond its budget."""
         self.account([fault_of(error) for error in (*failure.earlier, failure)])
-        # A worker stops after as many faults as all budgets allow together, so one budget is exceeded here.
+        # A worker stops after more faults than all budgets allow together, so one budget is exceeded here.
         return self.failure or failure
 
 
 class BudgetedWorkers:
     """Workers whose environment errors are raised as the first fault beyond the budget.
 
-    Faults within the budget come in receipts and are counted by the code that gets those.
+    Faults within the budget come in receipts.
     """
 
     def __init__(self, workers: Workers, budget: FaultBudget) -> None:

@@ -1,4 +1,4 @@
-"""Frozen policies in checkpoints: one file for each frozen version, written once and shared by later checkpoints."""
+"""Frozen policies in checkpoints: one file each, written once and shared by later checkpoints."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PREFIX = "frozen."
 
 
 def frozen_file(entry: str) -> str:
-    """Return the name of an entry's file."""
+    """Return an entry's file name."""
     # An entry id is used only once in a run, so its file never changes.
     return f"{_PREFIX}{entry}"
 
 
 def frozen_bytes(frozen: FrozenPolicy, driver: DriverPlace) -> bytes:
-    """Serialize an entry; raises ActorLost if its weights were lost with their machine."""
+    """Serialize an entry; raise ActorLost if its weights were lost."""
     return to_bytes(
         {
             "policy": frozen.policy,
@@ -35,7 +35,7 @@ def frozen_bytes(frozen: FrozenPolicy, driver: DriverPlace) -> bytes:
 
 
 def frozen_entries(checkpoint: Checkpoint, driver: DriverPlace) -> dict[str, FrozenPolicy]:
-    """Return the frozen entries of a checkpoint; raises CheckpointUnusable if one is malformed."""
+    """Return a checkpoint's frozen entries; raise CheckpointUnusable if one is malformed."""
     names = [name for name in checkpoint.names if name.startswith(_PREFIX)]
     return {name.removeprefix(_PREFIX): _read(name, from_bytes(checkpoint.read(name)), driver) for name in names}
 

@@ -1,4 +1,4 @@
-"""Graceful shutdown: a signal handler of SIGINT (Ctrl-C), SIGTERM and SIGHUP that lets the current round finish."""
+"""Graceful shutdown: a signal handler of SIGINT (Ctrl-C), SIGTERM and SIGHUP."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from marlflow.base.errors import MarlflowError
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised when SIGTERM ends a run, as KeyboardInterrupt is for SIGINT."""
+    """SIGTERM ended the run."""
 
 
 class HungUp(KeyboardInterrupt):
-    """Raised when SIGHUP ends a run: its terminal was closed."""
+    """SIGHUP ended the run: its terminal was closed."""
 
 
 _REASON_OF = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
@@ -34,11 +34,11 @@ _EXPLAINED_AFTER_S = 5.0
 
 
 class GracefulShutdown:
-    """Handles signals: the first requests the end of the run, and a second SIGINT raises at once.
+    """Lets a first signal request the end of the run; a second SIGINT raises at once.
 
-    `requested` is None, or the key of REASONS for the signal that requested the end. What is running then has
-    `grace_period_s` seconds to finish; after that the process sends itself SIGINT. `notify` shows a message; `explain`
-    returns messages that say what keeps the run from finishing, if known. `failure` is the error passed to `fail`.
+    `requested` is a key of REASONS, or None. The run then has `grace_period_s` seconds to finish, before the process
+    sends itself SIGINT. `explain` returns what keeps the run from finishing, if known. `failure` is the error passed to
+    `fail`.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class GracefulShutdown:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Install the signal handlers inside the context; outside the main thread, do nothing.
+        """Install the signal handlers in this context, if in the main thread.
 
-        Until `begin` is called, a signal raises its exception of REASONS at once.
+        Until `begin` is called, a signal raises its exception at once.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -84,16 +84,13 @@ class GracefulShutdown:
             watcher.join()
 
     def fail(self, failure: MarlflowError) -> None:
-        """Interrupt the main thread because of `failure`; may be called from any thread."""
+        """Interrupt the main thread because of `failure`, from any thread."""
         self.failure = failure
         if self._is_listening:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def begin(self) -> None:
-        """Let signals request the end from now on, instead of raising at once.
-
-        Raises the exception of a signal that arrived during startup.
-        """
+        """Let signals request the end from now on; raise the exception of one that arrived before."""
         self._is_running = True
         if threading.current_thread() is threading.main_thread():
             # Installed again: Ray's C++ takes SIGTERM when it starts, and would abort the process.
@@ -119,7 +116,6 @@ class GracefulShutdown:
             raise REASONS[self.requested or ""]
 
     def _enforce_grace_period(self) -> None:
-        """Announce the shutdown, explain a delay, and interrupt the run when the grace period is over."""
         # A thread shows messages, because the handler may have interrupted the code that shows them.
         self._requested_event.wait()
         if not self._finished_event.is_set():

@@ -1,4 +1,4 @@
-"""Totals of each learner's updates, and mean losses since the last report."""
+"""Totals of a learner's updates, and mean losses since the last report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOTALS = ("agent_steps_trained", "updates", "stale_rows_dropped", "updates_skip
 
 @dataclass(slots=True)
 class LearnerTotals:
-    """Totals of one learner since the run began, and its updates since the last report."""
+    """Totals of one learner, and its updates since the last report."""
 
     agent_steps_trained: int = 0
     updates: int = 0
@@ -26,7 +26,7 @@ class LearnerTotals:
     since_report: list[Update] = field(default_factory=list)
 
     def state(self) -> Tree:
-        """Return the totals as a tree."""
+        """Return the complete state."""
         return {
             **{name: getattr(self, name) for name in _TOTALS},
             "loss": dict(self.loss),
@@ -34,14 +34,14 @@ class LearnerTotals:
         }
 
     def load_state(self, state: Tree) -> None:
-        """Restore the totals from `state`."""
+        """Restore `state`."""
         for name in _TOTALS:
             setattr(self, name, state[name])
         self.loss = state["loss"]
         self.since_report = [Update(**fields) for fields in state["since_report"]]
 
     def updated(self, update: Update) -> None:
-        """Count an item that the learner's plan emitted."""
+        """Count an update."""
         self.agent_steps_trained += update.rows
         self.updates += update.updates
         self.stale_rows_dropped += update.stale_rows_dropped
@@ -50,7 +50,7 @@ class LearnerTotals:
             self.since_report.append(Update(update.learner, 0, update.updates, 0, update.loss, update.staleness_mean))
 
     def means(self) -> tuple[Mapping[str, float], float | None]:
-        """Return mean loss and staleness since the last report; without updates, the last reported ones."""
+        """Return mean loss and staleness since the last report, or the reported ones without updates."""
         if not self.since_report:
             return self.loss, self.staleness
         counts = [update.updates for update in self.since_report]
@@ -62,7 +62,7 @@ class LearnerTotals:
         return loss, sum(u.staleness_mean * share for u, share in shares)
 
     def metrics(self, version: int, schedules: Mapping[str, float]) -> LearnerMetrics:
-        """Return the report of the learner; `version` is its last published one."""
+        """Return the learner's report."""
         loss, staleness = self.means()
         return {
             "agent_steps_trained": self.agent_steps_trained,
@@ -76,7 +76,7 @@ class LearnerTotals:
         }
 
     def reported(self) -> None:
-        """Start a new period of means, because a report was written."""
+        """Start a new period after a report."""
         self.loss, self.staleness = self.means()
         self.since_report.clear()
 
@@ -87,6 +87,5 @@ def _mean(weighted: Sequence[tuple[float, int]]) -> float:
 
 
 def _serializable(update: Update) -> dict[str, Any]:
-    """Return the fields that a report needs, as plain data."""
     names = ("learner", "rows", "updates", "version", "staleness_mean")
     return {**{name: getattr(update, name) for name in names}, "loss": dict(update.loss)}

@@ -1,4 +1,4 @@
-"""Explains why a learner was never updated: what its first update needs, and which settings determine that."""
+"""Explains why a learner was never updated."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ def why_never_updated(checked: CheckedExperiment, name: str, totals: LearnerTota
 
 
 def _needed(checked: CheckedExperiment, name: str, algorithm: Any) -> int:
-    """Return the agent steps that the first update needs with the settings of `algorithm`."""
     learners = {**checked.spec.learners, name: replace(checked.spec.learners[name], algorithm=algorithm)}
     plans = drawn_plan(checked.experiment, replace(checked.spec, learners=learners)).plans
     return next(agent_steps_of_first_update(plan) for plan in plans if plan.name == name)
 
 
 def _settings(checked: CheckedExperiment, name: str, needed: int) -> Iterator[str]:
-    """Yield the keys of the algorithm's settings on which `needed` depends."""
     algorithm: Any = checked.spec.learners[name].algorithm
     where = checked.experiment.path_of_learner(name)
     for field in fields(algorithm) if is_dataclass(algorithm) else ():

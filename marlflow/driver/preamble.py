@@ -1,4 +1,4 @@
-"""The header of run.log: versions, command line, and the complete configuration, with defaults."""
+"""The header of run.log: versions, command line, and complete configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TARGET = "_target_"
 
 
 def preamble(experiment: Experiment) -> list[str]:
-    """Return the messages of the header."""
+    """Return the header's messages."""
     versions = [f"marlflow {metadata.version('marlflow')}", f"python {platform.python_version()}"]
     for name in _PACKAGES:
         try:
@@ -53,7 +53,7 @@ def preamble(experiment: Experiment) -> list[str]:
 
 
 def as_yaml(experiment: Experiment) -> str:
-    """Return an experiment as the YAML of a configuration file, with all defaults.
+    """Return an experiment as a configuration file, with all defaults.
 
     A value that no configuration can express, such as a nested function, is shown by its name.
     """
@@ -82,7 +82,6 @@ def plain(value: Any) -> Any:
 
 
 def _dataclass(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a section of a configuration, or as an object with `_target_`."""
     if isinstance(value, Env):
         return {_TARGET: plain(value.factory), **plain(value.arguments), **_fields(value, "factory", "arguments")}
     if isinstance(value, Stop):

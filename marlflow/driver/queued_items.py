@@ -1,4 +1,4 @@
-"""Serialization of items that wait in a plan's queues between two rounds; their rows stay packed."""
+"""Serialization of items that wait in a plan's queues; their rows stay packed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Fragment, JointFra
 
 
 class QueuedItems:
-    """Converts items to trees and back; `payloads` has the rows of all items, in the order of their trees."""
+    """Converts items to trees and back; `payloads` has the rows of all items in order."""
 
     def __init__(self, payloads: Sequence[Any] = ()) -> None:
         self.payloads = list(payloads)
 
     def to_tree(self, item: Any) -> Tree:
-        """Return an item's tree; raises CheckpointFailed for an item of a user's own type."""
+        """Return an item's tree; raise CheckpointFailed for a user's own type."""
         kind = type(item).__name__
         if _KINDS.get(kind) is not type(item):
             raise CheckpointFailed(f"{item!r} waits in the plan, and only {', '.join(_KINDS)} can be kept")

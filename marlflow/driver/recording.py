@@ -1,4 +1,4 @@
-"""Datasets that a run records, and its progress through recorded datasets that it learns from."""
+"""Datasets that a run records, and its progress through datasets that it reads."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _FOLDER = "record"
 def recording(
     experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], run_dir: Path, run: str
 ) -> DatasetTarget | None:
-    """Create the folder and manifest of the dataset that the run records; None if it records nothing.
+    """Create the dataset that the run records; None if it records nothing.
 
-    The experiment has passed `record_problems`. Raises ConfigInvalid if the folder has a dataset of other spaces or
-    another environment.
+    The experiment has passed `record_problems`. Raises ConfigInvalid if the folder has a dataset of something else.
     """
     settings = experiment.record
     if settings is None:
@@ -43,7 +42,7 @@ def recording(
 
 
 def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, target: DatasetTarget | None) -> None:
-    """Remove what the run recorded after `checkpoint`, from its own folder and from `target`; no worker runs yet."""
+    """Remove what the run recorded after `checkpoint`, before any worker runs."""
     notes = notes_of(checkpoint)
     folders = {(run_dir / _FOLDER).resolve()} | ({Path(target.folder)} if target is not None else set())
     for folder in folders:
@@ -52,28 +51,28 @@ def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, target: Dataset
 
 
 class DatasetProgress:
-    """Counts the fragments that workers have read of each policy's dataset."""
+    """Counts the fragments read of each policy's dataset."""
 
     def __init__(self, records: Mapping[str, Dataset]) -> None:
         self._all = {name: len(dataset.fragments) * dataset.passes for name, dataset in records.items()}
         self._read: dict[str, dict[str, int]] = {name: {} for name in records}
 
     def count(self, receipts: Sequence[Receipt]) -> None:
-        """Count the fragments in the receipts of a round."""
+        """Count the fragments of a round."""
         for receipt in receipts:
             for policy, by_env in receipt.next_fragments.items():
                 self._read[policy].update({str(env_index): count for env_index, count in by_env.items()})
 
     @property
     def finished(self) -> frozenset[str]:
-        """The policies whose dataset has been read completely."""
+        """Policies whose dataset was read completely."""
         return frozenset(name for name, count in self._all.items() if sum(self._read[name].values()) >= count)
 
     def state(self) -> dict[str, dict[str, int]]:
-        """Return the number of fragments read by each environment, by policy."""
+        """Return the complete state."""
         return {name: dict(by_env) for name, by_env in self._read.items()}
 
     def load_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Restore the counts from `state`."""
+        """Restore `state`."""
         for name in self._read.keys() & state.keys():
             self._read[name] = dict(state[name])

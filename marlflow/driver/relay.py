@@ -1,4 +1,4 @@
-"""Shows and logs worker output on the driver, and warns of environment calls that do not return."""
+"""Shows worker output on the driver, and warns of environment calls that do not return."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_NAMED = 4  # workers
 
 
 class Relay:
-    """Receives messages of all workers, on any thread, and logs them; `notify` shows a message."""
+    """Logs the messages of all workers, from any thread; `notify` shows one."""
 
     def __init__(self, experiment: Experiment, notify: Callable[[str], None]) -> None:
         self._notify = notify

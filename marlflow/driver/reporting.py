@@ -1,4 +1,4 @@
-"""Reports of a run while it lasts: metrics.jsonl, TensorBoard, the console, learning curves, and stage traces."""
+"""Reports of a run: metrics.jsonl, TensorBoard, console, learning curves, stage traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TRACE_INTERVALS, _OVERLAP_INTERVALS = 100_000, 10_000  # intervals of stages
 class Reporting:
     """Writes reports to files and the console; also the executor hook that traces stages.
 
-    `failed` receives a fault for each file that could not be written; the run continues.
+    `failed` receives a fault for each file that could not be written.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Reporting:
 
     @property
     def lines(self) -> int:
-        """Number of reports in metrics.jsonl; a checkpoint stores it, and a resume keeps that many."""
+        """Number of reports in metrics.jsonl."""
         return self._lines_before if self._lines is None else self._lines.lines
 
     def begin(self, checkpoint: Checkpoint | None, drawn_plan: str) -> None:
-        """Write the plan and open the files; a resumed run drops the reports after its checkpoint."""
+        """Write the plan and open the files; drop reports after a resumed checkpoint."""
         self._write(self._run_dir / "plan.mmd", partial((self._run_dir / "plan.mmd").write_text, drawn_plan))
         before = None if checkpoint is None else notes_of(checkpoint).reports
         self._lines_before = before or 0
@@ -76,7 +76,6 @@ class Reporting:
         return self._run_dir / METRICS
 
     def _write(self, path: Path, write: Callable[[], object]) -> None:
-        """Call `write`; report an error of the disk as a fault."""
         try:
             write()
         except OSError as error:
@@ -84,7 +83,7 @@ class Reporting:
             self._failed(Fault(FaultKind.REPORTS_FAILED, str(path), reason, "", 0))
 
     def sync(self) -> None:
-        """Flush metrics.jsonl to disk before a checkpoint refers to its lines."""
+        """Flush metrics.jsonl to disk."""
         if self._lines is not None:
             self._write(self._metrics_path, self._lines.sync)
 
@@ -96,13 +95,13 @@ class Reporting:
             self._trace.add(stage.plan, stage.stage, times.began_s, times.ended_s)
 
     def report(self, report: Report) -> None:
-        """Write a report to the files and the console."""
+        """Write a report."""
         for path, sink in self._files.items():
             self._write(path, partial(sink.report, report))
         self._console.report(report)
 
     def finish(self) -> None:
-        """Write the trace and draw the learning curves at the end of the run."""
+        """Write the trace and draw the learning curves."""
         if self._experiment.log.trace:
             trace = self._run_dir / "trace.json"
             self._write(trace, partial(self._trace.write, trace))
@@ -129,7 +128,7 @@ class Reporting:
 
 
 def metric(report: Mapping[str, Any], path: str) -> float | None:
-    """Return the metric at a dotted path of a report, such as `policies.prey.return_mean`."""
+    """Return the metric at a dotted path, such as `policies.prey.return_mean`."""
     value: Any = report
     for part in path.split("."):
         value = value[part]

@@ -1,4 +1,4 @@
-"""Callbacks around each round: a checkpoint or the end of the run before it, and the request to collect with."""
+"""Callbacks around each round: checkpoints, the end of the run, and requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marlflow.sampling.protocol import Drain, Request
 
 
 class Requests:
-    """Creates each round's request from `published` weights, schedules and matchups; counts them in `rounds`."""
+    """Creates each round's request from `published` weights, schedules and matchups."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Requests:
 class BetweenRounds:
     """Decides before each round whether to take a checkpoint, stop, or collect.
 
-    `notify` shows a message. `stopped_by` is the reason to stop; empty before.
+    `stopped_by` is the reason to stop; empty before.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BetweenRounds:
         self.stopped_by = ""
 
     def checkpoint_if_due(self) -> Callable[[], None] | None:
-        """Return a callback that takes a checkpoint once nothing is in flight; None if none is needed now."""
+        """Return what to call once nothing is in flight; None if no checkpoint is needed."""
         # The executor asks before each round; the answer also decides what `next_request` returns.
         self._stopping = self._stops.reason()
         due = self._checkpoints.is_due or self._stopping is not None
@@ -74,7 +74,7 @@ class BetweenRounds:
         self._checkpoints.take()
 
     def next_request(self) -> Request | Drain | None:
-        """Return the next request; Drain before a checkpoint, None at the end of the run."""
+        """Return the next request, Drain before a checkpoint, or None at the end."""
         if self._drains:
             return Drain()
         if self._stopping is not None:

@@ -1,4 +1,4 @@
-"""A run: starts its processes, executes its plan, and connects both to reports, faults and checkpoints."""
+"""A run: starts its processes, executes its plan, and handles reports, faults and checkpoints."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ log = logging.getLogger("marlflow")
 
 
 class Run:
-    """A run named `name`. With a `checkpoint` it resumes from there.
+    """A run named `name`, resumed from `checkpoint` if there is one.
 
-    `last` is the last report, and `stopped_by` the stop condition that ended the run.
+    `last` is the last report, `stopped_by` the reason why the run ended.
     """
 
     def __init__(
@@ -100,13 +100,11 @@ class Run:
         self.last: Report = self._current_report()
 
     def _start(self, relay: Relay) -> RunComponents:
-        """Start the run's processes; wrap the workers with matchups and fault budgets."""
         parts = self._runtime.start(self._spec, self._lost, self._shutdown.fail, relay)
         dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, self._spec.ticks)
         return replace(parts, workers=BudgetedWorkers(dealt, self.budget))
 
     def _create_hooks(self) -> None:
-        """Create the decisions around each round: stop conditions, checkpoints, requests."""
         self._stops = StopConditions(
             self._experiment, self._spec, self._metrics, self._progress, self.budget, self._shutdown, self._time_limit
         )
@@ -119,16 +117,15 @@ class Run:
 
     @property
     def failure(self) -> MarlflowError | None:
-        """The error to raise at the end of the run: too many faults, or a failed last checkpoint."""
+        """The error to raise at the end: too many faults, or a failed last checkpoint."""
         return self.budget.failure or self._checkpoints.failure
 
     @property
     def saved_at(self) -> int | None:
-        """Env steps of the checkpoint that `marlflow resume` would start from; None if there is none."""
         return self._checkpointer.saved_at
 
     def run(self) -> None:
-        """Train until a stop condition holds, use everything in flight, save, evaluate and report."""
+        """Train until a stop condition holds, then save, evaluate and report."""
         self._clock.begin()
         self._time_limit.limit_training()
         self._executor.run_sync()
@@ -185,7 +182,6 @@ class Run:
             self._executor.reapply_starts(learner_of_replay(fault.replay))
 
     def _faulted(self, fault: Fault) -> None:
-        """Count a fault that is not in a receipt."""
         self._metrics.faulted([fault])
         self.budget.spend(fault)
 
@@ -205,7 +201,6 @@ class Run:
         return None if best is None else metric(self._current_report(), best)
 
     def _state(self, queued: QueuedItems) -> Tree:
-        """Return the driver's state; `queued` collects the items that wait in plans."""
         matchups = {} if self._dealer is None else {"dealer": self._dealer.state()}
         return {
             "tally": self._metrics.state(),
@@ -231,7 +226,6 @@ class Run:
         self._report_resume(checkpoint, report)
 
     def _load(self, state: Tree, queued: QueuedItems, frozen: Mapping[str, FrozenPolicy]) -> None:
-        """Restore what `_state` returned."""
         self._metrics.load_state(state["tally"])
         self._executor.load_state(state["flow"], queued.from_tree)
         self.budget.load_state(state["faults"])
@@ -246,7 +240,6 @@ class Run:
         self._stops.load_state(state["ended"], self._executor)
 
     def _report_resume(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
-        """Count and show what could not be restored."""
         self._metrics.faults["episodes_abandoned"] += report.episodes_abandoned
         self._metrics.faults["episodes_restarted"] += report.episodes_restarted
         self._metrics.faults["rows_lost"] += report.rows_lost
@@ -277,13 +270,13 @@ class Run:
             self.report()
 
     def report_failure(self) -> None:
-        """Report the totals when a stage has failed, with faults that no receipt has, if there are any."""
+        """Report the totals after a stage has failed, if there are any."""
         self._metrics.faults |= {kind.value: self.budget.spent[kind] for kind in FaultKind if kind.of_environment}
         if self._metrics.env_steps or any(self._metrics.faults.values()):
             self.report()
 
     def report(self) -> None:
-        """Write a report of the run."""
+        """Write a report."""
         self.last = self._current_report()
         # `last` keeps evaluations that earlier reports have; the files get each evaluation once.
         news = self._metrics.news(self.last)

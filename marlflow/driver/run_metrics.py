@@ -1,4 +1,4 @@
-"""Metrics of a run: totals from receipts and updates, and the reports made of them. Sees no rows."""
+"""Metrics of a run: totals of receipts and updates, and reports. Sees no rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_una
 
 @dataclass(slots=True)
 class PolicyTotals:
-    """Totals of one policy since the run began."""
+    """Totals of one policy."""
 
     played: EpisodeWindow = field(default_factory=EpisodeWindow)
     evaluation: PolicyEvaluation | None = None
@@ -56,11 +56,11 @@ class PolicyTotals:
 
     @property
     def settled_return_mean(self) -> float | None:
-        """Mean return once 100 episodes have ended, for stop conditions; None before."""
+        """The same for stop conditions: None before 100 episodes have ended."""
         return self.return_mean if self.played.is_full else None
 
     def state(self) -> Tree:
-        """Return the totals as a tree."""
+        """Return the complete state."""
         return {
             **{name: getattr(self, name) for name in _POLICY_TOTALS},
             "played": self.played.state(),
@@ -69,7 +69,7 @@ class PolicyTotals:
         }
 
     def load_state(self, state: Tree) -> None:
-        """Restore the totals from `state`."""
+        """Restore `state`."""
         for name in _POLICY_TOTALS:
             setattr(self, name, state[name])
         self.played.load_state(state["played"])
@@ -114,7 +114,7 @@ class RunMetrics:
             self._finished(episode)
 
     def state(self) -> Tree:
-        """Return all totals as a tree."""
+        """Return the complete state."""
         return {
             "policies": {name: totals.state() for name, totals in self.policies.items()},
             "learners": {name: totals.state() for name, totals in self.learners.items()},
@@ -131,7 +131,7 @@ class RunMetrics:
         }
 
     def load_state(self, state: Tree) -> None:
-        """Restore the totals from `state`, which must have the same policies."""
+        """Restore `state`."""
         for name, totals in self.policies.items():
             totals.load_state(state["policies"][name])
         for learner, learned in self.learners.items():
@@ -157,7 +157,7 @@ class RunMetrics:
         return sum(self.policies[name].agent_steps_sampled for name in self._members[learner])
 
     def faulted(self, faults: Sequence[Fault]) -> None:
-        """Count faults and the rows lost with them."""
+        """Count faults and lost rows."""
         for fault in faults:
             self.faults[fault.kind.value] += 1
             self.faults["rows_lost"] += fault.rows_lost
@@ -175,7 +175,7 @@ class RunMetrics:
                 self.policies[name].episodes += 1
 
     def evaluated(self, results: Evaluated, context: EvaluationContext) -> None:
-        """Store the results of an evaluation; policies without episodes keep their last results."""
+        """Store an evaluation; policies without episodes keep their last results."""
         self.faulted(results.faults)
         for name, evaluation in policies_evaluated(results.episodes, context).items():
             if name in self.policies:
@@ -198,8 +198,8 @@ class RunMetrics:
     ) -> Report:
         """Return the current report, with the last evaluations.
 
-        `training_s` is the time up to the last round, without evaluations. `env_steps_per_s` covers the time since the
-        last report of other env steps. Call `reported` once the report is written.
+        `training_s` is the time up to the last round, without evaluations. `env_steps_per_s` is the rate since the last
+        report with fewer env steps.
         """
         return {
             "time_s": time_s,
@@ -226,7 +226,7 @@ class RunMetrics:
         }
 
     def news(self, record: Report) -> Report:
-        """Return the report without evaluations that an earlier report has."""
+        """Return the report without evaluations that were reported before."""
         new = {name for name, totals in self.policies.items() if totals.evaluation_is_new}
         policies = {
             name: metrics if name in new else {**metrics, **evaluation_metrics(None)}
@@ -243,7 +243,7 @@ class RunMetrics:
         return (self.env_steps - steps) / max(1e-9, training_s - since_s)
 
     def reported(self, training_s: float) -> None:
-        """Start a new period for rates, means and evaluations, because a report was written."""
+        """Start a new period for rates, means and evaluations after a report."""
         self._env_steps_per_s, self._reported = self._rate(training_s), (self.env_steps, training_s)
         for totals in self.policies.values():
             totals.evaluation_is_new = False

@@ -1,4 +1,4 @@
-"""Detects misleading metrics: evaluation episodes that are all the same game, and self-play returns that cancel out."""
+"""Detects misleading metrics: identical evaluation episodes, and self-play returns that cancel out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOLERANCE = 1e-6
 
 
 def same_games(episodes: Sequence[EpisodeResult], settings: Evaluation) -> str | None:
-    """Return a sentence if evaluation episodes of the same players were all the same game, else None."""
+    """Return a warning if evaluation episodes of the same players were all identical, else None."""
     games, matchups = {game(episode) for episode in episodes}, {(*episode.matchup.items(),) for episode in episodes}
     # Different seatings are different games, and one episode each cannot repeat anything.
     if len(games) > len(matchups) or len(episodes) == len(matchups):
@@ -37,22 +37,20 @@ def _remedies(settings: Evaluation, seatings: int) -> str:
 
 @dataclass(slots=True)
 class _Returns:
-    """Returns of a policy that has played all agents in every episode so far."""
-
     mean: float
     episodes: int = 0
     agents_differed: bool = False
 
 
 class SelfPlay:
-    """Detects policies in zero-sum self-play, whose mean return over all agents never changes."""
+    """Detects policies whose mean return in zero-sum self-play never changes."""
 
     def __init__(self) -> None:
         self._watched: dict[str, _Returns] = {}
         self._done: set[str] = set()
 
     def check(self, receipts: Sequence[Receipt]) -> Iterator[str]:
-        """Check a round's training episodes; yield a sentence, once per policy, if its mean return is constant."""
+        """Check a round's training episodes; yield one warning per policy."""
         texts = (self._check_episode(episode) for receipt in receipts for episode in receipt.episodes)
         return (text for text in texts if text is not None)
 

@@ -1,4 +1,4 @@
-"""Scheduled settings, such as learning rates: their current values, and applying changes to learners and replays."""
+"""Scheduled settings, such as learning rates."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from marlflow.runtime.spec import RunSpec
 
 
 class Scheduler:
-    """Evaluates the schedules of all learners, and applies changes to learners and their replays."""
+    """Evaluates schedules, and applies changes to learners and their replays."""
 
     def __init__(self, spec: RunSpec, parts: RunComponents) -> None:
         self._spec, self._parts = spec, parts
         self._applied: dict[str, Mapping[str, float]] = {}
 
     def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        """Apply changes, and return each policy's values to collect with: scheduled settings and `num_envs`."""
+        """Apply changes; return each policy's scheduled settings and `num_envs`, to collect with."""
         by_policy: dict[str, dict[str, float]] = {}
         for name, values in self.values(agent_steps_sampled).items():
             learner = self._spec.learners[name]
@@ -27,7 +27,7 @@ class Scheduler:
         return by_policy
 
     def values(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        """Return each learner's scheduled settings, given the agent steps sampled by each policy."""
+        """Return each learner's settings, given the agent steps sampled by each policy."""
         return {
             name: dict(learner.algorithm.schedules(sum(agent_steps_sampled[policy] for policy in learner.members)))
             for name, learner in self._spec.learners.items()

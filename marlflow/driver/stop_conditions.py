@@ -18,7 +18,7 @@ from marlflow.runtime.spec import RunSpec
 
 
 class StopConditions:
-    """Checks `stop` of the run and of each learner, signals, fault budgets, and the end of recorded datasets."""
+    """Checks `stop` of the run and of each learner, signals, fault budgets, and the end of datasets."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class StopConditions:
         return None
 
     def end_learners(self, executor: Executor, notify: Callable[[str], None]) -> None:
-        """End the plans of learners whose own `stop` holds or whose datasets have ended (early stopping)."""
+        """End the plans of learners whose own `stop` holds, or whose datasets have ended."""
         for name, learner in self._spec.learners.items():
             if name not in self._ended and (self._is_done(name) or self._has_read_all(name)):
                 reason = "enough" if self._is_done(name) else "all that was recorded"
@@ -69,11 +69,11 @@ class StopConditions:
                 notify(f"{learner_has} learned {reason}: its plan ends, it goes on acting")
 
     def state(self) -> dict[str, Any]:
-        """Return the `stop` of each learner whose plan has ended."""
+        """Return the `stop` of each ended learner."""
         return {name: asdict(self._experiment.learner(name).stop) for name in sorted(self._ended)}
 
     def load_state(self, state: Mapping[str, Any], executor: Executor) -> None:
-        """End the same plans; restart one if its learner's `stop` was changed and does not hold."""
+        """End the same plans; restart one if its `stop` was changed and does not hold."""
         for name, stop in state.items():
             if stop == asdict(self._experiment.learner(name).stop) or self._is_done(name):
                 self._end(name, executor)
@@ -93,8 +93,8 @@ class StopConditions:
         return self._progress.finished.issuperset(self._spec.learners[learner].members)
 
     def _is_done(self, learner: str) -> bool:
-        """Return whether a learner's `stop` holds: its policies' agent steps in sum, or each one's return."""
         stop, members = self._experiment.learner(learner).stop, self._spec.learners[learner].members
+        # Agent steps count in sum over the learner's policies; the return must be reached by each of them.
         if stop.agent_steps is not None and self._metrics.agent_steps_sampled_for(learner) >= stop.agent_steps:
             return True
         target = stop.return_mean

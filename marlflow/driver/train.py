@@ -1,4 +1,4 @@
-"""Train an experiment or resume a run: check it, set the run up, and return its result."""
+"""Train an experiment, or resume a run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _FOLDER_NAME = "%Y-%m-%d_%H-%M-%S"
 class Result:
     """The outcome of a run.
 
-    `metrics` is the last report, with the last evaluation of each policy even if an earlier report has it. `stopped_by`
-    is the stop condition that held. `objective` is the metric that a hyperparameter sweep optimizes.
+    `metrics` is the last report, with the last evaluation of each policy. `stopped_by` is the reason why the run ended.
+    `objective` is the metric that a sweep optimizes.
     """
 
     run_dir: Path
@@ -64,9 +64,9 @@ def train(
 ) -> Result:
     """Train until a stop condition holds.
 
-    The default `run_dir` is a new folder `runs/<name>/<time>`. `files` maps paths in that folder to texts to write
-    there. Raises InvalidInput, with every problem and before anything is written, if the experiment is invalid or
-    `run_dir` has a run already. Any later error is raised after a checkpoint is taken, where one can be.
+    The default `run_dir` is a new folder `runs/<name>/<time>`. `files` maps paths there to texts to write. Raises
+    InvalidInput, with every problem, before anything is written. Errors of the run are raised after a last checkpoint,
+    where one can be taken.
     """
     return train_checked(check(experiment, machines=machines_of(experiment)), run_dir, files=files)
 
@@ -92,9 +92,8 @@ def train_checked(
 def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, str] | None = None) -> Result:
     """Resume the run in `run_dir` from its newest valid checkpoint; otherwise as `train`.
 
-    `experiment` may differ from the original in its stop conditions, placement and number of workers. `files` are
-    written once everything is restored. Raises CheckpointUnusable if there is no valid checkpoint, or with everything
-    that makes the experiment another run.
+    `experiment` may have other stop conditions, placement and number of workers. `files` are written once everything is
+    restored. Raises CheckpointUnusable without a valid checkpoint, or with every other difference.
     """
     folder = Path(run_dir)
     if not folder.is_dir():
@@ -192,7 +191,6 @@ def _notify(texts: Sequence[str], run_console: RunConsole) -> None:
 
 
 def _result(run: Run, checked: CheckedExperiment, run_dir: Path) -> Result:
-    """Return the result of a run that has ended, or raise the error that ended it."""
     run.reporting.finish()
     log.info("stopped by %s; %s", run.stopped_by, run.reporting.overlaps(tuple(checked.spec.learners)))
     if run.failure is not None:
@@ -229,7 +227,7 @@ def _warn_of_skipped(checkpoint: Checkpoint | None) -> Sequence[str]:
 
 @contextmanager
 def _runtime_loss_raised(shutdown: GracefulShutdown, run_dir: Path) -> Iterator[None]:
-    """Raise RuntimeFailed, with how to resume, in place of any error that the loss of the runtime led to."""
+    """Raise RuntimeFailed, with how to resume, in place of errors that the loss of the runtime caused."""
     try:
         yield
     except (MarlflowError, KeyboardInterrupt) as ended:
@@ -239,7 +237,6 @@ def _runtime_loss_raised(shutdown: GracefulShutdown, run_dir: Path) -> Iterator[
 
 
 def _runtime_loss(shutdown: GracefulShutdown, ended: BaseException) -> RuntimeFailed | None:
-    """Return the loss of the runtime itself if it caused `ended` or came meanwhile, else None."""
     # A lost runtime also makes whatever stage is running fail, so the error at hand may be only a consequence.
     causes = (shutdown.failure, ended, ended.__cause__)
     return next((cause for cause in causes if isinstance(cause, RuntimeFailed)), None)
@@ -266,7 +263,7 @@ def _processes(checked: CheckedExperiment) -> str:
 
 
 def run_info(checked: CheckedExperiment, run_dir: Path) -> RunInfo:
-    """Return what the console shows of a run and does not change."""
+    """Return what the console shows of a run from its start."""
     learner_of = {policy: name for name, learner in checked.spec.learners.items() for policy in learner.members}
     experiment, stop = checked.experiment, checked.experiment.stop
     conditions = {"env_steps": stop.env_steps, "time_s": stop.time_s}
