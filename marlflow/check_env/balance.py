@@ -88,5 +88,5 @@ def _by_policy(account: Account, seats: Seats) -> dict[str, list[float]]:
     return by_policy
 
 
-def _equal(left: float, right: float, amounts: Iterable[float]) -> bool:
-    return abs(left - right) <= _ROUNDING * math.fsum(map(abs, amounts))
+def _equal(first: float, second: float, amounts: Iterable[float]) -> bool:
+    return abs(first - second) <= _ROUNDING * math.fsum(map(abs, amounts))

@@ -50,5 +50,5 @@ def first_lines(most: int) -> Iterator[None]:
             yield
     finally:
         if left_out := sum(stream.left_out for stream in streams):
-            what = "1 more line" if left_out == 1 else f"{left_out:,} more lines"
-            print(f"{what} of output left out; --all-output shows all", file=errors)
+            more_lines = "1 more line" if left_out == 1 else f"{left_out:,} more lines"
+            print(f"{more_lines} of output left out; --all-output shows all", file=errors)

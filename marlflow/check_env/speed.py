@@ -72,7 +72,8 @@ class _BareEnv:
     """An environment that is played without a worker."""
 
     def __init__(self, env: Any, seed: int) -> None:
-        self._env, self._dice, self._seed = env, Dice(seed), seed
+        self._env = env
+        self._dice, self._seed = Dice(seed), seed
         self._steps = self._forever(self._aec if isinstance(env, AECEnv) else self._parallel)
 
     def close(self) -> None:

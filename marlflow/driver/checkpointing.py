@@ -125,11 +125,7 @@ class Checkpointer:
         saved = self._runtime.keep(self._rows_saved)
         files = dict(saved.files)
         queued = QueuedItems()
-        try:
-            files[DRIVER] = to_bytes(driver_state(queued))
-        except TypeError as error:
-            # A user's matchmaker, for example, may have state that cannot be serialized.
-            raise CheckpointFailed(f"what the driver knows cannot be kept: {error}") from error
+        files[DRIVER] = _driver_bytes(driver_state, queued)
         for number, packed in enumerate(self._runtime.pack(queued.payloads)):
             files[f"{_QUEUED}.{number}"] = packed
         files |= {name: data() for name, data in frozen.items() if name not in self._frozen_files}
@@ -157,8 +153,8 @@ class Checkpointer:
         if (recording := self._checked.spec.recording) is None:
             return self._recorded
         previous = self._recorded.get(recording.record, {})
-        now = {policy: {**previous.get(policy, {}), **new.get(policy, {})} for policy in {**previous, **new}}
-        return {**self._recorded, recording.record: now}
+        current = {policy: {**previous.get(policy, {}), **new.get(policy, {})} for policy in {**previous, **new}}
+        return {**self._recorded, recording.record: current}
 
     def restore(
         self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]
@@ -187,6 +183,14 @@ class Checkpointer:
             for rows in self._row_files.values():
                 self._rows_saved[rows.replay] = max(rows.stop, self._rows_saved.get(rows.replay, 0))
         return tree, QueuedItems(self._runtime.unpack(packed)), report
+
+
+def _driver_bytes(driver_state: Callable[[QueuedItems], Tree], queued: QueuedItems) -> bytes:
+    try:
+        return to_bytes(driver_state(queued))
+    except TypeError as error:
+        # A user's matchmaker, for example, may have state that cannot be serialized.
+        raise CheckpointFailed(f"what the driver knows cannot be kept: {error}") from error
 
 
 def resume_notices(report: ResumeReport) -> Iterator[str]:
@@ -248,27 +252,27 @@ def skipped_checkpoints(checkpoint: Checkpoint) -> list[str]:
 
 def check_identity(checkpoint: Checkpoint, checked: CheckedExperiment) -> None:
     """Raise CheckpointUnusable with every difference between the checkpoint's run and this experiment."""
-    saved, now = notes_of(checkpoint).identity, identity(checked)
-    if problems := list(_differences(saved, now)):
+    saved, current = notes_of(checkpoint).identity, identity(checked)
+    if problems := list(_differences(saved, current)):
         raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in problems])
 
 
-def _differences(saved: Any, now: Any, path: str = "") -> Iterator[str]:
-    if isinstance(saved, Mapping) and isinstance(now, Mapping):
-        for key in dict.fromkeys([*saved, *now]):
+def _differences(saved: Any, current: Any, path: str = "") -> Iterator[str]:
+    if isinstance(saved, Mapping) and isinstance(current, Mapping):
+        for key in dict.fromkeys([*saved, *current]):
             where = f"{path}.{key}" if path else str(key)
-            if key not in now:
+            if key not in current:
                 yield f"it has {where}, which this run has not"
             elif key not in saved:
                 yield f"it has no {where}, which this run has"
             else:
-                yield from _differences(saved[key], now[key], where)
-    elif saved != now:
-        yield f"{path} was {saved!r} when it was kept, and is {now!r} now{_link_remedy(path, saved, now)}"
+                yield from _differences(saved[key], current[key], where)
+    elif saved != current:
+        yield f"{path} was {saved!r} when it was kept, and is {current!r} now{_link_remedy(path, saved, current)}"
 
 
-def _link_remedy(path: str, saved: Any, now: Any) -> str:
-    if not (isinstance(saved, str) and isinstance(now, str)) or Path(saved).exists() or not Path(now).exists():
+def _link_remedy(path: str, saved: Any, current: Any) -> str:
+    if not (isinstance(saved, str) and isinstance(current, str)) or Path(saved).exists() or not Path(current).exists():
         return ""
-    link = shlex.join(["ln", "-s", str(Path(now).absolute()), saved])
+    link = shlex.join(["ln", "-s", str(Path(current).absolute()), saved])
     return f"; if it was moved, move it back or link it ({link}), and leave {path} as it was"

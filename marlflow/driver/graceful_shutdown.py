@@ -29,7 +29,7 @@ REASONS: Mapping[str, type[KeyboardInterrupt]] = {
     "terminated": Terminated,
     "hung up": HungUp,
 }
-"""The `stopped_by` of a run that a signal ended, and the exception to raise where more is to be stopped."""
+"""The `stopped_by` of a run that a signal ended, and the exception that then ends a whole sweep."""
 _EXPLAINED_AFTER_S = 5.0
 
 
@@ -44,7 +44,9 @@ class GracefulShutdown:
     def __init__(
         self, grace_period_s: float, notify: Callable[[str], None], explain: Callable[[], Sequence[str]] = tuple
     ) -> None:
-        self._grace_s, self._notify, self._explain = grace_period_s, notify, explain
+        self._grace_s = grace_period_s
+        self._notify = notify
+        self._explain = explain
         self._requested_event = threading.Event()
         self._finished_event = threading.Event()
         self._signals = list(_REASON_OF)
@@ -71,7 +73,7 @@ class GracefulShutdown:
         self._listen()
         self._is_listening = True
         hook_before = sys.unraisablehook
-        sys.unraisablehook = functools.partial(_drop_interrupts, hook_before)
+        sys.unraisablehook = functools.partial(_ignore_dropped_interrupts, hook_before)
         try:
             yield
         finally:
@@ -134,7 +136,7 @@ class GracefulShutdown:
         return bool(reasons)
 
 
-def _drop_interrupts(hook: Callable[[Any], object], dropped: Any) -> None:
+def _ignore_dropped_interrupts(hook: Callable[[Any], object], dropped: Any) -> None:
     # The exception of a signal that Python dropped is raised again by `begin`: no need to print it.
     if not (isinstance(dropped.exc_type, type) and issubclass(dropped.exc_type, KeyboardInterrupt)):
         hook(dropped)

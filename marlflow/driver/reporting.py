@@ -35,7 +35,9 @@ class Reporting:
     def __init__(
         self, experiment: Experiment, run_dir: Path, console: RunConsole, failed: Callable[[Fault], None]
     ) -> None:
-        self._experiment, self._run_dir, self._console, self._failed = experiment, run_dir, console, failed
+        self._experiment, self._run_dir = experiment, run_dir
+        self._console = console
+        self._failed = failed
         # The overlap of learners needs only some minutes of intervals; a trace that a person opens gets more.
         self._trace = Trace(_TRACE_INTERVALS if experiment.log.trace else _OVERLAP_INTERVALS)
         self._lines: JsonlSink | None = None

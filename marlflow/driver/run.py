@@ -34,7 +34,7 @@ from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import RunClock, TimeLimit
-from marlflow.flow import Executor
+from marlflow.flow import Executor, Together
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report
 from marlflow.runtime.checkpoints import Checkpoint
@@ -86,12 +86,7 @@ class Run:
         self._scheduler = Scheduler(checked.spec, self._parts)
         self.reporting = Reporting(checked.experiment, run_dir, console, self._faulted)
         self._create_hooks()
-        plan = build_plan(
-            checked.experiment,
-            checked.spec,
-            self._parts,
-            RoundHooks(self._hooks.next_request, lambda round: begun(self._round_made(round))),
-        )
+        plan = self._plan()
         self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.checkpoint_if_due)
         self._clock.begin()
         if checkpoint is not None:
@@ -101,8 +96,10 @@ class Run:
 
     def _start(self, relay: Relay) -> RunComponents:
         parts = self._runtime.start(self._spec, self._lost, self._shutdown.fail, relay)
-        dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, self._spec.ticks)
-        return replace(parts, workers=BudgetedWorkers(dealt, self.budget))
+        workers = parts.workers
+        if self._dealer is not None:
+            workers = DealtWorkers(workers, self._dealer, self._spec.ticks)
+        return replace(parts, workers=BudgetedWorkers(workers, self.budget))
 
     def _create_hooks(self) -> None:
         self._stops = StopConditions(
@@ -114,6 +111,10 @@ class Run:
         )
         self._requests = Requests(self._published, self._scheduler, self._dealer, self._metrics, self._time_limit)
         self._hooks = BetweenRounds(self._stops, self._checkpoints, self._requests, self._console.notice)
+
+    def _plan(self) -> Together:
+        hooks = RoundHooks(self._hooks.next_request, lambda round: begun(self._round_made(round)))
+        return build_plan(self._experiment, self._spec, self._parts, hooks)
 
     @property
     def failure(self) -> MarlflowError | None:
@@ -191,7 +192,7 @@ class Run:
         # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
         self.reporting.sync()
         entries = {} if self._dealer is None else self._dealer.entries
-        frozen = {frozen_file(n): partial(frozen_bytes, kept, self._parts.driver) for n, kept in entries.items()}
+        frozen = {frozen_file(n): partial(frozen_bytes, policy, self._parts.driver) for n, policy in entries.items()}
         return self._checkpointer.save(
             self._metrics.env_steps, self._state, frozen, self.reporting.lines, self._checkpoint_metric()
         )
@@ -260,7 +261,7 @@ class Run:
     def _current_report(self) -> Report:
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
-        return self._metrics.record(
+        return self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
 
@@ -279,6 +280,6 @@ class Run:
         """Write a report."""
         self.last = self._current_report()
         # `last` keeps evaluations that earlier reports have; the files get each evaluation once.
-        news = self._metrics.news(self.last)
+        new_report = self._metrics.without_old_evaluations(self.last)
         self._metrics.reported(self._clock.training_s)
-        self.reporting.report(news)
+        self.reporting.report(new_report)

@@ -103,11 +103,11 @@ class RunMetrics:
             self.rollouts["env_s"] += receipt.env_s
             self.rollouts["policy_s"] += receipt.policy_s
             self.rollouts["bookkeeping_s"] += receipt.bookkeeping_s
-            for name, made in receipt.policies.items():
+            for name, sampled in receipt.policies.items():
                 totals = self.policies[name]
-                totals.agent_steps_sampled += made.rows
-                totals.rows_carried += made.rows_carried
-                totals.reward_unattributed += made.reward_unattributed
+                totals.agent_steps_sampled += sampled.rows
+                totals.rows_carried += sampled.rows_carried
+                totals.reward_unattributed += sampled.reward_unattributed
         ended = [episode for receipt in receipts for episode in receipt.episodes]
         # Sorted, so that sums and windows do not depend on how environments are divided among workers.
         for episode in sorted(ended, key=lambda episode: (episode.tick, episode.env)):
@@ -134,8 +134,8 @@ class RunMetrics:
         """Restore `state`."""
         for name, totals in self.policies.items():
             totals.load_state(state["policies"][name])
-        for learner, learned in self.learners.items():
-            learned.load_state(state["learners"][learner])
+        for learner, learner_totals in self.learners.items():
+            learner_totals.load_state(state["learners"][learner])
         for agent, returns in state["agents"].items():
             self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).extend(returns)
         self.played.load_state(state["played"])
@@ -187,7 +187,7 @@ class RunMetrics:
                 None if context.pairings else mean([totals.team_return for totals in all_totals])
             )
 
-    def record(
+    def report(
         self,
         time_s: float,
         training_s: float,
@@ -225,15 +225,19 @@ class RunMetrics:
             },
         }
 
-    def news(self, record: Report) -> Report:
+    def without_old_evaluations(self, report: Report) -> Report:
         """Return the report without evaluations that were reported before."""
         new = {name for name, totals in self.policies.items() if totals.evaluation_is_new}
         policies = {
             name: metrics if name in new else {**metrics, **evaluation_metrics(None)}
-            for name, metrics in record["policies"].items()
+            for name, metrics in report["policies"].items()
         }
-        of_team = record["eval_team_return_mean"] if new else None
-        return {**record, "eval_team_return_mean": of_team, "policies": cast("dict[str, PolicyMetrics]", policies)}
+        eval_team_return_mean = report["eval_team_return_mean"] if new else None
+        return {
+            **report,
+            "eval_team_return_mean": eval_team_return_mean,
+            "policies": cast("dict[str, PolicyMetrics]", policies),
+        }
 
     def _rate(self, training_s: float) -> float:
         steps, since_s = self._reported
@@ -247,8 +251,8 @@ class RunMetrics:
         self._env_steps_per_s, self._reported = self._rate(training_s), (self.env_steps, training_s)
         for totals in self.policies.values():
             totals.evaluation_is_new = False
-        for learned in self.learners.values():
-            learned.reported()
+        for learner_totals in self.learners.values():
+            learner_totals.reported()
 
 
 def _version(published: Mapping[str, Weights], policy: str) -> int:

@@ -40,7 +40,10 @@ class TimeLimit:
     """Passes the limit `stop.time_s` to the rollout workers."""
 
     def __init__(self, stop: Stop, clock: RunClock, evaluator: Evaluator, runtime: Runtime) -> None:
-        self._stop, self._clock, self._evaluator, self._runtime = stop, clock, evaluator, runtime
+        self._stop = stop
+        self._clock = clock
+        self._evaluator = evaluator
+        self._runtime = runtime
         self._limit_s: float | None = None
 
     @property

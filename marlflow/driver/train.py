@@ -150,7 +150,6 @@ def _run(
         run: Run | None = None
         with _runtime_loss_raised(shutdown, run_dir):
             try:
-                # Constructing Run starts the processes and restores the checkpoint.
                 run = Run(checked, run_dir, runtime, run_console, relay, shutdown, run_name, checkpoint)
                 stack.callback(run.reporting.close)
                 if checkpoint is not None:
@@ -258,8 +257,8 @@ def _rounds_too_long(checked: CheckedExperiment) -> Iterator[str]:
 def _processes(checked: CheckedExperiment) -> str:
     on_workers = [name for name, learner in checked.spec.learners.items() if learner.on_workers]
     workers, learners = checked.spec.num_workers, len(checked.spec.learners) - len(on_workers)
-    there = f" (where {', '.join(on_workers)} learns)" if on_workers else ""
-    return f"{checked.experiment.runtime.name}: rollout workers {workers}{there}, learners {learners}"
+    suffix = f" (where {', '.join(on_workers)} learns)" if on_workers else ""
+    return f"{checked.experiment.runtime.name}: rollout workers {workers}{suffix}, learners {learners}"
 
 
 def run_info(checked: CheckedExperiment, run_dir: Path) -> RunInfo:
