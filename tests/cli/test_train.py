@@ -84,11 +84,11 @@ def test_a_failing_environment_ends_the_run_with_its_own_traceback_above_the_err
     said = marlflow("train", *SHORT, FAILING)
     assert said.code == 1
     lines = said.err.splitlines()
-    while lines[0].startswith("WARNING: environment cartpole_team_v0, environment "):
+    while lines[0].startswith("WARNING: environment cartpole_team_v0, env "):
         del lines[0]  # each episode that broke
     assert lines[0] == "Traceback (most recent call last):"
     assert "broken_environments.py" in lines[1]
-    assert lines[-1].startswith("error: environment cartpole_team_v0, environment ")
+    assert lines[-1].startswith("error: environment cartpole_team_v0, env ")
     assert lines[-1].endswith("env step 6: step() raised RuntimeError: the wheel came off")
     assert len([line for line in lines if line.startswith("  File ")]) == 1
 

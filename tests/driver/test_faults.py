@@ -124,7 +124,7 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     reason, agent = KINDS[kind]
     assert cause.reason == reason
     found = re.fullmatch(
-        r"environment cartpole_team_v0, environment (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?",
+        r"environment cartpole_team_v0, env (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?",
         cause.where,
     )
     assert found is not None
@@ -198,7 +198,7 @@ def test_workers_of_their_own_process_give_up_the_same_episodes(
 def check_episodes(seen: Seen, faults: list[Fault]) -> None:
     """Every episode that was begun and is not running ended well or is a fault, once, as its seed says."""
     ended = Counter((episode.env, episode_seed(SEED, episode.env, episode.episode)) for episode in seen.episodes)
-    words = [re.search(r"environment (\d), episode seed (\d+)", fault.where) for fault in faults]
+    words = [re.search(r"env (\d), episode seed (\d+)", fault.where) for fault in faults]
     given_up = Counter((int(found[1]), int(found[2])) for found in words if found is not None)
     assert not any(breaks(seed) for _, seed in ended)
     assert all(breaks(seed) for _, seed in given_up)

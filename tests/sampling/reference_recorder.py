@@ -33,7 +33,7 @@ class Reference:
 
     def __init__(self, make_env, seed, env_index, policies, matchup, greedy=False, tolerated=0):
         self.greedy, self.tolerated, self.faults = greedy, tolerated, 0
-        self.make_env, self.seed, self.env, self.policies, self.matchup = make_env, seed, env_index, policies, matchup
+        self.make_env, self.seed, self.env_index, self.policies, self.matchup = make_env, seed, env_index, policies, matchup
         self.trajectories, self.results, self.unattributed, self.lost, self.boundaries = [], [], [], [], [0]
         self.tick = self.env_steps = self.vanished = 0
         self.episode = -1
@@ -93,7 +93,7 @@ class Reference:
                 self.give_up()
 
     def reset(self):
-        result = self.env.reset(seed=episode_seed(self.seed, self.env, self.episode))
+        result = self.env.reset(seed=episode_seed(self.seed, self.env_index, self.episode))
         self.appear(self.env.agents)
         if isinstance(self.env, ParallelEnv):
             self.lingering = set()
@@ -173,7 +173,7 @@ class Reference:
         seen, trajectory.pending = trajectory.pending, None
         policy = self.policies[trajectory.policy]
         who = trajectory.slot if self.declared else key(*agent.encode())  # slots are given as agents come
-        stream = key(self.seed, self.env, self.episode, who)
+        stream = key(self.seed, self.env_index, self.episode, who)
         t_agent = self.decisions.get(agent, 0)
         self.decisions[agent] = t_agent + 1
         random = RowRandom(np.array([stream], np.uint64), np.array([t_agent]))

@@ -139,7 +139,7 @@ class Side:
             return False
         self.collect_reference(collect)
         assert self.faults <= self.tolerated
-        self.next_episodes = {reference.env: reference.episode + 1 for reference in self.references}
+        self.next_episodes = {reference.env_index: reference.episode + 1 for reference in self.references}
         assert receipt.next_episodes == self.next_episodes
         assert receipt.env_steps == sum(reference.env_steps for reference in self.references) - before
         assert set(batches) == {name for name, policy in self.policies.items() if policy.recorded}
@@ -171,7 +171,7 @@ class Side:
         expected = {}
         for reference in self.references:
             for segment in reference.fragment(self.number, policy):
-                expected.setdefault((reference.env, segment.trajectory.slot), []).append(segment)
+                expected.setdefault((reference.env_index, segment.trajectory.slot), []).append(segment)
         assert set(found) == set(expected)
         for lane, segments in expected.items():
             assert len(found[lane]) == len(segments), f"segments of environment and agent {lane}"
@@ -191,9 +191,9 @@ class Side:
 
     def compare_episodes(self, receipt):
         for reference in self.references:
-            compare_results([one for one in receipt.episodes if one.env == reference.env], reference.results)
+            compare_results([one for one in receipt.episodes if one.env == reference.env_index], reference.results)
             reference.results = []
-        lost = sorted((r.env, rows) for r in self.references for rows in r.lost[-1])
+        lost = sorted((r.env_index, rows) for r in self.references for rows in r.lost[-1])
         assert sorted((copy_of(fault), fault.rows_lost) for fault in receipt.faults) == lost
         if not lost:  # how much of a broken step still counts is nobody's concern
             assert receipt.agents_vanished == sum(reference.vanished for reference in self.references)
@@ -209,7 +209,7 @@ def compare_results(found, expected):
 
 
 def copy_of(fault):
-    return int(fault.where.split(", environment ")[1].split(",")[0])
+    return int(fault.where.split(", env ")[1].split(",")[0])
 
 
 def compare_segment(batch, number, start, stop, segment, policy):

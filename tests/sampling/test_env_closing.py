@@ -98,7 +98,7 @@ def test_one_that_broke_and_cannot_be_closed_is_two_faults():
         ("env_errors", "step() raised RuntimeError: stuck"),
         ("closes_failed", "close() raised RuntimeError: it sticks"),
     ]
-    assert "test_closing.py" in receipt.faults[1].user_traceback
+    assert "test_env_closing.py" in receipt.faults[1].user_traceback
 
 
 def test_all_are_closed_whatever_the_others_do():

@@ -1,0 +1,119 @@
+"""A learner of two policies beside one of one, with a table of weights in which frozen versions of all come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import marlflow as mf
+from marlflow.base.serialization import from_bytes
+from marlflow.config.experiment import Rollouts
+from marlflow.driver.checkpointing import newest
+from tests.driver.joint_learning import team_run
+from tests.driver.kept_runs import assert_equal, by_env, kept, without_times
+from tests.driver.watching import reports
+
+GROUPS = ("speaker", "listener", "walker")
+HALF, WHOLE = 440, 880
+
+
+class FrozenTeams:
+    """Freezes a version of every policy each second round; seats each policy live or as one of its frozen versions.
+
+    `sizes` is the number of frozen entries after each round.
+    """
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.frozen: list[int] = []
+        self.sizes: list[int] = []
+
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> mf.PopulationChange:
+        assert set(published) == set(agent_steps) == set(GROUPS)
+        assert published["speaker"] == published["listener"], "one learner publishes both"
+        self.rounds += 1
+        freeze, forget = [], list[int]()
+        if self.rounds % 2:
+            freeze = [self.rounds]
+        elif len(self.frozen) > 2:
+            forget, self.frozen = self.frozen[:-2], self.frozen[-2:]
+        self.frozen += freeze
+        self.sizes.append(len(self.frozen))
+        entries = {f"{group}@{number}": group for number in freeze for group in GROUPS}
+        return mf.PopulationChange(entries, [f"{group}@{number}" for number in forget for group in GROUPS])
+
+    def __call__(self, episode: mf.EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
+        seats = {}
+        for agent in agents:
+            group = agent.partition("_")[0]
+            number = int(generator.choice([0, *self.frozen]))
+            seats[agent] = f"{group}@{number}" if number and generator.random() < 0.7 else group
+        return seats
+
+    def state(self) -> Any:
+        return {"rounds": self.rounds, "frozen": self.frozen, "sizes": self.sizes}
+
+    def load_state(self, tree: Any) -> None:
+        self.rounds, self.frozen, self.sizes = tree["rounds"], tree["frozen"], tree["sizes"]
+
+
+def run(env_steps: int, runtime: Literal["inline", "ray"] = "inline", num_workers: int = 2) -> mf.Experiment:
+    rollouts = Rollouts(num_workers=num_workers, fragment_env_steps=40 // num_workers)
+    # On-policy throughout: when an off-policy learner publishes is a matter of time over Ray.
+    policies = {**team_run().policies, "walker": mf.Policy(mf.PPO(60, epochs=2, minibatch_agent_steps=20), mf.MLP((8,)))}
+    return team_run(env_steps, runtime, rollouts=rollouts, policies=policies, mapping=FrozenTeams())
+
+
+def entries_in(run_dir: Path) -> dict[str, Any]:
+    checkpoint = newest(run_dir)
+    names = [name for name in checkpoint.names if name.startswith("frozen.")]
+    return {name.removeprefix("frozen."): from_bytes(checkpoint.read(name)) for name in names}
+
+
+def assert_versions_of_a_pair_are_frozen_together(run_dir: Path) -> None:
+    entries = entries_in(run_dir)
+    numbers = {name.partition("@")[2] for name in entries}
+    assert len(numbers) > 1
+    for number in numbers:
+        pair = [entries[f"{group}@{number}"] for group in ("speaker", "listener") if f"{group}@{number}" in entries]
+        assert len({entry["version"] for entry in pair}) <= 1
+
+
+def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    result = mf.train(run(WHOLE), whole)
+    mf.train(run(HALF), parts)
+    running = [env["running"]["matchup"] for env in kept(parts)["workers"]["envs"] if env["running"]]
+    assert {seat for matchup in running for seat in matchup.values()} & set(entries_in(parts)), "some were to be seated"
+    assert mf.resume(run(WHOLE), parts).metrics["faults"]["episodes_abandoned"] == 0
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    sizes = kept(whole)["driver"]["dealer"]["matchmaker"]["sizes"]
+    assert max(sizes) == 3, "the table was to grow"
+    assert sum(after < before for before, after in pairwise(sizes)) > 3, "and to shrink"
+    assert_versions_of_a_pair_are_frozen_together(whole)
+    learners = result.metrics["learners"]
+    assert learners["pair"]["version"] > 2
+    assert learners["walker"]["version"] > 2
+    live = [result.metrics["policies"][group]["agent_steps_sampled"] for group in GROUPS]
+    assert sum(live) < result.metrics["agent_steps"], "rows of frozen versions are nobody's to learn from"
+
+
+def test_ray_plays_and_learns_what_inline_does(tmp_path: Path) -> None:
+    inline, whole, parts = (tmp_path / name for name in ("inline", "whole", "parts"))
+    mf.train(run(HALF, num_workers=1), inline)
+    mf.train(run(HALF, "ray", 1), whole)
+    mf.train(run(HALF // 2, "ray", 1), parts)
+    assert mf.resume(run(HALF, "ray", 1), parts).metrics["faults"]["episodes_abandoned"] == 0
+    trees = [kept(folder) for folder in (inline, whole, parts)]
+    for tree in trees:
+        tree["workers"] = by_env(tree["workers"])
+        tree["driver"].pop("flow")  # the meters of stages, which differ by runtime
+    assert_equal(trees[0]["learner.pair"], trees[1]["learner.pair"])
+    assert_equal(trees[0]["driver"]["dealer"], trees[1]["driver"]["dealer"])
+    assert_equal(trees[1], trees[2])
+    assert_versions_of_a_pair_are_frozen_together(whole)
