@@ -22,7 +22,7 @@ class Evaluator:
     """Evaluates the `published` policies at an interval of env steps and at the end of the run.
 
     `report` is called before an evaluation replaces an unreported one. `due_env_steps`: when the next one is due.
-    `spent_s`: seconds spent so far. `expected_s`: estimated duration of the last one.
+    `spent_s`: seconds spent so far. `expected_s`: estimated duration of the final one.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from marlflow.sampling.protocol import Drain, Request
 
 
 class Requests:
-    """Creates each round's request from `published` weights, schedules and matchups."""
+    """Creates each round's request from `published` weights, schedules and matchups; `rounds` counts them."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class PolicyTotals:
 
     @property
     def settled_return_mean(self) -> float | None:
-        """The same for stop conditions: None before 100 episodes have ended."""
+        """Mean return for stop conditions; None before 100 episodes have ended."""
         return self.return_mean if self.played.is_full else None
 
     def state(self) -> Tree:
