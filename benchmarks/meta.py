@@ -61,7 +61,7 @@ class Shown(NamedTuple):
 def adapted_returns(spec: RunSpec, weights: Weights, tasks: int = HELD_OUT_TASKS) -> Shown:
     """Before and after the inner steps of MAML's policy, in tasks of a seed that no run is trained with."""
     policy = spec.policies[POLICY]
-    finishing = policy.moves.on_worker()
+    finishing = policy.relocated_stages.on_worker()
     assert finishing is not None
     mapping, spaces = cast("dict[str, str]", spec.mapping), {POLICY: policy.spaces}
     config = SamplerConfig(spec.make_env, range(tasks), mapping, HELD_OUT_SEED, spaces=spaces)

@@ -12,7 +12,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import Experiment, LearnerConfig, PlacementOverrides, RunPlacement
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
+from marlflow.runtime.spec import LearnerPlacement, Resources
 
 _SMALLEST_GPU = 10_000
 """Ray counts GPUs in parts of so many."""
@@ -97,9 +97,7 @@ def _replica_problems(path: str, algorithm: Algorithm, placement: PlacementOverr
             )
 
 
-def _reservation_problems(
-    path: str, takes: Resources | LearnerPlacement | PlacementOverrides | InferencePlacement
-) -> Iterator[str]:
+def _reservation_problems(path: str, takes: Resources | PlacementOverrides) -> Iterator[str]:
     if takes.num_gpus is not None and takes.num_gpus > 1 and takes.num_gpus % 1:
         yield f"{path}.num_gpus must be a fraction below 1 or a whole number, not {takes.num_gpus:g}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from marlflow.config.validation import CheckedExperiment
-from marlflow.runtime.process_layout import Seat, arranged
+from marlflow.runtime.process_layout import PlacedProcess, place_processes
 from marlflow.runtime.resources import Machines, requests_of
 from marlflow.runtime.spec import RunSpec
 
@@ -19,13 +19,13 @@ def drawn_placement(made: CheckedExperiment, machines: Machines | None) -> str:
     if machines is None:
         named = [f"{what} on {device}" for what, device in devices.items() if what != "inference"]
         return "; ".join(["placement: one process, without Ray", *named])
-    seats = arranged(requests_of(made.spec), machines.amounts, made.spec.spread)
+    seats = place_processes(requests_of(made.spec), machines.amounts, made.spec.spread)
     if seats is None:
         return (
             f"placement: no way was found to place all processes on {_described(machines)}; Ray would try for 30 s, "
             "and the run would end before it begins: lower the reservations"
         )
-    together: dict[tuple[object, ...], list[Seat]] = {}
+    together: dict[tuple[object, ...], list[PlacedProcess]] = {}
     for seat in seats:
         together.setdefault(_shown_together(seat), []).append(seat)
     several = len(machines.amounts) > 1
@@ -47,15 +47,15 @@ def _devices(spec: RunSpec) -> dict[str, str]:
     return devices | ({} if spec.inference is None else {"inference": spec.inference.torch_device})
 
 
-def _shown_together(seat: Seat) -> tuple[object, ...]:
+def _shown_together(seat: PlacedProcess) -> tuple[object, ...]:
     """Rollout workers on one machine that take the same are one line; any other process is a line of its own."""
-    return seat.machine, *seat.takes.items(), seat.gpus, _WORKER if seat.what.startswith(_WORKER) else seat.what
+    return seat.machine, *seat.resources.items(), seat.gpus, _WORKER if seat.name.startswith(_WORKER) else seat.name
 
 
-def _who(seats: Sequence[Seat]) -> str:
+def _who(seats: Sequence[PlacedProcess]) -> str:
     if len(seats) == 1:
-        return seats[0].what
-    numbers = [int(seat.what.removeprefix(_WORKER)) for seat in seats]
+        return seats[0].name
+    numbers = [int(seat.name.removeprefix(_WORKER)) for seat in seats]
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         listed = f"{numbers[0]} to {numbers[-1]}"
     elif len(numbers) <= _MOST_NAMED:
@@ -65,10 +65,10 @@ def _who(seats: Sequence[Seat]) -> str:
     return f"{_WORKER.strip()}s {listed}"
 
 
-def _what(seat: Seat, devices: Mapping[str, str]) -> str:
+def _what(seat: PlacedProcess, devices: Mapping[str, str]) -> str:
     """What a process takes, and what it computes on."""
-    told = ", ".join(_amounts(seat.takes, seat.gpus)) or "nothing reserved"
-    device = devices.get(seat.what.rpartition(" rank ")[0] or seat.what)
+    told = ", ".join(_amounts(seat.resources, seat.gpus)) or "nothing reserved"
+    device = devices.get(seat.name.rpartition(" rank ")[0] or seat.name)
     return f"{told}; computes on {device}" if device else told
 
 

@@ -75,7 +75,7 @@ def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunCompon
     except Exception as error:
         text = f"{subject_of(spec)}: its plan cannot be made: {raised(error)}"
         raise ConfigInvalid([text]) from error
-    return spec.moves.applied(plan, experience, learner, parts.driver) if spec.stages else plan
+    return spec.relocated_stages.applied(plan, experience, learner, parts.driver) if spec.stages else plan
 
 
 def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:

@@ -122,7 +122,7 @@ class Checkpointer:
         entry's file. `reports` counts the lines of metrics.jsonl. The best checkpoint, of the highest `metric`, stays
         besides the newest. Raises ActorLost or CheckpointFailed.
         """
-        saved = self._runtime.keep(self._rows_saved)
+        saved = self._runtime.save(self._rows_saved)
         files = dict(saved.files)
         queued = QueuedItems()
         files[DRIVER] = _driver_bytes(driver_state, queued)
@@ -174,7 +174,7 @@ class Checkpointer:
         self._frozen_files = frozenset(map(frozen_file, frozen))
         self.saved_at, self._last = checkpoint.env_steps, checkpoint.path
         self._recorded = dict(notes_of(checkpoint).recorded)
-        self._store.go_on_from(checkpoint)
+        self._store.continue_from(checkpoint)
         tree = from_bytes(checkpoint.read(DRIVER))
         count = sum(name.startswith(f"{_QUEUED}.") for name in checkpoint.names)
         packed = [checkpoint.read(f"{_QUEUED}.{number}") for number in range(count)]

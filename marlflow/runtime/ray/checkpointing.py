@@ -42,11 +42,11 @@ class RayCheckpointing:
 
     # -- keeping --------------------------------------------------------------------------------------------------
 
-    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
+    def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         """All files; raises ActorLost if a process died, once its successor is there or on its way."""
         learners = {name: one.actor.kept_learner.remote(one.key) for name, one in self._learners.items()}
         replays = {
-            name: one.actor.kept_replay.options(num_returns=4).remote(one.key, rows_kept.get(name, 0))
+            name: one.actor.kept_replay.options(num_returns=4).remote(one.key, rows_saved.get(name, 0))
             for name, one in self._replays.items()
         }
         workers = self._workers.ask_states()

@@ -22,7 +22,7 @@ from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.runtime.checkpoint_files import load_replay, replay_state
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.stage_chain import Rows, opened, run_chain
+from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
 
 RESIDENTS: dict[str, Any] = {}
 """What this process hosts, by name. Handles find their object here when they arrive in a stage."""
@@ -204,7 +204,7 @@ class Host:
         return learner.version, *flats_of(learner)
 
     def kept_replay(self, name: str, first: int) -> tuple[Any, Any, tuple[int, int], tuple[int, int]]:
-        """A replay, as bytes, and its rows numbered `first` and up: see KeptReplay."""
+        """A replay, as bytes, and its rows numbered `first` and up: see ReplayState."""
         state, rows, numbers, held = replay_state(RESIDENTS[name], first)
         return _carried(state), _carried(rows), numbers, held
 
@@ -243,6 +243,6 @@ def _carried(data: bytes) -> Any:
 def _opened(items: Sequence[Any], counts: Sequence[int], payloads: Sequence[Any]) -> list[Any]:
     taken, start = [], 0
     for item, count in zip(items, counts, strict=True):
-        taken.append(opened(payloads[start : start + count], keys=item) if count else item)
+        taken.append(merge_payloads(payloads[start : start + count], keys=item) if count else item)
         start += count
     return taken

@@ -53,7 +53,7 @@ def reserve(spec: RunSpec) -> Reserved:
     if not group.wait(PLACING_TIMEOUT_S):
         remove_placement_group(group)
         raise ConfigInvalid([_unplaceable(asked, layout, machines)])
-    options = {one.what: _options(group, layout, number) for number, one in enumerate(asked)}
+    options = {one.name: _options(group, layout, number) for number, one in enumerate(asked)}
     if spec.inference is not None:  # it holds nothing that is not sent again, so Ray itself may start it again
         options["inference"] |= {"max_restarts": -1, "max_task_retries": -1}
     return Reserved(group, options)
@@ -74,7 +74,7 @@ def _options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[s
 def _unplaceable(
     asked: Sequence[ResourceRequest], layout: BundleLayout, machines: Sequence[Mapping[str, float]]
 ) -> str:
-    wanted = "; ".join(f"{one.what}: {taken}" for one, taken in zip(asked, layout.taken, strict=True))
+    wanted = "; ".join(f"{one.name}: {taken}" for one, taken in zip(asked, layout.taken, strict=True))
     free = "; ".join(str({name: amount for name, amount in one.items() if ":" not in name}) for one in machines)
     return f"the machines have no room for all that is asked ({wanted}); free on each of them: {free}"
 

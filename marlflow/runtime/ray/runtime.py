@@ -172,9 +172,9 @@ class RayRuntime:
 
     # -- what is kept ---------------------------------------------------------------------------------------------
 
-    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
+    def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         """Everything, as bytes; see Runtime."""
-        return self._kept.keep(rows_kept)
+        return self._kept.save(rows_saved)
 
     def restore(
         self,

@@ -129,7 +129,7 @@ class Lossy:
 
     def kept(self) -> Any:
         """What is kept of the learner."""
-        return from_bytes(self.run.runtime.keep({}).files["learner.hunters"])
+        return from_bytes(self.run.runtime.save({}).files["learner.hunters"])
 
 
 @pytest.fixture(scope="module")
