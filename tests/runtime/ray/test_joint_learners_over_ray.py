@@ -28,7 +28,7 @@ def test_a_lost_learner_is_replaced_with_the_parameters_of_both_policies() -> No
         run.play(12)  # far from the parameters at the start
         run.runtime.save({})  # a lost learner comes back as it was in the last checkpoint
         before = run.parts.published()
-        kill(run.parts.learners["pair"].place.hosted.running[0])
+        kill(run.parts.learners["pair"].place.host.processes[0])
         run.play(3)
         assert [(fault.kind, fault.where) for fault in run.faults] == [("learners_lost", "learner pair")]
         after = run.parts.published()

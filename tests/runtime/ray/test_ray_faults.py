@@ -46,7 +46,7 @@ class Lossy:
 
     def all_back(self) -> None:
         """Waits for successors of workers."""
-        if coming := [worker.coming for worker in self.run.parts.workers.all if worker.coming is not None]:
+        if coming := [worker.ready_ref for worker in self.run.parts.workers.all if worker.ready_ref is not None]:
             ray.wait(coming, num_returns=len(coming))
 
 

@@ -52,7 +52,7 @@ def odd_copies_late(episode: Any, agents: Sequence[str], generator: np.random.Ge
 
 def replicas_of(run: DrivenRun, policy: str) -> list[Any]:
     """The state of each."""
-    hosted = run.parts.learners[policy].place.hosted
+    hosted = run.parts.learners[policy].place.host
     return [from_bytes(kept.tobytes()) for kept in ray.get([a.kept_learner.remote(hosted.key) for a in hosted.actors])]
 
 
