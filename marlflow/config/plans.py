@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, MarlflowError
@@ -18,7 +18,7 @@ from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.sharding import ON_WORKERS
 from marlflow.runtime.spec import LearnerSpec, RunSpec
-from marlflow.sampling.protocol import Request, Round
+from marlflow.sampling.protocol import Drain, Request, Round
 from marlflow.stages import ByPolicy, Collect, CollectNext
 
 ROUNDS_IN_QUEUE = 2
@@ -28,7 +28,7 @@ ROUNDS_IN_QUEUE = 2
 class RoundHooks:
     """Let the driver give the next request and process each round."""
 
-    next_request: Callable[[], Request | Literal["drain"] | None]
+    next_request: Callable[[], Request | Drain | None]
     round_made: Callable[[Round], Round | Awaitable[Round]]
 
 

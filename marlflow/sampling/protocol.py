@@ -45,6 +45,11 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """In place of a request: workers start nothing new, and the source ends once nothing is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """The receipts and unopened fragments of one collect by every worker."""
 

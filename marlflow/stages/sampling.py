@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
@@ -12,7 +12,7 @@ from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment, JointFragment, Packed
 from marlflow.base.joint import JointBatches
 from marlflow.flow import Traits
-from marlflow.sampling.protocol import Request, Round, Workers
+from marlflow.sampling.protocol import Drain, Request, Round, Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Collect:
     """A source of rounds; `next_request` returns the next input, or None at the end."""
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Literal["drain"] | None] = field(repr=False)
+    next_request: Callable[[], Request | Drain | None] = field(repr=False)
 
     def __call__(self) -> Round | Awaitable[Round]:
         request = self.next_request()
@@ -33,11 +33,11 @@ class Collect:
 class CollectNext:
     """An asynchronous source: a round of the next worker that finishes.
 
-    `next_request` returns the input of finished workers; "drain" lets all finish before others start, None then ends.
+    `next_request` returns the input of finished workers; Drain lets all finish before others start, None then ends.
     """
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Literal["drain"] | None] = field(repr=False)
+    next_request: Callable[[], Request | Drain | None] = field(repr=False)
 
     @property
     def under_way(self) -> int:
