@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +25,19 @@ from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
-from marlflow.learner.inner_step import InnerStep, Order
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.learner.task_batches import TaskBatch
+from marlflow.losses.maml import likelihood_ratio_loss
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss
 from marlflow.policy.adapted import AdaptedActor, FlatNetwork
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.torso import TorsoConfig, build_torso
 from marlflow.replay.protocol import Replay
 from marlflow.stages import Adapt, ByTask, Concat, DropStale, MetaLearn, Publish
+
+Order: TypeAlias = Literal["first", "second"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,29 @@ class MAML(LearningAlgorithm):
 
     def losses(self, spaces: Spaces) -> MetaLoss:
         return MetaLoss(InnerStep(self.inner_learning_rate, self.order), initial_value(self.clip_range))
+
+
+@dataclass(frozen=True, slots=True)
+class InnerStep:
+    """One policy gradient step (equation 1), used both to act and in the meta-loss.
+
+    With `order` "second" the step is differentiable; with "first", its gradient counts as a constant.
+    """
+
+    learning_rate: float
+    order: Order
+
+    def __call__(self, network: FlatNetwork, parameters: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        """Return the parameters [T, P] of T tasks after one step, each on its own part of `rows` [T, N, ...].
+
+        `rows` has `obs`, `action`, `behavior_logp`, `advantage`, `action_mask` if there is one, and `weight`, with
+        which each task's losses are summed.
+        """
+        logp = network.log_prob(parameters, rows)
+        by_row = likelihood_ratio_loss(logp, rows["behavior_logp"], rows["advantage"]) * rows["weight"]
+        # One backward pass for all tasks, because no task's loss depends on another's parameters.
+        (gradient,) = torch.autograd.grad(by_row.sum(), parameters, create_graph=self.order == "second")
+        return parameters - self.learning_rate * (network.learns * gradient)
 
 
 def _network(spaces: Spaces, model: TorsoConfig, seed: int) -> CategoricalActor:

@@ -1,1 +1,1 @@
-"""Learners, and the stages that estimate and learn."""
+"""Learners: parameters, losses, optimizers, minibatches and data-parallel training."""

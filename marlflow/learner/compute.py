@@ -1,4 +1,4 @@
-"""The device of a learner's parameters and rows, and the precision of its networks."""
+"""A learner's device and precision."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A torch device, and the precision of forward passes; parameters and optimizer are float32 in any case.
+    """The torch device, and the precision of forward passes; parameters and optimizer are always float32.
 
-    With bfloat16 the networks' matrix products are bfloat16, and the outputs of a network are float32 again: the
-    arithmetic of losses is not rounded. (Micikevicius et al., 2018, arXiv:1710.03740; bfloat16 needs no loss scale.)
+    "bfloat16" is mixed precision (Micikevicius et al., 2018, arXiv:1710.03740): matrix products are bfloat16, a
+    network's outputs float32. It needs no loss scaling.
     """
 
     device: str = "cpu"
     precision: Precision = "float32"
 
     def autocast(self) -> torch.autocast | None:
-        """The context for forward passes; None for float32."""
+        """Return the context for forward passes; None for float32."""
         if self.precision == "float32":
             return None
         # Releases of torch before late 2025 cache weights first cast without gradients for passes that want them:
@@ -35,23 +35,20 @@ class Compute:
         return torch.autocast(torch.device(self.device).type, torch.bfloat16, cache_enabled=False)
 
     def prepared(self, module: Any) -> Any:
-        """`module`, moved to the device; below float32 its outputs are made float32."""
+        """Move `module` to the device; in bfloat16, also cast its outputs to float32."""
         if self.precision != "float32":
             module.register_forward_hook(_outputs_as_float32)
         return module.to(torch.device(self.device))
 
 
 ON_CPU = Compute()
-"""In float32 on a CPU."""
 
 
 def tensors_on(device: torch.device) -> Callable[[Array], Tensor]:
-    """A function from an array to a tensor on `device`; on a CPU the tensor shares the array's memory where it may.
-
-    To a GPU it goes through page-locked memory, so that the call returns before it has arrived.
-    """
+    """Return a function that makes an array a tensor on `device`, sharing its memory on a CPU if possible."""
     if device.type == "cpu":
         return as_tensor
+    # From page-locked memory the copy is asynchronous.
     if device.type == "cuda":
         return lambda array: _page_locked(array).to(device, non_blocking=True)
     return lambda array: as_tensor(array).to(device)

@@ -1,4 +1,4 @@
-"""How a learner shares its updates with others that have the same parameters; and the one that shares with nobody."""
+"""The protocol by which data-parallel learners share an update, and its single-process implementation."""
 
 from __future__ import annotations
 
@@ -13,82 +13,74 @@ from marlflow.learner.update_job import BatchSummary, UpdateJob, UpdateRequest, 
 
 
 class GradientExchange(Protocol):
-    """Divides an update among processes with the same parameters, and adds up their gradients.
+    """Divides an update among data-parallel processes and all-reduces their gradients.
 
-    with exchange.together():
+    with exchange.leaving_on_error():
         job = exchange.job(request)
-        result = exchange.result(job, loop.run(job, exchange))  # run() calls add_up() for each gradient
+        result = exchange.result(job, loop.run(job, exchange))  # run() calls all_reduce() for each gradient
     """
 
-    def together(self) -> AbstractContextManager[None]:
-        """Leaves the group if what is inside raises, so that no other process waits for this one."""
+    def leaving_on_error(self) -> AbstractContextManager[None]:
+        """Leave the group if the block raises."""
         ...
 
     def job(self, request: UpdateRequest) -> UpdateJob:
-        """What this process learns from, and how it is divided."""
+        """Return this process's rows and their division into minibatches."""
         ...
 
-    def add_up(self, gradient: Tensor, fraction: float) -> None:
-        """Replaces `gradient`, of `fraction` of a minibatch, by the gradient of the whole minibatch."""
+    def all_reduce(self, gradient: Tensor, fraction: float) -> None:
+        """Replace `gradient`, of `fraction` of a minibatch, by that of the whole minibatch."""
         ...
 
-    def result(self, job: UpdateJob, own: UpdateResult) -> UpdateResult:
-        """The result of all processes, of which this one's is `own`."""
+    def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
+        """Merge the results of all processes; `local` is this one's."""
         ...
 
-    def tell(self, method: str, *arguments: Tree) -> None:
-        """Has the other processes call `method` of their learners too, where this one leads them."""
+    def call_followers(self, method: str, *arguments: Tree) -> None:
+        """Call `method` on all followers' learners, if this process is the leader."""
         ...
 
 
 class ProcessGroup(GradientExchange, Protocol):
-    """The exchange of a process that is in a group of several."""
+    """The gradient exchange of a process in a group."""
 
     def meet(self) -> None:
-        """Waits until all processes are there; raises ActorLost if they stay away."""
+        """Wait until all processes have joined; raises ActorLost after a timeout."""
         ...
 
     def serve(self) -> bool:
-        """Takes part as a process that does not lead: as long as it is led, or if nobody leads until all are there.
-
-        Returns whether the group has ended.
-        """
+        """Join, and follow a leader until the group ends; return whether it has ended."""
         ...
 
     def disband(self) -> None:
-        """Leaves the group."""
+        """Leave the group; as its leader, end it."""
         ...
 
 
 class SingleProcess:
-    """The exchange of a learner that shares with nobody."""
+    """The gradient exchange of a learner in one process: no communication."""
 
-    def together(self) -> AbstractContextManager[None]:
-        """Nobody would wait."""
+    def leaving_on_error(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def job(self, request: UpdateRequest) -> UpdateJob:
-        """All rows are here."""
         return equal_job(request)
 
-    def add_up(self, gradient: Tensor, fraction: float) -> None:
-        """The gradient is the whole minibatch's already."""
+    def all_reduce(self, gradient: Tensor, fraction: float) -> None:
+        pass
 
-    def result(self, job: UpdateJob, own: UpdateResult) -> UpdateResult:
-        """The own result."""
-        return own
+    def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
+        return local
 
-    def tell(self, method: str, *arguments: Tree) -> None:
-        """Nobody is there to be told."""
+    def call_followers(self, method: str, *arguments: Tree) -> None:
+        pass
 
 
 def equal_job(request: UpdateRequest, rank: int = 0, world_size: int = 1) -> UpdateJob:
-    """The job of one of `world_size` processes that all have all rows.
-
-    There are floor(rows / minibatch) minibatches of nearly equal size, and always at least one.
-    """
+    """Return the job of one of `world_size` processes that each hold all rows."""
     batch, least = request.batch, request.minibatch
-    number = 1 if least is None else max(1, min(batch.count, batch.rows // least))
-    division = EqualDivision(batch.count, number, rank, world_size)
+    # Sequences are not split, so there cannot be more minibatches than sequences.
+    num_minibatches = 1 if least is None else max(1, min(batch.count, batch.rows // least))
+    division = EqualDivision(batch.count, num_minibatches, rank, world_size)
     epochs = request.epochs if batch.rows else 0
     return UpdateJob(batch.columns_for_losses(), division, epochs, request.updates_before, BatchSummary.of(request))

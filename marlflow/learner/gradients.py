@@ -1,4 +1,4 @@
-"""Several gradients of one loss as one."""
+"""Averaging of gradients computed by several workers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from marlflow.base.items import Gradients
 
 
 def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:
-    """The gradient that all rows would have had at once: the mean, weighted by rows; raises ValueError for none."""
+    """Return the mean of gradients, weighted by rows; raises ValueError without any."""
     if not gradients:
         raise ValueError("expected at least one gradient, got none")
-    known = [found for found in gradients if found.rows] or gradients[:1]
-    rows = sum(found.rows for found in known)
-    shares = [found.rows / rows if rows else 1.0 for found in known]
-    weighed = list(zip(known, shares, strict=True))
-    flat = np.average([found.flat for found in known], axis=0, weights=shares).astype(np.float32)
-    loss = {name: sum(found.loss[name] * share for found, share in weighed) for name in known[0].loss}
-    version_mean = sum(found.version_mean * share for found, share in weighed)
-    return Gradients(flat, rows, loss, version_mean, sum(found.rows_carried for found in known))
+    # A gradient of no rows has no loss terms, and no mean version.
+    nonempty = [gradient for gradient in gradients if gradient.rows] or gradients[:1]
+    rows = sum(gradient.rows for gradient in nonempty)
+    shares = [gradient.rows / rows if rows else 1.0 for gradient in nonempty]
+    weighted = list(zip(nonempty, shares, strict=True))
+    flat = np.average([gradient.flat for gradient in nonempty], axis=0, weights=shares).astype(np.float32)
+    loss = {name: sum(gradient.loss[name] * share for gradient, share in weighted) for name in nonempty[0].loss}
+    version_mean = sum(gradient.version_mean * share for gradient, share in weighted)
+    return Gradients(flat, rows, loss, version_mean, sum(gradient.rows_carried for gradient in nonempty))

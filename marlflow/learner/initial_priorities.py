@@ -1,4 +1,4 @@
-"""Priorities of rows before the first update from them (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3)."""
+"""Initial priorities of new rows (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from marlflow.learner.value_chunks import value_chunks
 
 @runtime_checkable
 class PrioritizingLoss(Protocol):
-    """A loss that can give the priority of each row without learning from it."""
+    """A loss that computes priorities without training."""
 
     def priorities(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
-        """At least 0, [N], of the columns of Transitions."""
+        """Return priorities [N], at least 0, for the columns of Transitions."""
         ...
 
 
 def transitions_of(batch: Batch) -> Transitions:
-    """The n-step transition of every row, as a replay would give it; rows are numbered from 0."""
+    """Return every row's n-step transition; `row_id` counts from 0."""
     columns = batch.columns
     return Transitions(
         obs=columns["obs"],
@@ -40,27 +40,26 @@ def transitions_of(batch: Batch) -> Transitions:
 
 
 def _after_windows(batch: Batch, name: str, bootstrap: str) -> Array:
-    """The observation or mask after each row's window: a later row's, or its segment's bootstrap."""
+    # The observation, or mask, after each row's n-step window.
     after = np.arange(batch.rows) + batch.columns["window_steps"]
     segment = np.repeat(np.arange(len(batch.segments["length"])), batch.segments["length"])
     ended = np.flatnonzero(after > batch.ends()[segment])
-    found: Array = batch.columns[name].take(np.minimum(after, batch.rows - 1), axis=0)
-    found[ended] = batch.segments[bootstrap].take(segment[ended], axis=0)
-    return found
+    # The minimum only keeps the index valid; these rows are overwritten below.
+    following: Array = batch.columns[name].take(np.minimum(after, batch.rows - 1), axis=0)
+    following[ended] = batch.segments[bootstrap].take(segment[ended], axis=0)
+    return following
 
 
 def chunked_priorities(
     loss: Any, module: Any, columns: Mapping[str, Array], tensor: Callable[[Array], Tensor]
 ) -> Array:
-    """The priorities of `columns`, [N, ...] each, float32 [N]; a row's does not depend on the rows beside it.
-
-    Raises TypeError for a loss that is no PrioritizingLoss.
-    """
+    """Return the priorities, float32 [N], of `columns` [N, ...]; raises TypeError without a PrioritizingLoss."""
     if not isinstance(loss, PrioritizingLoss):
         raise TypeError(f"{type(loss).__name__} gives no priorities; InitialPriorities needs a loss with `priorities`")
-    found, rows = [np.zeros(0, np.float32)], len(columns["obs"])
+    chunks, rows = [np.zeros(0, np.float32)], len(columns["obs"])
     with torch.inference_mode():
         for chunk in zip(*map(value_chunks, columns.values()), strict=True):
             minibatch = {name: tensor(part) for name, part in zip(columns, chunk, strict=True)}
-            found.append(loss.priorities(module, module, minibatch).float().cpu().numpy())
-    return np.concatenate(found)[:rows]
+            chunks.append(loss.priorities(module, module, minibatch).float().cpu().numpy())
+    # The last chunk was padded.
+    return np.concatenate(chunks)[:rows]

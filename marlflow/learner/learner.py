@@ -1,4 +1,4 @@
-"""The learner of one policy or of several: parameters, an update loop and a gradient exchange, put together."""
+"""The learner of one policy or several: parameters, update loop and gradient exchange."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup, loss_groups, noise_width
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.parameters import COUNTS, LearnerParameters
-from marlflow.learner.saved_state import check_state, publishing
+from marlflow.learner.saved_state import check_state, with_published
 from marlflow.learner.update_job import UpdateRequest
 from marlflow.learner.update_loop import UpdateLoop
 from marlflow.learner.update_report import gradients_of, step_report, update_report
@@ -36,26 +36,23 @@ _EXCHANGES: Mapping[LearnsOn, tuple[GradientExchange, Callable[[Collective, Any]
     "learner": (SingleProcess(), LeaderAndFollowers),
     "workers": (AllShardsExchange(), ReplicaExchange),
 }
-"""The exchange of a learner that is in no group, and what makes its exchange in one."""
+"""By `learns_on`: the exchange of a learner in one process, and the class of its exchange in a group."""
 
 
 class TorchLearner:
-    """Learns on minibatches: alone in this process, or in a group of processes with the same parameters.
+    """Trains a PyTorch module on minibatches, in one process or data-parallel in several.
 
-    `policies` are those that it trains; without them the one of its name. `module` has an `actor`, or `actors` by
-    policy, whose parameters are published, and a `critic` if its values are asked for. `trains_on` is
-    the type of item that the losses are for: one loss for all parameters, or several loss groups. With `target`, a
-    frozen copy of the module is kept for the losses, and renewed by `sync_target`. `place` is None for a learner in
-    this process. `scheduled` has the settings that were last scheduled, by name; `stale_rows_dropped` counts the rows
-    dropped as too old since the last update, which reports them.
+    `policies` defaults to the learner's `name`. `module` has an `actor`, or `actors` by policy, and a `critic` if
+    `values` is called. `losses` is one loss or several loss groups, on batches of type `trains_on`. With `target`, they
+    get a frozen copy of the module, updated by `sync_target`. `place` None is this process.
 
-    In a group, a learner that `learns_on` "learner" leads others, which follow it and are asked nothing else:
+    With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
-    address = learner.lead(world_size=2, host="10.0.0.1"), and once they follow: learner.meet()
-    other.follow(address, rank=1, world_size=2)    # in another process, on a learner made alike
+    address = learner.lead(world_size=2, host="10.0.0.1"); learner.meet()
+    other.follow(address, rank=1, world_size=2)    # in another process, on a learner built the same way
 
-    A learner that `learns_on` "workers" is one of several replicas, each with rows of its own; whatever one of them is
-    asked, all have to be asked. One that is in no group stands for all of them, and is given a ShardedBatch.
+    With "workers", a group has replicas, each with its own rows, and every method is collective: call it on all of
+    them. Without a group, the learner takes a ShardedBatch and computes what replicas would.
     """
 
     def __init__(  # noqa: PLR0913  all but four have defaults
@@ -74,18 +71,16 @@ class TorchLearner:
         target: bool = False,
         learns_on: LearnsOn = "learner",
     ) -> None:
-        self.name, self.trains_on = name, trains_on
+        self.name = name
+        self.trains_on = trains_on
         self.place: Place | None = None
         self.scheduled: Mapping[str, float] = {}
         self.stale_rows_dropped = 0
         self.device, self._autocast = torch.device(compute.device), compute.autocast()
         self._tensor = tensors_on(self.device)
         groups = loss_groups(losses)
-        if learns_on == "workers" and (noise_width(groups) or observers(module)):
-            raise TypeError(
-                f"learner {name!r} learns on the workers, where no learner sees all rows: its losses "
-                "cannot have noise, nor its module running statistics"
-            )
+        if learns_on == "workers":
+            _verify_replicable(name, module, groups)
         self.parameters = LearnerParameters(
             module,
             tuple(policies) or (name,),
@@ -97,81 +92,72 @@ class TorchLearner:
             target=target,
         )
         self.loop = UpdateLoop(self.parameters, noise_width(groups), seed, compute)
-        self._alone, self._in_group = _EXCHANGES[learns_on]
+        self._single, self._group_exchange = _EXCHANGES[learns_on]
         self._group: ProcessGroup | None = None
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
     @property
     def module(self) -> Any:
-        """The module that learns."""
         return self.parameters.module
 
     @property
     def version(self) -> int:
-        """The version of the parameters that were last published."""
         return self.parameters.version
 
     @property
     def published(self) -> Mapping[str, Weights]:
-        """The weights of each policy that were last published, all under one version."""
         return self.parameters.published
 
     @property
     def updates(self) -> int:
-        """Number of optimizer steps so far."""
         return self.parameters.updates
 
     @property
     def updates_when_published(self) -> int:
-        """Number of optimizer steps when the parameters were last published."""
         return self.parameters.updates_when_published
 
     @property
     def updates_when_synced(self) -> int:
-        """Number of optimizer steps when the target was last renewed."""
         return self.parameters.updates_when_synced
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
-        """The critic's values of `obs` [N, ...], float32 [N]; a row's does not depend on the rows beside it."""
         columns = (obs,) if memory is None else (obs, memory)
         return chunked_values(self.module.critic, columns, self._tensor, self._autocast)
 
     def priorities(self, rows: Transitions) -> Array:
-        """The priority of each of `rows` by the first loss, with the network as its own target, float32 [N]."""
         loss = self.parameters.groups[0].loss
         return chunked_priorities(loss, self.module, rows.columns_for_losses(), self._tensor)
 
     def publish(self) -> Mapping[str, Weights]:
-        """The acting parameters under a new version."""
         return self.parameters.publish()
 
     def publish_all(self) -> None:
-        """From now on publishes all parameters, the acting ones first, for stages that need the critic elsewhere."""
+        """Publish all parameters from now on, for stages that need the critic in another process."""
         self.parameters.publish_all()
 
     def resume_above(self, version: int) -> Mapping[str, Weights]:
-        """Publishes under a version above `version`, the highest that a lost learner of this name may have used."""
+        """Publish under a version above `version`, the highest that a lost learner may have used."""
         return self.parameters.resume_above(version)
 
     def sync_target(self, tau: float = 1.0) -> None:
-        """Moves the target by the fraction `tau` of the way to the parameters; raises TypeError without a target."""
+        """Move the target by the fraction `tau` toward the parameters; raises TypeError without a target."""
         if self.parameters.target_module is None:
             raise TypeError(f"learner {self.name!r} was made without a target")
-        self.exchange.tell("sync_target", tau)
+        self.exchange.call_followers("sync_target", tau)
         self.parameters.sync_target(tau)
 
     def state(self) -> Tree:
-        """Copies of all that an update depends on, but for settings: parameters, optimizers, random state, counts."""
+        """Return copies of parameters, optimizer states, random state and counts; no settings."""
         generator = self.loop.generator.get_state().numpy().copy()
         return {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
 
     def load_state(self, state: Tree) -> None:
-        """Restores `state`, bit for bit; raises CheckpointUnusable, and changes nothing, for another learner's."""
-        state = publishing(state, len(self.parameters.published_flat))
+        """Restore a state; if it does not fit, change nothing and raise CheckpointUnusable."""
+        state = with_published(state, len(self.parameters.published_flat))
         expected = {**self.parameters.like(state), "generator": self.loop.generator.get_state()}
         check_state(self.name, state, expected, (*COUNTS, "stale_rows_dropped"))
-        self.exchange.tell("load_state", state)
+        self.exchange.call_followers("load_state", state)
         self.parameters.load_state(state)
         self.loop.generator.set_state(as_tensor(state["generator"]))
         self.stale_rows_dropped = state["stale_rows_dropped"]
@@ -179,44 +165,41 @@ class TorchLearner:
     # -- updates ----------------------------------------------------------------------------------------------------
 
     def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
-        """Learns from each row of `batch` once per epoch, in minibatches of at least `minibatch_agent_steps` rows.
+        """Train on each row of `batch` once per epoch, in minibatches of at least `minibatch_agent_steps` rows.
 
-        There are floor(rows / minibatch_agent_steps) minibatches of nearly equal size, and always at least one;
-        without `minibatch_agent_steps` there is one. Sequences are dealt whole, nearly as many to each. `loss` of the
-        result has the means of the loss's terms and of `grad_norm` over the steps taken; a step whose gradient is not
-        finite is skipped and counted. Raises ActorLost if a process of the learner's group has ended.
+        There are floor(rows / minibatch_agent_steps) minibatches, at least one, of nearly equal size; None means one.
+        Sequences are not split. The report's `loss` has the means of the loss terms and of `grad_norm` over the steps
+        taken; steps with a gradient that is not finite are skipped. Raises ActorLost if a process has ended.
         """
         request = UpdateRequest(batch, epochs, minibatch_agent_steps, self.updates, self.stale_rows_dropped)
         exchange = self.exchange
-        with exchange.together():
+        with exchange.leaving_on_error():
             job = exchange.job(request)
             result = exchange.result(job, self.loop.run(job, exchange))
-        return self._counted(update_report(self.name, self.version, job, result))
+        return self._count_updates(update_report(self.name, self.version, job, result))
 
     def gradients(self, batch: TrainBatch) -> Gradients:
-        """The gradient of the loss by all parameters, float32 [P], for another to `apply`; nothing changes here.
-
-        All rows at once. Raises TypeError for a learner of several losses, of which each needs those before it changed.
-        """
+        """Return the gradient, float32 [P], of the loss over all rows; raises TypeError with several losses."""
+        # Each group's loss needs the groups before it already updated.
         if len(self.parameters.groups) > 1:
             raise TypeError(f"learner {self.name!r} has several losses, and no gradient of all at once")
         return gradients_of(batch, *self.loop.gradient(batch))
 
     def apply(self, gradients: Gradients) -> Update:
-        """One optimizer step by gradients that were found elsewhere; none if they are of no rows, or not finite."""
+        """Take one optimizer step, unless the gradients are of no rows, or not finite."""
         norm = None
         if gradients.rows:
-            self.exchange.tell("apply", gradients.flat, gradients.rows)
+            self.exchange.call_followers("apply", gradients.flat, gradients.rows)
             norm = self.loop.apply(gradients.flat)
-        return self._counted(step_report(self.name, self.version, gradients, norm, self.stale_rows_dropped))
+        return self._count_updates(step_report(self.name, self.version, gradients, norm, self.stale_rows_dropped))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes learning rates and `max_grad_norm`; the rest is for the losses, and for stages that look here."""
-        self.exchange.tell("set_schedule", dict(values))
+        """Set learning rates, `max_grad_norm` and loss coefficients; stages read `scheduled`."""
+        self.exchange.call_followers("set_schedule", dict(values))
         self.scheduled = {**self.scheduled, **values}
         self.loop.set_schedule(values)
 
-    def _counted(self, update: Update) -> Update:
+    def _count_updates(self, update: Update) -> Update:
         self.parameters.updates += update.updates
         self.stale_rows_dropped = 0
         return update
@@ -225,34 +208,37 @@ class TorchLearner:
 
     @property
     def exchange(self) -> GradientExchange:
-        """With whom gradients are shared now."""
-        return self._alone if self._group is None else self._group
+        """The gradient exchange in use."""
+        return self._single if self._group is None else self._group
 
     def lead(self, world_size: int, host: str = "127.0.0.1") -> str:
-        """The address at which `world_size` - 1 others may follow; `host` is this machine's as they know it.
-
-        The port is one that is free. Whatever is asked first of this learner then waits for them, as `meet` does.
-        """
+        """Open a group on a free port and return its address; other processes reach this machine at `host`."""
         collective = Collective.open(self.name, host, world_size)
-        self._group = self._in_group(collective, self)
+        self._group = self._group_exchange(collective, self)
         return collective.address
 
     def meet(self) -> None:
-        """Waits for all others of the group, if there is one; raises ActorLost if they stay away."""
+        """Wait until all processes of the group have joined; raises ActorLost after a timeout."""
         if self._group is not None:
             self._group.meet()
 
     def follow(self, address: str, rank: int, world_size: int) -> None:
-        """Joins the group that is led at `address`; returns when that ends, or for replicas when all have met.
-
-        Raises ActorLost if a process of the group is lost.
-        """
-        self._group = group = self._in_group(Collective(self.name, address, rank, world_size), self)
+        """Join the group at `address`; return when it ends, or for replicas when all have joined."""
+        self._group = group = self._group_exchange(Collective(self.name, address, rank, world_size), self)
         if group.serve():
             self._group = None
 
     def disband(self) -> None:
-        """Leaves the group, and if it is led here, ends its followers' `follow`; this learner is then alone again."""
+        """Leave the group; called on the leader, end it."""
         if self._group is not None:
             self._group.disband()
             self._group = None
+
+
+def _verify_replicable(name: str, module: Any, groups: Sequence[LossGroup]) -> None:
+    # Noise and running statistics need one process that sees all rows.
+    if noise_width(groups) or observers(module):
+        raise TypeError(
+            f"learner {name!r} learns on the workers, where no learner sees all rows: its losses "
+            "cannot have noise, nor its module running statistics"
+        )

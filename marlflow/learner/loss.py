@@ -1,4 +1,4 @@
-"""The interface of an algorithm's loss."""
+"""The protocol of an algorithm's loss."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Terms: TypeAlias = Mapping[str, Tensor] | Mapping[str, float]
 class LossTerms(NamedTuple):
     """The result of a loss for one minibatch of N rows.
 
-    `total` is the scalar to descend, or None if the loss has written the gradient of every parameter itself; `terms`
-    are scalars to report, detached or already numbers; `priorities` [N], detached, go back to a replay that asked.
+    `total` is the scalar to minimize, or None if the loss wrote the gradients itself. `terms` are detached scalars to
+    report. `priorities` [N], detached, are for a prioritized replay.
     """
 
     total: Tensor | None
@@ -23,17 +23,17 @@ class LossTerms(NamedTuple):
 
 
 class LossFunction(Protocol):
-    """The loss of an algorithm: `loss(module, target_module, minibatch).total.backward()`.
+    """The loss of an algorithm, used as `loss(module, target_module, minibatch).total.backward()`.
 
-    A loss that knows its gradient in closed form writes it into each parameter's `.grad` and returns no total. The loss
-    and its terms are means over the rows: several learners may each have some rows of a minibatch. With an attribute
-    `noise_per_row` it is given a column `noise` of so many standard normal numbers for each row.
+    The loss and its terms must be means over rows, because data-parallel learners share a minibatch. A loss may write
+    its gradient to each `.grad` itself and return no total. With an attribute `noise_per_row`, minibatches have a
+    column `noise` of that many standard normal numbers per row.
     """
 
     def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of `minibatch`, columns [N, ...]; `target_module` is None for a learner without a target."""
+        """Compute the loss of `minibatch`, columns [N, ...]; `target_module` is None without a target network."""
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes the scheduled coefficients that this loss knows, and ignores the others."""
+        """Set the scheduled coefficients that this loss has, and ignore other names."""
         ...

@@ -1,7 +1,6 @@
-"""Groups of a module's parameters that learn by losses of their own, one after the other on each minibatch.
+"""Loss groups: parts of a module with separate losses and optimizers, stepped one after the other on each minibatch.
 
-An actor, its critics and a temperature each have a loss during which the others stay fixed: a group's backward pass
-reaches its own parameters alone, and the next group sees them already changed.
+Used for an actor, its critics and a temperature. Each group's loss sees the groups before it already updated.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from marlflow.learner.optimizer import Optimizer
 
 @dataclass(frozen=True, slots=True)
 class LossGroup:
-    """The `parameters` of a module, a submodule's or adjacent ones, that learn by `loss`.
+    """The `parameters` of a module (a submodule's, or adjacent ones) that are trained by `loss`.
 
-    `every`: on each that many-th minibatch only (Fujimoto et al., 2018, arXiv:1802.09477). `learning_rate` None is the
-    learner's. A schedule of the learner's `learning_rate`, or of `<name>_learning_rate`, reaches it.
+    Stepped on each `every`-th minibatch (delayed updates; Fujimoto et al., 2018, arXiv:1802.09477). `learning_rate`
+    None means the learner's. A schedule of `<name>_learning_rate` sets it.
     """
 
     name: str
@@ -35,7 +34,7 @@ class LossGroup:
 
 
 class OptimizerGroup:
-    """A LossGroup with its span of the flat vector and of the gradient, and the optimizer that steps it."""
+    """A LossGroup with its span of the flat gradient and its optimizer."""
 
     def __init__(
         self,
@@ -47,39 +46,40 @@ class OptimizerGroup:
         max_norm: float,
     ) -> None:
         self.name, self.loss, self.every = group.name, group.loss, group.every
-        own = [parameter for parameter in group.parameters(module) if parameter.requires_grad]
-        span = flat.span(own)
-        self._whole = span.stop - span.start == sum(p.numel() for p in flat.parameters if p.requires_grad)
-        self._own, self.gradient = own, flat.gradient[span]
-        self._follows = group.learning_rate is None
+        self._parameters = [parameter for parameter in group.parameters(module) if parameter.requires_grad]
+        span = flat.span(self._parameters)
+        self._is_whole = span.stop - span.start == sum(p.numel() for p in flat.parameters if p.requires_grad)
+        self.gradient = flat.gradient[span]
+        self._has_learners_rate = group.learning_rate is None
         rate = learning_rate if group.learning_rate is None else group.learning_rate
         self.optimizer = optimizer.over(flat.vector[span], self.gradient, rate, max_norm)
 
     def add_gradient(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """The loss of a minibatch; adds its gradient to `gradient`."""
+        """Compute the loss of a minibatch, and add its gradient to `gradient`."""
         terms = self.loss(module, target_module, minibatch)
         if terms.total is not None:
-            terms.total.backward(inputs=None if self._whole else self._own)
+            # Without `inputs`, the backward pass would also add to the gradients of other groups.
+            terms.total.backward(inputs=None if self._is_whole else self._parameters)
         return terms
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Sets the learning rate and `max_grad_norm`; passes all values on to the loss."""
-        if self._follows and "learning_rate" in values:
+        """Set the learning rate and `max_grad_norm`, and pass all values on to the loss."""
+        if self._has_learners_rate and "learning_rate" in values:
             self.optimizer.learning_rate = values["learning_rate"]
         self.optimizer.learning_rate = values.get(f"{self.name}_learning_rate", self.optimizer.learning_rate)
         self.optimizer.max_norm = values.get("max_grad_norm", self.optimizer.max_norm)
         self.loss.set_schedule(values)
 
     def state(self) -> dict[str, Tensor]:
-        """The optimizer's state, under names that no other group uses."""
+        """Return the optimizer's state, with the group's name in each key."""
         return {self._key(name): tensor for name, tensor in self.optimizer.state().items()}
 
     def like(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Template tensors (shape, dtype) for this group's entries of `state`."""
+        """Return template tensors (shape, dtype) for this group's entries of `state`."""
         return {self._key(name): tensor for name, tensor in self.optimizer.like(self._of(state)).items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores this group's entries of a learner's state."""
+        """Restore the optimizer from its entries of a learner's state."""
         self.optimizer.load_state(self._of(state))
 
     def _key(self, name: str) -> str:
@@ -91,14 +91,14 @@ class OptimizerGroup:
 
 
 def loss_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGroup]:
-    """The groups as given; one group of all parameters for a single loss."""
+    """Return the given groups, or one group of all parameters for a single loss."""
     return losses if isinstance(losses, Sequence) else (LossGroup("all", nn.Module.parameters, losses),)
 
 
 def actors_of(module: Any, policies: Sequence[str]) -> dict[str, nn.Module]:
-    """The actor of each policy of a learner: `module.actors`, a mapping; `module.actor` for one policy.
+    """Return the actor of each policy: the mapping `module.actors`, or `module.actor` for one policy.
 
-    Raises TypeError if `module` has not exactly these.
+    Raises TypeError if the keys of `module.actors` are not `policies`.
     """
     if (actors := getattr(module, "actors", None)) is None:
         (policy,) = policies
@@ -112,20 +112,21 @@ def actors_of(module: Any, policies: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def frozen_copy(module: Any, policies: Sequence[str], groups: Sequence[LossGroup]) -> tuple[Any, FlatParameters]:
-    """A copy of `module` that does not learn, as a target, with its parameters in the same order."""
+    """Return a frozen copy of `module`, as target network, and its flat parameters."""
     frozen = copy.deepcopy(module)
     flat = FlatParameters(frozen, actors_of(frozen, policies), [list(group.parameters(frozen)) for group in groups])
+    # Only now, because the order of flat parameters depends on requires_grad.
     frozen.requires_grad_(False)
     return frozen, flat
 
 
 def noise_width(groups: Sequence[LossGroup]) -> int:
-    """The largest number of random numbers per row that one of the losses asks for."""
+    """Return the largest `noise_per_row` of the losses."""
     return max(int(getattr(group.loss, "noise_per_row", 0)) for group in groups)
 
 
-def norm_of_all(norms: Sequence[Tensor | float]) -> Tensor | float:
-    """The norm of a gradient from the norms of its groups."""
+def total_norm(norms: Sequence[Tensor | float]) -> Tensor | float:
+    """Combine the gradient norms of groups."""
     if len(norms) == 1:
         return norms[0]
     total: Tensor | float = sum(norm * norm for norm in norms)

@@ -1,7 +1,6 @@
-"""Optimizers over a span of one flat vector: Adam in one fused kernel, or any of torch's by its name.
+"""Optimizers of a flat parameter vector: Adam as one fused kernel, or a class of torch.optim.
 
-Each element is stepped by itself, so that it does not matter where one parameter ends and the next begins; optimizers
-that look at whole matrices or at the loss itself (Adafactor, Muon, LBFGS) cannot be used here.
+Only elementwise optimizers work on a flat vector.
 """
 
 from __future__ import annotations
@@ -18,38 +17,39 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.policy.tensors import as_tensor
 
-_WHOLE_MATRICES = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+# These need whole matrices, sparse gradients or the loss.
+_NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 
 
 class Stepper(Protocol):
-    """Steps one vector; a gradient that is not finite changes nothing."""
+    """Takes optimizer steps on one vector; skips a gradient that is not finite."""
 
     learning_rate: float
     max_norm: float
 
     def step(self) -> Tensor | float:
-        """Takes one step; returns the norm of the gradient before it is clipped to `max_norm`, on a CPU as a number."""
+        """Take one step; return the gradient's norm before clipping to `max_norm`, on a CPU as a float."""
         ...
 
     def state(self) -> Mapping[str, Tensor]:
-        """The optimizer's state, by name; each entry has one number, or one for each parameter."""
+        """Return the optimizer's state; each entry is a scalar or has the vector's shape [P]."""
         ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Restores what `state` returned."""
+        """Restore a state."""
         ...
 
     def like(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        """Template tensors (shape, dtype) for the entries of `state`, by name."""
+        """Return template tensors (shape, dtype) for the entries of `state`."""
         ...
 
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """The settings of an optimizer: `Adam(...)`, or any class of torch.optim by its `_target_`."""
+    """The settings of an optimizer: `Adam(...)`, or a class of torch.optim by its `_target_`."""
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
-        """A stepper of `vector` [P] by `gradient` [P]."""
+        """Return an optimizer of `vector` [P] that reads `gradient` [P]."""
         ...
 
 
@@ -63,48 +63,44 @@ class Adam:
     weight_decay: float = 0.0
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
-        """A stepper of `vector` [P] by `gradient` [P]."""
         return FlatAdam(vector, gradient, learning_rate, max_norm, self)
 
 
 @dataclass(frozen=True, slots=True)
 class TorchOptimizer:
-    """A class of torch.optim with its settings but for parameters and learning rate; raises ConfigInvalid early."""
+    """A class of torch.optim with its settings but `lr`; raises ConfigInvalid if it rejects them."""
 
     make: Callable[..., torch.optim.Optimizer]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Tries it out on one parameter."""
         name = getattr(self.make, "__name__", str(self.make))
-        if name in _WHOLE_MATRICES:
+        if name in _NOT_ELEMENTWISE:
             raise ConfigInvalid([f"optimizer {name} does not step each number by itself; take Adam, RMSprop or SGD"])
         if "lr" in self.settings:
             raise ConfigInvalid([f"optimizer {name} is given its lr by the algorithm: set learning_rate there instead"])
+        # Tried on one parameter now, so that a mistake is found before the run starts.
         try:
             self.make([nn.Parameter(torch.zeros(1))], lr=1e-3, **self.settings)
         except (TypeError, ValueError) as error:
             raise ConfigInvalid([f"optimizer {name} does not take {dict(self.settings)}: {error}"]) from error
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
-        """A stepper of `vector` [P] by `gradient` [P]."""
         parameter = nn.Parameter(vector)
         parameter.grad = gradient
-        made = self.make([parameter], lr=learning_rate, **self.settings)
-        return _TorchStepper(made, parameter, learning_rate, max_norm)
+        optimizer = self.make([parameter], lr=learning_rate, **self.settings)
+        return _TorchStepper(optimizer, parameter, learning_rate, max_norm)
 
 
 class FlatAdam:
-    """Adam over one vector, with its gradient clipped by its norm.
-
-    One fused kernel unscales, updates both moments and steps. On a CPU the norm is read at once; elsewhere it stays on
-    the device, and no step waits for it.
-    """
+    """Adam of one vector as a fused kernel, with clipping of the gradient's norm."""
 
     def __init__(
         self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float, settings: Adam = Adam()
     ) -> None:
-        self.learning_rate, self.max_norm, self._settings = learning_rate, max_norm, settings
+        self.learning_rate = learning_rate
+        self.max_norm = max_norm
+        self._settings = settings
         self._parameters, self._gradients = [vector], [gradient]
         self.moment_1, self.moment_2 = torch.zeros_like(vector), torch.zeros_like(vector)
         self.steps = torch.zeros((), device=vector.device)
@@ -112,36 +108,33 @@ class FlatAdam:
         self._on_cpu = vector.device.type == "cpu"
 
     def step(self) -> Tensor | float:
-        """Takes one step; returns the norm of the gradient before it was clipped."""
         norm: Tensor = torch.linalg.vector_norm(self._gradients[0])
-        return self._step_now(norm) if self._on_cpu else self._step_unseen(norm)
+        return self._step_on_cpu(norm) if self._on_cpu else self._step_on_gpu(norm)
 
     def state(self) -> Mapping[str, Tensor]:
-        """Both moments and the number of steps."""
         return {"moment_1": self.moment_1, "moment_2": self.moment_2, "steps": self.steps}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Restores what `state` returned."""
         for name, tensor in self.state().items():
             tensor.copy_(as_tensor(state[name]))
 
     def like(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        """The state itself: its shapes do not depend on what was saved."""
         return self.state()
 
-    def _step_now(self, norm: Tensor) -> float:
+    def _step_on_cpu(self, norm: Tensor) -> float:
         size = norm.item()
         if math.isfinite(size):
             self._fused_step(norm / self.max_norm if size > self.max_norm else None, None)
         return size
 
-    def _step_unseen(self, norm: Tensor) -> Tensor:
-        lost = torch.isfinite(norm).logical_not_().to(torch.float32)
-        self._fused_step((norm / self.max_norm).clamp_(min=1.0), lost)
+    def _step_on_gpu(self, norm: Tensor) -> Tensor:
+        # The kernel itself skips the step where found_inf is 1; reading the norm here would wait for the GPU.
+        found_inf = torch.isfinite(norm).logical_not_().to(torch.float32)
+        self._fused_step((norm / self.max_norm).clamp_(min=1.0), found_inf)
         return norm
 
-    def _fused_step(self, scale: Tensor | None, lost: Tensor | None) -> None:
-        # torch.optim.Adam(fused=True) calls this same kernel, at six times the price for a vector of this size.
+    def _fused_step(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
+        # torch.optim.Adam(fused=True) calls the same kernel, but takes six times as long for a vector of this size.
         self.steps.add_(self._one)
         settings = self._settings
         kernel = torch._fused_adamw_ if settings.weight_decay else torch._fused_adam_
@@ -160,20 +153,20 @@ class FlatAdam:
             amsgrad=False,
             maximize=False,
             grad_scale=scale,
-            found_inf=lost,
+            found_inf=found_inf,
         )
-        if lost is not None:
-            self.steps -= lost
+        if found_inf is not None:
+            self.steps -= found_inf
 
 
 class _TorchStepper:
-    """One of torch's optimizers over one vector, its gradient clipped by its norm."""
-
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, learning_rate: float, max_norm: float
     ) -> None:
-        self.learning_rate, self.max_norm = learning_rate, max_norm
-        self._optimizer, self._parameter = optimizer, parameter
+        self.learning_rate = learning_rate
+        self.max_norm = max_norm
+        self._optimizer = optimizer
+        self._parameter = parameter
 
     def step(self) -> float:
         gradient = self._parameter.grad
@@ -187,14 +180,17 @@ class _TorchStepper:
         return size
 
     def state(self) -> Mapping[str, Tensor]:
-        kept = self._optimizer.state[self._parameter]
-        return {name: torch.as_tensor(value) for name, value in kept.items() if value is not None}
+        state = self._optimizer.state[self._parameter]
+        return {name: torch.as_tensor(value) for name, value in state.items() if value is not None}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        own = self._optimizer.state[self._parameter]
-        own.clear()
-        own.update({name: torch.from_numpy(value.copy()).to(self._parameter.device) for name, value in state.items()})
+        restored = self._optimizer.state[self._parameter]
+        restored.clear()
+        restored.update(
+            {name: torch.from_numpy(value.copy()).to(self._parameter.device) for name, value in state.items()}
+        )
 
     def like(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        # Torch's optimizers create their state at the first step, so the names come from the saved state.
         shapes = {name: getattr(value, "shape", ()) for name, value in state.items()}
         return {name: self._parameter.detach() if shape else torch.zeros(()) for name, shape in shapes.items()}

@@ -1,4 +1,4 @@
-"""A learner's parameters: module, target, optimizers, and the versions under which they are published."""
+"""A learner's parameters: module, target network, optimizers, and published versions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
 
 
 class LearnerParameters:
-    """The parameters of `module` in one vector, an optimizer for each loss group, and a frozen `target_module`, if any.
+    """The flat parameters of `module`, an optimizer for each loss group, and the frozen `target_module`, if any.
 
-    `policies` are those that act by actors in `module`. `published` has the weights of each, all under one version.
-
-    `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its value when the
-    parameters were last published, and when the target was last renewed.
+    `published` has the last published weights of each of `policies` (weight synchronization), all of one version.
+    `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its values at the last
+    publishing and the last target update.
     """
 
     def __init__(
@@ -55,57 +54,55 @@ class LearnerParameters:
             self.target_module, self._target_flat = frozen_copy(self.module, policies, groups)
         self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
         self.published: Mapping[str, Weights] = {}
-        self._hand_out()
+        self._copy_to_published()
 
     def publish(self) -> Mapping[str, Weights]:
-        """The acting parameters under a new version."""
         self.version += 1
         self.updates_when_published = self.updates
-        self._hand_out()
+        self._copy_to_published()
         return self.published
 
-    def _hand_out(self) -> None:
+    def _copy_to_published(self) -> None:
         self.published = {policy: Weights(self.version, flat) for policy, flat in self.flat.publish().items()}
 
     def publish_all(self) -> None:
-        """From now on publishes all parameters, the acting ones first, for stages that need the critic elsewhere."""
+        """Publish all parameters from now on, not only the actors'."""
         self.flat.publishes_all = True
-        self._hand_out()
+        self._copy_to_published()
 
     def resume_above(self, version: int) -> Mapping[str, Weights]:
-        """Publishes under a version above `version`, the highest that a lost learner of this name may have used."""
+        """Publish under a version above `version`."""
         self.version = max(self.version, version)
         return self.publish()
 
     def sync_target(self, tau: float) -> None:
-        """Moves the target, which has to be there, by the fraction `tau` of the way to the parameters."""
+        """Move the target network by the fraction `tau` toward the parameters (soft update)."""
         assert self._target_flat is not None
-        self._target_flat.approach(self.flat.vector, tau)
+        self._target_flat.soft_update(self.flat.vector, tau)
         self.updates_when_synced = self.updates
 
     def state(self) -> dict[str, Tree]:
-        """Copies of parameters, target and optimizers' states; what is published, and the counts.
-
-        Learning rates and the losses' coefficients are the configuration's, and are not in it.
-        """
+        """Return copies of the parameters, target, optimizer states, published weights and counts."""
+        # Learning rates and loss coefficients come from the configuration.
         optimizers = {name: tensor for group in self.groups for name, tensor in group.state().items()}
         tensors = {name: tensor.cpu().numpy().copy() for name, tensor in (self._vectors() | optimizers).items()}
         counts = {name: getattr(self, name) for name in COUNTS}
-        return {**tensors, **counts, "published": self.published_flat}  # not what was learned since
+        # The last published version, which may be older than the current parameters: workers resume with it.
+        return {**tensors, **counts, "published": self.published_flat}
 
     @property
     def published_flat(self) -> Array:
-        """What was last published, of all policies in their order, float32 [...]."""
+        """The last published weights of all policies, concatenated, float32 [sum of P]."""
         flats = [weights.flat for weights in self.published.values()]
         return flats[0] if len(flats) == 1 else np.concatenate(flats)
 
     def like(self, state: Tree) -> dict[str, Tensor]:
-        """Template tensors (shape, dtype) for the arrays of `state`."""
+        """Return template tensors (shape, dtype) for the arrays of `state`."""
         optimizers = {name: like for group in self.groups for name, like in group.like(as_mapping(state)).items()}
         return {**self._vectors(), **optimizers, "published": as_tensor(self.published_flat)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state` returned, which has to be as `like` says."""
+        """Restore a state whose arrays match `like`."""
         for name, tensor in self._vectors().items():
             tensor.copy_(as_tensor(state[name]))
         for group in self.groups:
@@ -117,5 +114,5 @@ class LearnerParameters:
         self.published = {name: Weights(self.version, flat) for name, flat in zip(self.published, flats, strict=True)}
 
     def _vectors(self) -> dict[str, Tensor]:
-        own = {"vector": self.flat.vector}
-        return own if self._target_flat is None else {**own, "target": self._target_flat.vector}
+        vectors = {"vector": self.flat.vector}
+        return vectors if self._target_flat is None else {**vectors, "target": self._target_flat.vector}

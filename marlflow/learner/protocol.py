@@ -1,4 +1,4 @@
-"""What plans ask of a learner, by use: values, priorities, gradients, updates, a target, and published versions."""
+"""The protocols of a learner, one for each use."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from marlflow.flow import Place
 
 
 class Scheduled(Protocol):
-    """Knows the settings that change while a run goes on."""
+    """Has settings that follow a schedule during a run."""
 
     @property
     def scheduled(self) -> Mapping[str, float]:
-        """The settings that were last scheduled, by name."""
+        """The current values of the scheduled settings, by name."""
         ...
 
 
 class ValueFunction(Scheduled, Protocol):
-    """Estimates returns by the parameters of one version."""
+    """Estimates returns with the parameters of one version."""
 
     @property
     def version(self) -> int:
@@ -29,41 +29,39 @@ class ValueFunction(Scheduled, Protocol):
         ...
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
-        """The critic's values of `obs` [N, ...], after `memory` [N, ...] if it is recurrent, float32 [N]."""
+        """Return the critic's values, float32 [N], of `obs` [N, ...] and, if it is recurrent, `memory` [N, ...]."""
         ...
 
 
 class PriorityFunction(Protocol):
-    """Says how much each row is worth learning from."""
+    """Computes priorities for prioritized replay."""
 
     def priorities(self, rows: Transitions) -> Array:
-        """The priority of each of `rows` by the loss, with the network as its own target, float32 [N]."""
+        """Return each row's priority by the loss, float32 [N], with the network as its own target."""
         ...
 
 
 class GradientFunction(Protocol):
-    """Finds gradients, for a learner elsewhere to apply."""
+    """Computes gradients, which a learner elsewhere applies."""
 
     @property
     def trains_on(self) -> type:
-        """The type of item that the loss is for."""
+        """The type of batch that the loss takes."""
         ...
 
     def gradients(self, batch: TrainBatch) -> Gradients:
-        """The gradient of the loss over all rows."""
+        """Return the gradient of the loss over all rows."""
         ...
 
 
 class Updates(Protocol):
-    """Changes its parameters by what it is given."""
+    """Takes optimizer steps."""
 
     stale_rows_dropped: int
-    """Rows dropped as too old since the last update, which reports them."""
+    """Number of rows dropped as too old since the last update."""
 
     @property
-    def trains_on(self) -> type:
-        """The type of item that the loss is for."""
-        ...
+    def trains_on(self) -> type: ...
 
     @property
     def updates(self) -> int:
@@ -71,57 +69,53 @@ class Updates(Protocol):
         ...
 
     def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
-        """Learns from each row of `batch` once per epoch."""
+        """Train on each row of `batch` once per epoch."""
         ...
 
     def apply(self, gradients: Gradients) -> Update:
-        """One optimizer step by gradients that were found elsewhere."""
+        """Take one optimizer step by gradients computed elsewhere."""
         ...
 
 
 class HasTarget(Scheduled, Protocol):
-    """Has a target network that follows its parameters."""
+    """Has a target network."""
 
     @property
-    def updates(self) -> int:
-        """Number of optimizer steps so far."""
-        ...
+    def updates(self) -> int: ...
 
     @property
     def updates_when_synced(self) -> int:
-        """Number of optimizer steps when the target was last renewed."""
+        """Number of optimizer steps at the last target update."""
         ...
 
     def sync_target(self, tau: float = 1.0) -> None:
-        """Moves the target by the fraction `tau` of the way to the parameters."""
+        """Move the target network by the fraction `tau` toward the parameters (soft update)."""
         ...
 
 
 class Publishes(Protocol):
-    """Hands out the parameters that act, in versions."""
+    """Publishes versions of the acting parameters (weight synchronization)."""
 
     @property
-    def updates(self) -> int:
-        """Number of optimizer steps so far."""
-        ...
+    def updates(self) -> int: ...
 
     @property
     def updates_when_published(self) -> int:
-        """Number of optimizer steps when the parameters were last published."""
+        """Number of optimizer steps at the last `publish`."""
         ...
 
     @property
     def published(self) -> Mapping[str, Weights]:
-        """The weights of each policy that were last published, all under one version."""
+        """The last published weights, by policy, all of one version."""
         ...
 
     def publish(self) -> Mapping[str, Weights]:
-        """The acting parameters under a new version."""
+        """Publish the acting parameters under the next version."""
         ...
 
 
 class Learner(ValueFunction, PriorityFunction, GradientFunction, Updates, HasTarget, Publishes, Protocol):
-    """Owns the parameters of one policy or of several. Stages `at` it run at its `place`.
+    """Owns the parameters and optimizers of one policy or several. Stages `at` the learner run at its `place`.
 
     update = learner.update(batch, epochs=10, minibatch_agent_steps=128)
     weights = learner.publish()
@@ -131,5 +125,5 @@ class Learner(ValueFunction, PriorityFunction, GradientFunction, Updates, HasTar
     place: Place | None
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes the present values of what is scheduled, by name."""
+        """Set the current values of scheduled settings, by name."""
         ...

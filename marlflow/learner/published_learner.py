@@ -1,4 +1,4 @@
-"""A learner as it was last published, for stages of its plan that run elsewhere."""
+"""A read-only learner with published parameters, for stages in other processes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from marlflow.policy.tensors import as_tensor
 
 
 class Publisher(Scheduled, Protocol):
-    """Knows what a learner published last."""
+    """Has a learner's last published weights."""
 
     @property
     def published(self) -> Mapping[str, Weights]:
-        """The weights of each policy that were last published."""
+        """The last published weights, by policy."""
         ...
 
 
 class PublishedLearner:
-    """All parameters as they were last published: a ValueFunction, PriorityFunction and GradientFunction; no Updates.
+    """Computes values, priorities and gradients with a learner's last published parameters.
 
-    `source` has what was published of the only policy of the learner called `name`; `fetch` opens it where that is a
-    reference. `build` makes a learner of the same kind, once, when values are first asked for. In a plan built over it,
-    stages run at `place`.
+    `source` has the weights of the learner's only policy; `fetch` resolves them if they are a remote reference. `build`
+    makes a learner of the same kind, at the first use.
     """
 
     def __init__(
@@ -40,49 +39,50 @@ class PublishedLearner:
         place: Place | None = None,
         fetch: Callable[[Any], Array] = as_it_is,
     ) -> None:
-        self.name, self.trains_on, self.place = name, trains_on, place
-        self._build, self._source, self._fetch = build, source, fetch
-        self._model: TorchLearner | None = None
+        self.name = name
+        self.trains_on = trains_on
+        self.place = place
+        self._build = build
+        self._source = source
+        self._fetch = fetch
+        self._learner: TorchLearner | None = None
         self._version: int | None = None
 
     @property
     def scheduled(self) -> Mapping[str, float]:
-        """The settings that were last scheduled, as the publisher says."""
         return self._source.scheduled
 
     @property
     def acting(self) -> Any:
-        """The actor that acts by the published weights; AttributeError for a source that is not on a rollout worker."""
+        """The actor with the published weights; AttributeError for a source that is not on a rollout worker."""
         return self._source.actor  # type: ignore[attr-defined]
 
     @property
     def version(self) -> int:
-        """The version of the published parameters."""
         return self._published.version
 
     @property
     def _published(self) -> Weights:
+        # Unpacking fails for a learner of several policies, which cannot be published this way.
         (weights,) = self._source.published.values()
         return weights
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
-        """The published critic's values of `obs` [N, ...], after `memory` [N, ...] if it is recurrent, float32 [N]."""
         return self._loaded().values(obs, memory)
 
     def priorities(self, rows: Transitions) -> Array:
-        """The priority of each of `rows` by the published parameters, float32 [N]."""
         return self._loaded().priorities(rows)
 
     def gradients(self, batch: TrainBatch) -> Gradients:
-        """The gradient of the loss by the published parameters."""
         return self._loaded().gradients(batch)
 
     def _loaded(self) -> TorchLearner:
-        if self._model is None:
-            self._model = self._build()
+        # Built at the first use, because a plan may never compute anything here.
+        if self._learner is None:
+            self._learner = self._build()
         published = self._published
         if published.version != self._version:
-            self._model.parameters.flat.load(as_tensor(self._fetch(published.flat)))
+            self._learner.parameters.flat.load(as_tensor(self._fetch(published.flat)))
             self._version = published.version
-        self._model.set_schedule(self._source.scheduled)
-        return self._model
+        self._learner.set_schedule(self._source.scheduled)
+        return self._learner

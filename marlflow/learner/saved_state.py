@@ -1,4 +1,4 @@
-"""Checks of a learner's saved state: the expected shape of each entry, and what came instead."""
+"""Checks of a learner's saved state against the learner that loads it."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from marlflow.base.serialization import Tree
 
 
 def check_state(learner: str, state: Tree, arrays: Mapping[str, Tensor], counts: Sequence[str]) -> None:
-    """Raises CheckpointUnusable unless `state` has exactly arrays like these, by name, and these counts from 0 up."""
+    """Raise CheckpointUnusable unless `state` has exactly these counts and arrays, by shape and dtype."""
     if not isinstance(state, Mapping):
-        raise CheckpointUnusable([f"learner {learner!r}: expected a dict of its parts, got {_shown(state)}"])
-    problems = [_unlike(name, like, state.get(name)) for name, like in arrays.items()]
+        raise CheckpointUnusable([f"learner {learner!r}: expected a dict of its parts, got {_described(state)}"])
+    problems = [_mismatch(name, like, state.get(name)) for name, like in arrays.items()]
     problems += [
-        f"{name}: expected a count, got {_shown(state.get(name))}" for name in counts if not _counts(state, name)
+        f"{name}: expected a count, got {_described(state.get(name))}"
+        for name in counts
+        if not _is_count(state.get(name))
     ]
     problems += [f"{name}: expected nothing of this name" for name in state if name not in {*arrays, *counts}]
-    problems += [] if any(problems) else [_unusable(state["generator"])]
-    found = [f"learner {learner!r}: {problem}" for problem in problems if problem]
-    if found:
+    # Only an array of the right shape can be tried as a generator's state.
+    problems += [] if any(problems) else [_generator_problem(state["generator"])]
+    sentences = [f"learner {learner!r}: {problem}" for problem in problems if problem]
+    if sentences:
         raise CheckpointUnusable(
-            [*found[:-1], f"{found[-1]}; was it kept with another algorithm, model or environment?"]
+            [*sentences[:-1], f"{sentences[-1]}; was it kept with another algorithm, model or environment?"]
         )
 
 
 def as_mapping(state: Tree) -> Mapping[str, Any]:
-    """The state; an empty mapping if it is no mapping."""
+    """Return the state, or an empty mapping if it is not a mapping."""
     return state if isinstance(state, Mapping) else {}
 
 
-def publishing(state: Tree, count: int) -> Tree:
-    """`state` with `count` parameters published: a learner whose stages run elsewhere publishes all of them.
-
-    Parameters that were not published are taken from the learner's own; what is no state is returned as it is.
-    """
+def with_published(state: Tree, count: int) -> Tree:
+    """Return `state` with its published parameters cut, or extended from the learner's own, to `count`."""
+    # The count changes if a run resumes with stages in other processes, which need more than the actors.
+    # A malformed state is returned unchanged, because `check_state` reports it.
     try:
         published = state["published"]
         return {**state, "published": np.concatenate([published, state["vector"][len(published) :]])[:count]}
@@ -47,17 +49,18 @@ def publishing(state: Tree, count: int) -> Tree:
         return state
 
 
-def _unlike(name: str, like: Tensor, value: Any) -> str:
+def _mismatch(name: str, like: Tensor, value: Any) -> str:
     expected = f"{like.numpy(force=True).dtype} {list(like.shape)}"
-    came = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else _shown(value)
-    return "" if came == expected else f"{name}: expected {expected}, got {came}"
+    actual = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else _described(value)
+    return "" if actual == expected else f"{name}: expected {expected}, got {actual}"
 
 
-def _counts(state: Mapping[str, Any], name: str) -> bool:
-    return type(state.get(name)) is int and state[name] >= 0
+def _is_count(value: Any) -> bool:
+    # Not isinstance, which is true of a bool.
+    return type(value) is int and value >= 0
 
 
-def _unusable(generator: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
+def _generator_problem(generator: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
     try:
         torch.Generator().set_state(torch.from_numpy(generator.copy()))
     except RuntimeError as error:
@@ -65,5 +68,5 @@ def _unusable(generator: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
     return ""
 
 
-def _shown(value: Any) -> str:
+def _described(value: Any) -> str:
     return "nothing" if value is None else f"{type(value).__name__} {value!r:.40}"

@@ -1,4 +1,4 @@
-"""The reports of updates and of gradients."""
+"""Reports of updates and gradients."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from marlflow.learner.update_job import UpdateJob, UpdateResult
 
 
 def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResult) -> Update:
-    """The mean terms of an update, the steps taken and those skipped, and how old the rows were at `version`."""
+    """Build the report of an update; staleness is the rows' age at `version`."""
     loss, taken, skipped = result.means()
-    priorities, seen = result.priorities_by_row(), job.summary
-    rows = seen.rows * job.epochs
+    priorities, summary = result.priorities_by_row(), job.summary
+    rows = summary.rows * job.epochs
     return Update(
         learner=learner,
         rows=round(rows * taken / (taken + skipped)) if skipped else rows,
@@ -23,23 +23,24 @@ def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResu
         version=version,
         loss=loss,
         updates_skipped=skipped,
-        staleness_mean=_staleness(version, seen.mean_version),
-        stale_rows_dropped=seen.stale_rows_dropped,
-        rows_carried=seen.rows_carried,
+        staleness_mean=_staleness(version, summary.mean_version),
+        stale_rows_dropped=summary.stale_rows_dropped,
+        rows_carried=summary.rows_carried,
+        # Priorities of a skipped step may be NaN.
         priorities=None if priorities is None or skipped else priorities.cpu().numpy(),
-        row_ids=seen.row_ids,
+        row_ids=summary.row_ids,
     )
 
 
 def gradients_of(batch: TrainBatch, flat: Array, terms: Mapping[str, float]) -> Gradients:
-    """A gradient, with what will be reported of the rows that it was computed from."""
+    """Build the Gradients of `batch`, with the statistics of its rows."""
     return Gradients(flat, batch.rows, terms, batch.mean_version(), batch.rows_carried())
 
 
 def step_report(
     learner: str, version: int, gradients: Gradients, norm: float | None, stale_rows_dropped: int
 ) -> Update:
-    """The report of one step by `gradients` of this norm; None: there was no step."""
+    """Build the report of one step; `norm` is None if none was tried."""
     taken = norm is not None and math.isfinite(norm)
     return Update(
         learner=learner,
@@ -55,5 +56,6 @@ def step_report(
 
 
 def _staleness(version: int, mean_version: float) -> float:
+    # Without rows the mean version is NaN.
     staleness = version - mean_version
     return staleness if math.isfinite(staleness) else 0.0

@@ -1,8 +1,6 @@
-"""Values of observations, chunk by chunk.
+"""Values of observations in chunks, so that a row's value does not depend on the other rows of the batch.
 
-On a CPU the last bit of a row's value depends on the number of rows, where these are few or do not fill the width of a
-vector. In chunks of a multiple of 16 rows it does not, so a worker with a few rows finds the same values as a learner
-with many.
+So a worker with few rows computes the same values as a learner with many, bit for bit.
 """
 
 from __future__ import annotations
@@ -16,12 +14,14 @@ from torch import Tensor
 
 from marlflow.base.batch import Array
 
+# On a CPU, the last bit of a value can depend on the number of rows; for multiples of 16 it does not. The maximum
+# bounds the memory of one forward pass.
 CHUNK_ROWS = 16_384
 WHOLE_ROWS = 16
 
 
 def value_chunks(obs: Array) -> Iterator[Array]:
-    """All rows of `obs` [N, ...], in order, up to 16,384 at a time; after the last, zeros fill up a multiple of 16."""
+    """Yield `obs` [N, ...] in chunks of up to 16,384 rows, the last zero-padded to a multiple of 16."""
     whole = len(obs) - len(obs) % WHOLE_ROWS
     for start in range(0, whole, CHUNK_ROWS):
         yield obs[start : min(start + CHUNK_ROWS, whole)]
@@ -37,11 +37,11 @@ def chunked_values(
     tensor: Callable[[Array], Tensor],
     autocast: torch.autocast | None = None,
 ) -> Array:
-    """The values that `critic` gives of `columns`, [N, ...] each, float32 [N], chunk by chunk."""
-    found = [np.zeros(0, np.float32)]
+    """Return the critic's values, float32 [N], of `columns` [N, ...], computed in chunks."""
+    chunks = [np.zeros(0, np.float32)]
     with torch.inference_mode():
         for chunk in zip(*map(value_chunks, columns), strict=True):
             with autocast or nullcontext():
                 values = critic(*map(tensor, chunk))
-            found.append(values.float().cpu().numpy())
-    return np.concatenate(found)[: len(columns[0])]
+            chunks.append(values.float().cpu().numpy())
+    return np.concatenate(chunks)[: len(columns[0])]

@@ -1,4 +1,4 @@
-"""Advantages and value targets of rows that an older policy chose."""
+"""Off-policy advantages and value targets by V-trace."""
 
 from __future__ import annotations
 
@@ -14,43 +14,40 @@ from marlflow.losses.vtrace import vtrace
 
 
 class PolicyEvaluator(Protocol):
-    """What knows how likely an action is; a learner, where it lives, is one."""
+    """Has a policy module on a device; a TorchLearner, for example."""
 
     module: Any
-    """Its `actor` has `log_prob_and_entropy`."""
+    """Has an `actor` with `log_prob_and_entropy`."""
     device: torch.device
 
 
 def log_probs(learner: PolicyEvaluator, batch: Batch) -> Array:
-    """Log-probabilities of the actions of `batch` under the present actor, float32 [N], in nats."""
+    """Return the log-probabilities of the batch's actions under the current actor, float32 [N], in nats."""
     tensor, actor = tensors_on(learner.device), learner.module.actor
     with torch.inference_mode():
         outputs = actor(tensor(batch.columns["obs"]))
         mask = tensor(batch.columns["action_mask"]) if "action_mask" in batch.columns else None
         logp, _ = actor.log_prob_and_entropy(outputs, tensor(batch.columns["action"]), mask)
-    found: Array = logp.cpu().numpy()
-    return found
+    array: Array = logp.cpu().numpy()
+    return array
 
 
 def corrected(
     batch: Batch, logp: Array, critic: Critic, discount: float, trace_lambda: float, rho_max: float, c_max: float
 ) -> EstimatedBatch:
-    """`batch` with columns `value`, `advantage` and `value_target` (float32 [N]), and `logp`, the present one [N].
-
-    A segment that terminated is followed by value 0, any other by the value of its `bootstrap_obs`.
-    """
+    """Add columns `value`, `advantage` and `value_target` (float32 [N]) by V-trace, and the current `logp` [N]."""
     value, next_value = values_around(batch, critic)
-    # Segments stand behind each other on one time axis; lambda 0 at their ends keeps them apart.
+    # Segments are concatenated on one time axis; lambda 0 at their ends stops traces from crossing over.
     lambdas = np.full(batch.rows, trace_lambda)
     lambdas[batch.ends()] = 0.0
     log_rho = logp.astype(np.float64) - batch.columns["behavior_logp"]
     columns = (batch.columns["reward"], np.full(batch.rows, discount), lambdas, value, next_value, log_rho)
     r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_tm1 = (torch.from_numpy(c.astype(np.float64)) for c in columns)
     estimate = vtrace(r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_tm1, rho_max, c_max)
-    found = {
+    estimates = {
         "value": value,
         "advantage": estimate.advantage_tm1.numpy().astype(np.float32),
         "value_target": estimate.target_tm1.numpy().astype(np.float32),
         "logp": logp,
     }
-    return EstimatedBatch({**batch.columns, **found}, batch.segments)
+    return EstimatedBatch({**batch.columns, **estimates}, batch.segments)

@@ -12,9 +12,8 @@ from gymnasium import spaces as gym
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.maml import MAML, MetaActor, MetaLoss
+from marlflow.algorithms.maml import MAML, InnerStep, MetaActor, MetaLoss
 from marlflow.base.spaces import Spaces
-from marlflow.learner.inner_step import InnerStep
 from marlflow.learner.task_batches import TaskBatch
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.categorical import CategoricalActor

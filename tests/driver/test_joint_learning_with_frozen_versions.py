@@ -64,7 +64,10 @@ class FrozenTeams:
 def run(env_steps: int, runtime: Literal["inline", "ray"] = "inline", num_workers: int = 2) -> mf.Experiment:
     rollouts = Rollouts(num_workers=num_workers, fragment_env_steps=40 // num_workers)
     # On-policy throughout: when an off-policy learner publishes is a matter of time over Ray.
-    policies = {**team_run().policies, "walker": mf.Policy(mf.PPO(60, epochs=2, minibatch_agent_steps=20), mf.MLP((8,)))}
+    policies = {
+        **team_run().policies,
+        "walker": mf.Policy(mf.PPO(60, epochs=2, minibatch_agent_steps=20), mf.MLP((8,))),
+    }
     return team_run(env_steps, runtime, rollouts=rollouts, policies=policies, mapping=FrozenTeams())
 
 

@@ -16,7 +16,7 @@ from marlflow.base.items import Update
 from marlflow.learner.distributed import collective
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.minibatches import EqualDivision, share_sizes
-from marlflow.learner.update_job import priorities_of_all, steps_of_all
+from marlflow.learner.update_job import merge_priorities, merge_steps
 from tests.learner.group import KINDS, Process, processes
 
 
@@ -191,9 +191,9 @@ def test_what_all_found_is_what_one_would_have_found(rows: int, parts: int, coun
             assert torch.equal(mine, expected)
         assert division.fractions() == [share[rank] / sum(share) for share in sizes]
     steps = [[[own.mean().item(), 1.0] for own in owned if len(own)] for owned in by_rank]
-    for found, minibatch in zip(steps_of_all(steps, sizes), values.tensor_split(parts), strict=True):
+    for found, minibatch in zip(merge_steps(steps, sizes), values.tensor_split(parts), strict=True):
         assert found == pytest.approx([minibatch.mean().item(), 1.0])
-    together = priorities_of_all([torch.cat(owned) for owned in by_rank], sizes)
+    together = merge_priorities([torch.cat(owned) for owned in by_rank], sizes)
     assert [found.tolist() for found in together] == [part.tolist() for part in values.tensor_split(parts)]
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from marlflow.algorithms.maml import InnerStep
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.learner.inner_step import InnerStep
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.adapted import AdaptedActor, AdaptingActor
 from marlflow.policy.tensors import write_flat

@@ -33,7 +33,13 @@ class Reference:
 
     def __init__(self, make_env, seed, env_index, policies, matchup, greedy=False, tolerated=0):
         self.greedy, self.tolerated, self.faults = greedy, tolerated, 0
-        self.make_env, self.seed, self.env_index, self.policies, self.matchup = make_env, seed, env_index, policies, matchup
+        self.make_env, self.seed, self.env_index, self.policies, self.matchup = (
+            make_env,
+            seed,
+            env_index,
+            policies,
+            matchup,
+        )
         self.trajectories, self.results, self.unattributed, self.lost, self.boundaries = [], [], [], [], [0]
         self.tick = self.env_steps = self.vanished = 0
         self.episode = -1

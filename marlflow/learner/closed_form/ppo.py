@@ -1,7 +1,6 @@
-"""The loss of Proximal Policy Optimization for Discrete actions with its gradient, in closed form, on numpy vectors.
+"""The PPO loss for Discrete actions and its gradient in closed form, with numpy.
 
-Composed of the functions in `losses.ppo` it is some thirty operations on small vectors, whose bookkeeping in autograd
-costs more than the networks do. The tests hold the one against the other.
+Equal to `losses.ppo` with autograd, whose bookkeeping for thirty operations costs more than a small network does.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _LOWEST = np.finfo(np.float32).min
 
 
 class PPORows(NamedTuple):
-    """A minibatch of N rows, as arrays."""
+    """A minibatch of N rows; columns are [N], except for the mask."""
 
     action: NDArray[np.int64]
     behavior_logp_t: Vector
@@ -25,7 +24,7 @@ class PPORows(NamedTuple):
     target_tm1: Vector
     behavior_v_tm1: Vector
     mask: NDArray[np.bool_] | None
-    """Legal actions, [N, A], or None if all are."""
+    """Legal actions, [N, A]; None if all are legal."""
 
 
 def ppo_gradient(
@@ -38,21 +37,22 @@ def ppo_gradient(
     entropy: float,
     value_clip_range: float | None,
 ) -> tuple[Mapping[str, float], Vector, Vector]:
-    """The terms of the loss, and the gradient of policy + value - entropy, each weighted, by logits and by values.
+    """Compute the terms of the loss, and its gradients by `logits` [N, A] and by `v_tm1` [N].
 
     Schulman et al., "Proximal policy optimization algorithms", 2017, https://arxiv.org/abs/1707.06347, equation 9.
 
     Args:
-        logits: of the policy being trained, [N, A].
+        logits: the trained policy's, [N, A].
         v_tm1: the critic's values, [N].
         rows: the minibatch.
-        clip_range: how far the ratio of probabilities may be from 1 before its gradient is cut.
-        value: the weight of the value loss.
-        entropy: the weight of the entropy.
-        value_clip_range: how far values may move from `behavior_v_tm1`; None leaves them unclipped.
+        clip_range: where the probability ratio is clipped, as distance from 1.
+        value: coefficient of the value loss.
+        entropy: coefficient of the entropy bonus.
+        value_clip_range: where values are clipped, as distance from `behavior_v_tm1`; None for no clipping.
     """
     count = len(v_tm1)
     taken = (rows.action, np.arange(count))
+    # Transposed to [A, N], so that reductions over actions are contiguous vector operations.
     probability, logp = _softmax(logits.T, None if rows.mask is None else rows.mask.T)
     entropies = -np.add.reduce(probability * logp, 0)
     policy, kl, by_logp = _surrogate(logp[taken], rows.behavior_logp_t, rows.advantage_t, clip_range)
@@ -69,7 +69,8 @@ def ppo_gradient(
 
 
 def _softmax(logits: NDArray[Any], mask: NDArray[np.bool_] | None) -> tuple[Vector, Vector]:
-    """Probabilities and log-probabilities, [A, N] each; 0 and about the lowest number for illegal actions."""
+    """Return probabilities and log-probabilities, [A, N] each."""
+    # Illegal actions get the lowest number rather than -inf, which times a probability of 0 would be NaN.
     logp = logits.copy() if mask is None else np.where(mask, logits, _LOWEST)
     logp -= np.maximum.reduce(logp, 0)
     probability = np.exp(logp)
@@ -84,24 +85,25 @@ def _softmax(logits: NDArray[Any], mask: NDArray[np.bool_] | None) -> tuple[Vect
 def _surrogate(
     logp: Vector, behavior_logp: Vector, advantage: Vector, clip_range: float
 ) -> tuple[float, float, Vector]:
-    """The mean clipped surrogate loss, the mean divergence, and the gradient of the loss's sum by `logp`."""
+    """Return the mean surrogate loss, the mean KL estimate, and the summed loss's gradient by `logp`."""
     log_ratio = logp - behavior_logp
     ratio = np.exp(log_ratio)
     gain = ratio * advantage
     limited = np.minimum(np.maximum(ratio, 1.0 - clip_range), 1.0 + clip_range) * advantage
     loss = -float(np.add.reduce(np.minimum(gain, limited))) / len(logp)
     kl = float(np.add.reduce(ratio - log_ratio)) / len(logp) - 1.0
-    # Where the clipped gain is the smaller one, it does not change with the ratio.
+    # Where the clipped gain is the smaller one, the ratio is clipped, and its gradient is 0.
     return loss, kl, -gain * (gain <= limited)
 
 
 def _value(v_tm1: Vector, target: Vector, behavior_v: Vector, clip_range: float | None) -> tuple[float, Vector]:
-    """The mean value loss, and the gradient of its sum by `v_tm1`."""
+    """Return the mean value loss, and the summed loss's gradient by `v_tm1`."""
     error = v_tm1 - target
     if clip_range is None:
         return float(np.add.reduce(error * error)) / (2 * len(error)), error
     change = v_tm1 - behavior_v
     clipped_error = np.clip(change, -clip_range, clip_range) + (behavior_v - target)
     squared, clipped_squared = error * error, clipped_error * clipped_error
+    # The larger of the two losses counts; where that is the clipped one, its gradient is 0 outside the range.
     loss = float(np.add.reduce(np.maximum(squared, clipped_squared))) / (2 * len(error))
     return loss, error * ((squared >= clipped_squared) | (np.abs(change) <= clip_range))

@@ -1,7 +1,4 @@
-"""The loss of (double) Q-learning with its gradient, in closed form, on numpy vectors.
-
-It equals what `losses.q_learning` composes, at half the cost for small networks on a CPU.
-"""
+"""The (double) Q-learning loss and its gradient in closed form, with numpy; equal to `losses.q_learning`."""
 
 from __future__ import annotations
 
@@ -15,29 +12,29 @@ Vector: TypeAlias = NDArray[np.float32]
 
 
 class TransitionRows(NamedTuple):
-    """A minibatch of N transitions, as arrays: [N] each but the mask."""
+    """A minibatch of N transitions; columns are [N], except for the mask."""
 
     action: NDArray[np.int64]
     r_t: Vector
     discount_t: Vector
     weight: Vector
     mask_t: NDArray[np.bool_] | None
-    """Legal next actions, [N, A], or None if all are."""
+    """Legal next actions, [N, A]; None if all are legal."""
 
 
 def q_learning_gradient(
     q_tm1: NDArray[Any], q_t_selector: NDArray[Any], q_t_value: NDArray[Any], rows: TransitionRows, huber_delta: float
 ) -> tuple[Mapping[str, float], Vector, Vector]:
-    """The terms of the loss, its gradient by `q_tm1` [N, A], and each row's error [N].
+    """Compute the terms of the loss, its gradient by `q_tm1` [N, A], and each row's TD error [N].
 
     Mnih et al., 2015, https://doi.org/10.1038/nature14236; van Hasselt et al., 2016, https://arxiv.org/abs/1509.06461
 
     Args:
-        q_tm1: the trained network's values, [N, A].
-        q_t_selector: the values that choose the next action, [N, A].
-        q_t_value: the target network's values of the next observation, [N, A].
+        q_tm1: the online network's values, [N, A].
+        q_t_selector: the next observation's values by which the action is chosen, [N, A].
+        q_t_value: the next observation's values by the target network, [N, A].
         rows: the minibatch.
-        huber_delta: the size of error at which the gradient stops growing.
+        huber_delta: the error above which the loss is linear.
     """
     every, taken = np.arange(len(q_tm1)), rows.action
     legal = q_t_selector if rows.mask_t is None else np.where(rows.mask_t, q_t_selector, -np.inf)
@@ -45,7 +42,7 @@ def q_learning_gradient(
     error = target - q_tm1[every, taken]
     limited = np.minimum(np.maximum(error, -huber_delta), huber_delta)
     share = rows.weight / np.float32(len(error))
-    # Half the square inside, linear outside: limited * (error - limited / 2) is both.
+    # The Huber loss, quadratic inside and linear outside: limited * (error - limited / 2) is both.
     loss = np.add.reduce(limited * (error - 0.5 * limited) * share)
     gradient = np.zeros_like(q_tm1)
     gradient[every, taken] = -limited * share

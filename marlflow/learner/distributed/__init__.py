@@ -1,1 +1,1 @@
-"""Learners of several processes: a leader with followers, or replicas on the rollout workers."""
+"""Data-parallel learners: a leader with followers, or replicas on the rollout workers."""

@@ -1,7 +1,6 @@
-"""The exchange of a leader and its followers: all have all rows of a batch, and each computes on a share of them.
+"""Data-parallel learning with a leader and followers, as in DDP.
 
-The leader is used as if it were alone, and what it learns is the same up to rounding. It tells its followers whatever
-is asked of it; they do the same and nothing else.
+The leader forwards calls to its followers. Its results equal those of a single process up to rounding.
 """
 
 from __future__ import annotations
@@ -23,104 +22,95 @@ from marlflow.learner.update_job import (
     UpdateJob,
     UpdateRequest,
     UpdateResult,
-    priorities_of_all,
-    steps_of_all,
+    merge_priorities,
+    merge_steps,
 )
 from marlflow.learner.update_loop import UpdateLoop
 
 
 class LedLearner(Protocol):
-    """What a leader tells a follower to do with its learner, and what a follower is given first."""
+    """The methods of followers' learners that the leader calls, and `state`, which it sends them first."""
 
     loop: UpdateLoop
     device: torch.device
 
-    def apply(self, gradients: Gradients) -> Update:
-        """One optimizer step."""
-        ...
+    def apply(self, gradients: Gradients) -> Update: ...
 
-    def sync_target(self, tau: float) -> None:
-        """Renews the target."""
-        ...
+    def sync_target(self, tau: float) -> None: ...
 
-    def set_schedule(self, values: dict[str, float]) -> None:
-        """Takes the present values of schedules."""
-        ...
+    def set_schedule(self, values: dict[str, float]) -> None: ...
 
-    def state(self) -> Tree:
-        """What a follower begins with."""
-        ...
+    def state(self) -> Tree: ...
 
-    def load_state(self, state: Tree) -> None:
-        """Begins with the leader's state."""
-        ...
+    def load_state(self, state: Tree) -> None: ...
 
 
 class LeaderAndFollowers:
-    """The exchange of one process of the group; that of rank 0 leads."""
+    """Gradient exchange by all-reduce; each process computes on a share of every minibatch, and rank 0 leads."""
 
     def __init__(self, collective: Collective, learner: LedLearner) -> None:
         self._collective, self._learner = collective, learner
 
-    def together(self) -> AbstractContextManager[None]:
-        """Leaves the group if what is inside raises."""
-        return self._collective.staying()
+    def leaving_on_error(self) -> AbstractContextManager[None]:
+        return self._collective.leaving_on_error()
 
     def job(self, request: UpdateRequest) -> UpdateJob:
-        """The leader's job; the followers are sent the same rows."""
         job = equal_job(request, 0, self._collective.world_size)
-        self.tell("learn", job.columns, request.batch.count, len(job.division.sizes()), job.epochs, job.updates_before)
+        # Followers get the whole batch: each draws the same order, and splits off its own share.
+        self.call_followers(
+            "learn", job.columns, request.batch.count, len(job.division.sizes()), job.epochs, job.updates_before
+        )
         return job
 
-    def add_up(self, gradient: Tensor, fraction: float) -> None:
-        """The mean of all processes' gradients, weighted by their rows."""
+    def all_reduce(self, gradient: Tensor, fraction: float) -> None:
+        # Gradients of means over shares, weighted by the shares' rows, sum to the gradient of the mean.
         if fraction:
             gradient.mul_(fraction)
-        self._collective.add_up(gradient)
+        self._collective.all_reduce(gradient)
 
-    def result(self, job: UpdateJob, own: UpdateResult) -> UpdateResult:
-        """The terms and priorities that the leader alone would have found."""
-        reports = self._collective.reports()
+    def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
+        reports = self._collective.gather()
         sizes = job.division.sizes()
-        steps = steps_of_all([own.steps, *(report["steps"] for report in reports)], [*sizes] * job.epochs)
-        if not own.priorities:
-            return own._replace(steps=steps)
+        steps = merge_steps([local.steps, *(report["steps"] for report in reports)], [*sizes] * job.epochs)
+        if not local.priorities:
+            return local._replace(steps=steps)
         device = self._learner.device
         others = [torch.from_numpy(report["priorities"]).to(device) for report in reports]
-        return own._replace(steps=steps, priorities=priorities_of_all([torch.cat([*own.priorities]), *others], sizes))
+        return local._replace(
+            steps=steps, priorities=merge_priorities([torch.cat([*local.priorities]), *others], sizes)
+        )
 
-    def tell(self, method: str, *arguments: Tree) -> None:
-        """Sends the call to all followers, once they are there; a follower tells nobody."""
-        if self._collective.leads:
+    def call_followers(self, method: str, *arguments: Tree) -> None:
+        # A follower runs these methods because the leader called them, and must not forward them again.
+        if self._collective.is_leader:
             self.meet()
-            self._collective.send({"method": method, "arguments": list(arguments)})
+            self._collective.broadcast({"method": method, "arguments": list(arguments)})
 
     def meet(self) -> None:
-        """Waits for all followers, and sends them the leader's state."""
-        if self._collective.leads and not self._collective.met:
+        if self._collective.is_leader and not self._collective.is_connected:
             self._collective.meet(self._learner.device)
-            self._collective.send({"method": "load_state", "arguments": [self._learner.state()]})
+            # Followers start from the leader's parameters, whatever they were built with.
+            self._collective.broadcast({"method": "load_state", "arguments": [self._learner.state()]})
 
     def serve(self) -> bool:
-        """Does what the leader does, until it disbands the group; raises ActorLost if a process is lost."""
         self._collective.meet(self._learner.device)
-        with self._collective.staying():
+        with self._collective.leaving_on_error():
             while (command := self._collective.receive()) is not None:
-                self._obey(command["method"], command["arguments"])
+                self._run_call(command["method"], command["arguments"])
         self._collective.leave()
         return True
 
     def disband(self) -> None:
-        """Leaves the group; if the leader does, its followers stop serving."""
-        if self._collective.leads and self._collective.met:
-            with suppress(ActorLost):  # whoever is lost cannot be told
-                self._collective.send(None)
+        if self._collective.is_leader and self._collective.is_connected:
+            # None ends the followers' serve(); followers that were lost cannot receive it.
+            with suppress(ActorLost):
+                self._collective.broadcast(None)
         self._collective.leave()
 
-    def _obey(self, method: str, arguments: Tree) -> None:
+    def _run_call(self, method: str, arguments: Tree) -> None:
         match method, arguments:
-            case "learn", (columns, count, number, epochs, updates_before):
-                division = EqualDivision(count, number, self._collective.rank, self._collective.world_size)
+            case "learn", (columns, count, num_minibatches, epochs, updates_before):
+                division = EqualDivision(count, num_minibatches, self._collective.rank, self._collective.world_size)
                 self._learn(UpdateJob(columns, division, epochs, updates_before))
             case "apply", (flat, rows):
                 self._learner.apply(Gradients(flat, rows))
@@ -132,6 +122,6 @@ class LeaderAndFollowers:
                 self._learner.load_state(state)
 
     def _learn(self, job: UpdateJob) -> None:
-        own = self._learner.loop.run(job, self)
-        priorities = torch.cat([*own.priorities]).cpu().numpy() if own.priorities else np.zeros(0, np.float32)
-        self._collective.report({"steps": own.steps, "priorities": priorities})
+        result = self._learner.loop.run(job, self)
+        priorities = torch.cat([*result.priorities]).cpu().numpy() if result.priorities else np.zeros(0, np.float32)
+        self._collective.send_to_leader({"steps": result.steps, "priorities": priorities})
