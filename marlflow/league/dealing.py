@@ -11,7 +11,7 @@ import numpy as np
 
 from marlflow.base.serialization import Tree
 from marlflow.league.members import Members
-from marlflow.league.modes import Mode, View, pick
+from marlflow.league.modes import LeagueMode, LeagueView, pick
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
@@ -31,7 +31,7 @@ class Launch:
 
 
 def launches(members: Members, shares: Mapping[str, float]) -> list[Launch]:
-    """Return every live policy in every role that it can play; it is dealt as often as its share says."""
+    """Return every live policy that has a share of the games, in every role that it can play."""
     roles = range(len(members.sides.roles))
     return [
         Launch(policy, role)
@@ -45,14 +45,14 @@ def launches(members: Members, shares: Mapping[str, float]) -> list[Launch]:
 class LeagueMatchmaker:
     """Deals the games of a league, counts their outcomes, and takes snapshots of live policies.
 
-    Turns go round: the launch that has had the smallest part of its share is next, so that policies have the games of
-    their shares, and each its seats equally often, both to within one game.
+    The policy that has had the smallest part of its share is next, in the role that it has had least often. So policies
+    have games in proportion to their shares (default 1), and each its roles equally often, both to within one game.
     """
 
     def __init__(
         self,
         members: Members,
-        mode: Mode,
+        mode: LeagueMode,
         payoffs: Payoffs,
         ratings: Ratings,
         rules: SnapshotRules,
@@ -61,16 +61,17 @@ class LeagueMatchmaker:
     ) -> None:
         self.members, self.payoffs, self.ratings = members, payoffs, ratings
         self._mode, self._rules, self._teammates = mode, rules, teammates
-        self._view = View(members, payoffs)
-        self._launches = launches(members, shares or {})
-        self._shares = [float((shares or {}).get(one.policy, 1.0)) for one in self._launches]
-        self._turns = np.zeros(len(self._launches))
+        self._view = LeagueView(members, payoffs)
+        self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
+        self._launches = launches(members, self._shares)
+        self._turns = dict.fromkeys(self._launches, 0)
+        self._env_steps = 0
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
         self.games = self.epoch = 0
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         """Return the member of each agent."""
-        launch = self._launches[self._next_turn(episode, generator)]
+        launch = self._next_turn(episode, generator)
         sides = self.members.sides
         own_side = sides.roles[launch.role].side
         profile = []
@@ -84,11 +85,16 @@ class LeagueMatchmaker:
                 profile.append(rival if rival is not None else self._anybody(launch.policy, number, generator))
         return sides.matchup(profile)
 
-    def _next_turn(self, episode: EpisodeId, generator: np.random.Generator) -> int:
+    def _next_turn(self, episode: EpisodeId, generator: np.random.Generator) -> Launch:
         if episode.env < 0:
             # Trial and evaluation episodes are no turns.
-            return int(generator.integers(len(self._launches)))
-        turn = int(np.argmin((self._turns + 0.5) / self._shares))
+            return self._launches[int(generator.integers(len(self._launches)))]
+        turns: dict[str, int] = {}
+        for launch, count in self._turns.items():
+            turns[launch.policy] = turns.get(launch.policy, 0) + count
+        # Webster's method of apportionment.
+        policy = min(turns, key=lambda name: (turns[name] + 0.5) / self._shares[name])
+        turn = min((launch for launch in self._launches if launch.policy == policy), key=self._turns.__getitem__)
         self._turns[turn] += 1
         return turn
 
@@ -112,6 +118,7 @@ class LeagueMatchmaker:
             game = Game(self.members.sides.profile(result.matchup), returns, result.env_steps)
             self.payoffs.add(game)
             self.games += 1
+            self._env_steps += result.env_steps
 
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
         """Take the snapshots that are due; frozen entries are never forgotten, so that old rivals stay available."""
@@ -120,8 +127,7 @@ class LeagueMatchmaker:
             since = agent_steps[policy] - self._snapshot_at[policy]
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
             if self._rules.holds(policy, since, is_first, self._rivals(policy), self.payoffs):
-                total = sum(agent_steps.values())
-                snapshot = self.members.add(policy, published[policy], total, agent_steps[policy])
+                snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)
                 frozen[snapshot.name] = policy
@@ -141,9 +147,10 @@ class LeagueMatchmaker:
             "members": self.members.state(),
             "payoffs": self.payoffs.state(),
             "ratings": self.ratings.state(),
-            "turns": self._turns.copy(),
+            "turns": [[launch.policy, launch.role, count] for launch, count in self._turns.items()],
             "snapshot_at": dict(self._snapshot_at),
             "games": self.games,
+            "env_steps": self._env_steps,
             "epoch": self.epoch,
         }
 
@@ -152,6 +159,7 @@ class LeagueMatchmaker:
         self.members.load_state(tree["members"])
         self.payoffs.load_state(tree["payoffs"])
         self.ratings.load_state(tree["ratings"])
-        self._turns = np.array(tree["turns"], np.float64)
+        turns = {Launch(policy, role): count for policy, role, count in tree["turns"]}
+        self._turns = {launch: turns.get(launch, 0) for launch in self._launches}
         self._snapshot_at.update(tree["snapshot_at"])
-        self.games, self.epoch = tree["games"], tree["epoch"]
+        self.games, self._env_steps, self.epoch = tree["games"], tree["env_steps"], tree["epoch"]

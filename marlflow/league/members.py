@@ -14,7 +14,7 @@ from marlflow.league.sides import Sides
 class Snapshot:
     """A published version of a live policy that is kept; `number` counts over all its incarnations.
 
-    `env_steps` and `agent_steps` are those of the run and of the policy when it was taken.
+    `env_steps` are those of all games counted so far, `agent_steps` those of the policy, when it was taken.
     """
 
     policy: str

@@ -1,6 +1,7 @@
 """Modes of a league: who is dealt against a live policy whose turn it is.
 
-A mode is asked for the member of each rival role. One of a user's own is a class with `rival` and a `_target_`.
+A mode is asked for the member of each rival role. A user's own mode is a class with a method `rival`, named by
+`_target_`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NEGLIGIBLE = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LeagueView:
     """What a mode sees of the league: its members and the outcomes of training games."""
 
     members: Members
@@ -33,10 +34,10 @@ class View:
         return pick(self.members.live_in(role), generator) if self.members.live_in(role) else None
 
 
-class Mode(Protocol):
+class LeagueMode(Protocol):
     """Chooses rivals."""
 
-    def rival(self, view: View, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         """Return the member for a rival `role` in a game of `launcher`; None leaves the choice to the league."""
         ...
 
@@ -49,10 +50,10 @@ def pick(names: Sequence[str], generator: np.random.Generator, weights: Array | 
 
 
 @dataclass(frozen=True)
-class SelfPlay:
+class NaiveSelfPlay:
     """The live policy of each role, and no snapshots (Tesauro, 1995)."""
 
-    def rival(self, view: View, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         return view.live(launcher, role, generator)
 
 
@@ -66,7 +67,7 @@ class LatestPast:
     live: float = 0.5
     window: int = 10
 
-    def rival(self, view: View, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
         if not past or generator.random() < self.live:
             return view.live(launcher, role, generator)
@@ -82,7 +83,7 @@ class DeltaUniform:
 
     delta: float = 0.5
 
-    def rival(self, view: View, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
         first = min(max(1, int(np.ceil(self.delta * len(past)))), len(past))
         return pick(past[first - 1 :], generator) if past else None
@@ -92,7 +93,7 @@ class DeltaUniform:
 class Fictitious:
     """One of all snapshots, each as likely as any other (fictitious self-play: Heinrich et al., 2015)."""
 
-    def rival(self, view: View, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
         return pick(past, generator) if past else None
 
@@ -110,7 +111,7 @@ class PFSP:
     weighting: Weighting = "hard"
     power: float = 2.0
 
-    def rival(self, view: View, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
         if not past or generator.random() >= self.past:
             return view.live(launcher, role, generator)

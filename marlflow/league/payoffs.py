@@ -98,7 +98,7 @@ class Outcomes:
 
 
 @dataclass(slots=True)
-class Cell:
+class ProfileCell:
     """All games of one profile: returns by role, and outcomes by pair of sides (i, j) with i < j."""
 
     roles: list[Returns]
@@ -133,8 +133,9 @@ class Game:
 class Payoffs:
     """Games by profile (`cells`) and by pair of members in two roles (`pairs`), both updated with each game.
 
-    `decay` applies to cells with a live member, whose strength changes; outcomes of frozen members never decay.
+    `decay` applies to games with a live member, whose strength changes; games of frozen members only do not decay.
 
+    >>> from marlflow.league.sides import default_sides
     >>> sides = default_sides(["player_0", "player_1"])
     >>> payoffs = Payoffs(sides, live=["main"], prior_games=4)
     >>> payoffs.add(Game(("main", "main@1"), (1.0, -1.0), env_steps=9))
@@ -144,9 +145,9 @@ class Payoffs:
 
     def __init__(self, sides: Sides, live: Collection[str] = (), decay: float = 0.99, prior_games: float = 4.0) -> None:
         self.sides, self.live, self.decay, self.prior_games = sides, set(live), decay, prior_games
-        self.cells: dict[Profile, Cell] = {}
+        self.cells: dict[Profile, ProfileCell] = {}
         self.pairs: dict[tuple[int, str, int, str], PairCell] = {}
-        self.past: dict[str, dict[Profile, Cell]] = {}
+        self.past: dict[str, dict[Profile, ProfileCell]] = {}
         self._roles_of = [sides.of_side(side) for side in range(len(sides.names))]
         self._by_pair: dict[tuple[str, str], list[PairCell]] = {}
 
@@ -157,7 +158,7 @@ class Payoffs:
         cell = self.cells.get(profile)
         if cell is None:
             sides = range(len(self.sides.names))
-            cell = Cell([Returns() for _ in profile], {pair: Outcomes() for pair in combinations(sides, 2)})
+            cell = ProfileCell([Returns() for _ in profile], {pair: Outcomes() for pair in combinations(sides, 2)})
             self.cells[profile] = cell
         cell.games += 1
         cell.truncated += game.truncated
@@ -235,7 +236,10 @@ class Payoffs:
         return means
 
     def reset(self, member: str, incarnation: int) -> None:
-        """Move all games of a live member to `past[<member>:<incarnation>]`: its successor begins without any."""
+        """Move all games of a live member to `past[<member>:<incarnation>]`: its successor begins without any.
+
+        With three roles or more, pairs of other members keep what they did in its games.
+        """
         moved = {profile: cell for profile, cell in self.cells.items() if member in profile}
         self.past[f"{member}:{incarnation}"] = moved
         for profile in moved:
@@ -266,7 +270,7 @@ def _numbers(item: Returns | Outcomes) -> list[float]:
     return [getattr(item, name) for name in item.__slots__]
 
 
-def _cells_as_tree(cells: Mapping[Profile, Cell]) -> Tree:
+def _cells_as_tree(cells: Mapping[Profile, ProfileCell]) -> Tree:
     return {
         "profiles": [list(profile) for profile in cells],
         "counts": np.array([[c.games, c.truncated, c.env_steps] for c in cells.values()], np.int64).reshape(-1, 3),
@@ -275,14 +279,14 @@ def _cells_as_tree(cells: Mapping[Profile, Cell]) -> Tree:
     }
 
 
-def _cells_from_tree(tree: Any, sides: int) -> dict[Profile, Cell]:
+def _cells_from_tree(tree: Any, sides: int) -> dict[Profile, ProfileCell]:
     cells = {}
     rows = zip(
         tree["profiles"], tree["counts"].tolist(), tree["returns"].tolist(), tree["outcomes"].tolist(), strict=True
     )
     for profile, counts, returns, outcomes in rows:
         pairs = dict(zip(combinations(range(sides), 2), map(_outcomes, outcomes), strict=True))
-        cells[tuple(profile)] = Cell([_returns(values) for values in returns], pairs, *counts)
+        cells[tuple(profile)] = ProfileCell([_returns(values) for values in returns], pairs, *counts)
     return cells
 
 
