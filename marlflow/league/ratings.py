@@ -46,9 +46,9 @@ class Ratings:
     def add(self, sides: Sequence[Sequence[str]], scores: Sequence[float]) -> None:
         """Count one game of `sides`, each with its members; equal scores are a tie.
 
-        A member on several sides is not rated by the game, nor are its rivals.
+        A member may play several roles of its side. A game with a member on several sides changes no rating.
         """
-        members = [member for side in sides for member in side]
+        members = [member for side in sides for member in set(side)]
         if len(set(members)) != len(members):
             return
         before = [[self._before(member) for member in side] for side in sides]
