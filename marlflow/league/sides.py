@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 
 from marlflow.sampling.mapping import group
 
+_TOO_FEW_SIDES = "league.sides needs at least two sides: nobody would be a rival of anybody"
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -63,18 +65,23 @@ def sides_of(layout: Mapping[str, Sequence[Sequence[str]]] | None, agents: Seque
     `layout` maps the name of a side to its roles, each a list of agents' names or globs.
     """
     if layout is None:
-        return default_sides(agents), []
+        default = default_sides(agents)
+        return default, [] if len(default.names) > 1 else [_TOO_FEW_SIDES]
     roles: list[Role] = []
     problems: list[str] = []
     for number, (side, lists) in enumerate(layout.items()):
+        if not lists:
+            problems.append(f"league.sides.{side} has no roles; list the agents of at least one, or leave the side out")
         for index, patterns in enumerate(lists):
             name = side if len(lists) == 1 else f"{side}_{index}"
             matched = [agent for agent in agents if any(fnmatchcase(agent, pattern) for pattern in patterns)]
             problems += _unmatched(side, patterns, agents)
+            if not patterns:
+                problems.append(f"league.sides.{side}: a role has no agents; name at least one, or leave the role out")
             roles.append(Role(name, number, tuple(matched)))
     problems += _misplaced(roles, agents)
     if len(layout) < 2:
-        problems.append("league.sides needs at least two sides: nobody would be a rival of anybody")
+        problems.append(_TOO_FEW_SIDES)
     return Sides(tuple(layout), tuple(roles)), problems
 
 
