@@ -72,16 +72,17 @@ def _dynamics(payoffs: Array, steps: int, step_size: float, floor: float) -> Str
             _projected(mixture + step_size * mixture * (value - mixture @ value), floor)
             for mixture, value in zip(mixtures, values, strict=True)
         ]
-        sums = [total + mixture for total, mixture in zip(sums, mixtures, strict=True)]
+        for role, mixture in enumerate(mixtures):
+            sums[role] += mixture
     return [_distribution(total) for total in sums]
 
 
 def _projected(mixture: Array, floor: float) -> Array:
     """Return the nearest distribution [K] in which no entry is below `floor` (Duchi et al., 2008, figure 1)."""
+    if np.minimum.reduce(mixture) >= floor and abs(np.add.reduce(mixture) - 1.0) < 1e-12:
+        return mixture
     size = len(mixture)
     free = 1.0 - floor * size
-    if mixture.min() >= floor and abs(mixture.sum() - 1.0) < 1e-12:
-        return mixture
     ordered = np.sort(mixture - floor)[::-1]
     excess = (np.cumsum(ordered) - free) / np.arange(1, size + 1)
     last = np.flatnonzero(ordered > excess)[-1]
@@ -107,10 +108,12 @@ def rectified_rivals(payoffs: Array, strategies: Strategies, role: int, member: 
 
 def expected_payoffs(payoffs: Array, strategies: Sequence[Array], role: int) -> Array:
     """Return the expected return [K_role] of each member of `role` against the mixtures of all other roles."""
+    # Matrix products of the last axis and of the first: tensordot takes several times as long for small games.
     values: Array = payoffs[role]
-    for other in reversed(range(len(strategies))):
-        if other != role:
-            values = np.tensordot(values, strategies[other], axes=([other], [0]))
+    for later in reversed(strategies[role + 1 :]):
+        values = values @ later
+    for earlier in strategies[:role]:
+        values = (earlier @ values.reshape(len(earlier), -1)).reshape(values.shape[1:])
     return values
 
 
