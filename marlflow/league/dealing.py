@@ -11,7 +11,7 @@ import numpy as np
 
 from marlflow.base.serialization import Tree
 from marlflow.league.members import Members
-from marlflow.league.modes import LeagueMode, LeagueView, pick
+from marlflow.league.modes import LeagueMode, LeagueView, SnapshottingMode, pick
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
@@ -126,7 +126,10 @@ class LeagueMatchmaker:
         for policy in self.members.incarnations:
             since = agent_steps[policy] - self._snapshot_at[policy]
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
-            if self._rules.holds(policy, since, is_first, self._rivals(policy), self.payoffs):
+            is_due = self._rules.holds(policy, since, is_first, self._rivals(policy), self.payoffs)
+            if is_due or (
+                isinstance(self._mode, SnapshottingMode) and self._mode.snapshot_due(self._view, policy, since)
+            ):
                 snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)
@@ -136,10 +139,8 @@ class LeagueMatchmaker:
 
     def _rivals(self, policy: str) -> list[str]:
         """Return the snapshots that `policy` can meet."""
-        roles = self.members.sides.roles
-        own = {role.side for number, role in enumerate(roles) if self.members.plays(policy, number)}
-        met = [number for number, role in enumerate(roles) if own - {role.side}]
-        return list(dict.fromkeys(name for number in met for name in self.members.past_in(number)))
+        roles = self.members.rival_roles(policy)
+        return list(dict.fromkeys(name for role in roles for name in self.members.past_in(role)))
 
     def state(self) -> Tree:
         """Return all that later games depend on."""

@@ -80,6 +80,11 @@ class Members:
         """Return the snapshots that can play a role, oldest first."""
         return self._past[role]
 
+    def rival_roles(self, policy: str) -> list[int]:
+        """Return the roles in which rivals of a policy can play: those of other sides than its own."""
+        own = {role.side for number, role in enumerate(self.sides.roles) if self._plays[policy][number]}
+        return [number for number, role in enumerate(self.sides.roles) if own - {role.side}]
+
     def add(self, policy: str, version: int, env_steps: int, agent_steps: int) -> Snapshot:
         """Take a snapshot of a live policy."""
         self._numbers[policy] += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +39,15 @@ class LeagueMode(Protocol):
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         """Return the member for a rival `role` in a game of `launcher`; None leaves the choice to the league."""
+        ...
+
+
+@runtime_checkable
+class SnapshottingMode(LeagueMode, Protocol):
+    """A mode that has rules of its own for snapshots, in addition to the league's."""
+
+    def snapshot_due(self, view: LeagueView, policy: str, agent_steps: int) -> bool:
+        """Return whether to take a snapshot of `policy`, `agent_steps` after its last one, or after the start."""
         ...
 
 
