@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from marlflow.base.serialization import Tree
-from marlflow.league.sides import Sides
+from marlflow.league.sides import Role, Sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,12 @@ class Members:
         """Return the policy that a member is, or is a snapshot of."""
         return self.snapshots[member].policy if member in self.snapshots else member
 
+    @property
+    def names(self) -> list[str]:
+        """All members: live policies, policies that never change, and snapshots, oldest first."""
+        fixed = [policy for policy in self._plays if not self.is_live(policy) and any(self._plays[policy])]
+        return [*self.incarnations, *fixed, *self.snapshots]
+
     def is_live(self, member: str) -> bool:
         """Return whether a member learns."""
         return member in self.incarnations
@@ -100,15 +106,30 @@ class Members:
                 past.append(snapshot.name)
 
     def state(self) -> Tree:
-        """Return all snapshots, in order, and the counts of live policies."""
+        """Return the roles, who plays them, all snapshots in order, and the counts of live policies."""
         return {
+            "sides": list(self.sides.names),
+            "roles": [[role.name, role.side, list(role.agents)] for role in self.sides.roles],
+            "plays": {policy: list(roles) for policy, roles in self._plays.items()},
             "snapshots": [asdict(snapshot) for snapshot in self.snapshots.values()],
             "incarnations": dict(self.incarnations),
             "numbers": dict(self._numbers),
         }
 
+    @classmethod
+    def from_state(cls, tree: Any) -> Members:
+        """Return the members that `state` was called on, without the run that they belong to."""
+        roles = tuple(Role(name, side, tuple(agents)) for name, side, agents in tree["roles"])
+        fits = {
+            policy: [agent for role, is_played in zip(roles, plays, strict=True) if is_played for agent in role.agents]
+            for policy, plays in tree["plays"].items()
+        }
+        members = cls(Sides(tuple(tree["sides"]), roles), fits, live=list(tree["incarnations"]))
+        members.load_state(tree)
+        return members
+
     def load_state(self, tree: Any) -> None:
-        """Restore what `state` returned."""
+        """Restore the snapshots and counts of what `state` returned."""
         self.snapshots.clear()
         for past in self._past:
             past.clear()
