@@ -104,7 +104,7 @@ def _league(checkpoint: Checkpoint, notes: Notes, state: Mapping[str, Any]) -> S
     train, matches, ratings = Payoffs(members.sides, live), Payoffs(members.sides, live), Ratings(live)
     train.load_state(state["payoffs"])
     if state.get("matches") is not None:
-        matches.load_state(state["matches"])
+        matches.load_state(state["matches"]["payoffs"])
     ratings.load_state(state["ratings"])
     if problems := [text for payoffs in (train, matches) for text in _problems(members, payoffs)]:
         raise ValueError(problems[0])

@@ -53,7 +53,7 @@ def draw_payoffs(out_png: Path, shown: Standings, members: Members, payoffs: Pay
     axes.set_title("\n".join([*cut, *note]), **NOTE)
     bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 4.0 / height), aspect=18, pad=0.02)
     bar.set_label("share of games won by the row", color=INK, fontsize=9)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(color=GRID, labelcolor=INK, labelsize=8)
     save_figure(figure, out_png)
 
@@ -132,18 +132,19 @@ def draw_ratings(out_png: Path, shown: Standings, members: Members, env_steps: i
     by_member = {row.member: row for row in shown.rows if row.rating is not None}
     for number, policy in enumerate(members.incarnations):
         _draw_lineage(axes, policy, members, by_member, env_steps, COLORS[number % len(COLORS)])
+    note: dict[str, Any] = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": 8, "color": "#666666"}
     for name, row in by_member.items():
         if name not in members.snapshots and not members.is_live(name) and row.rating is not None:
             axes.axhline(row.rating.mu, color="#888888", linewidth=1.2, linestyle=(0, (4, 2)))
-            place: dict[str, Any] = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": 8}
-            axes.annotate(name, (0.0, row.rating.mu), xycoords=axes.get_yaxis_transform(), color="#666666", **place)
+            at_left = (0.0, row.rating.mu)
+            axes.annotate(name, at_left, xycoords=axes.get_yaxis_transform(), parse_math=False, **note)
     axes.set_xlabel("env steps of the league", color=INK)
     axes.set_ylabel(f"rating above {REFERENCE}" if shown.is_relative else "rating", color=INK)
     axes.set_title("dots: snapshots; stars: live members; bars: one standard deviation", **NOTE)
     finish_axes(axes)
-    # Unclipped, so that the axis does not hide half of the first snapshot.
-    axes.set_xlim(left=0, right=max(1, env_steps) * 1.03)
-    if by_member:
+    last = max([1, env_steps, *(one.env_steps for one in members.snapshots.values())])
+    axes.set_xlim(left=0, right=1.03 * last)
+    if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=INK)
     save_figure(figure, out_png)
 
@@ -153,11 +154,12 @@ def _draw_lineage(
 ) -> None:
     snapshots = [(one.env_steps, one.name) for one in members.snapshots.values() if one.policy == policy]
     points = [(steps, rating) for steps, name in snapshots if name in rated and (rating := rated[name].rating)]
-    bars: dict[str, Any] = {"color": color, "elinewidth": 0.8, "label": policy}
+    bars: dict[str, Any] = {"color": color, "elinewidth": 0.8, "label": policy.replace("$", r"\$")}
     if points:
         steps, mus = [steps for steps, _ in points], [rating.mu for _, rating in points]
         sigmas = [rating.sigma for _, rating in points]
         size = 5 if len(points) <= 20 else 3
+        # Unclipped, so that the axis does not hide half of a snapshot of the initial parameters.
         axes.errorbar(steps, mus, yerr=sigmas, marker="o", markersize=size, linewidth=1.2, clip_on=False, **bars)
         bars.pop("label")
     if policy in rated and (rating := rated[policy].rating):

@@ -92,7 +92,7 @@ def _of_roles(by_role: Sequence[Sequence[str]], payoffs: Payoffs) -> MetaWeights
     missing = np.isnan(values[0])
     kept = _roles_without_gaps(by_role, missing, payoffs)
     names = [[by_role[role][i] for i in places] for role, places in enumerate(kept)]
-    game = values[(slice(None), *np.ix_(*kept))]
+    game = np.stack([values_of_role[np.ix_(*kept)] for values_of_role in values])
     is_nash = len(names) == 2 and payoffs.sides.roles[0].side != payoffs.sides.roles[1].side
     method = NASH if is_nash and _has_constant_sum(names, game, payoffs) else ALPHA_RANK
     gaps = f"{int(missing.sum()):,} of {missing.size:,} profiles have no games"

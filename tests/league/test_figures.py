@@ -78,6 +78,8 @@ def test_a_name_is_no_mathematics(tmp_path: Path) -> None:
     shown = standings(members, Payoffs(PAIR), Ratings())
     draw_payoffs(path, shown, members, Payoffs(PAIR), "$\\frac$")
     assert path.exists()
+    ratings = rated(members, {"$\\frac$": Rating(20, 1)})
+    draw_ratings(path, standings(members, Payoffs(PAIR), ratings), members, 10, "$\\frac$")
 
 
 def rated(members: Members, values: dict[str, Rating]) -> Ratings:
@@ -96,6 +98,13 @@ def test_ratings_have_a_line_for_each_live_policy(tmp_path: Path) -> None:
     draw_ratings(tmp_path / "ratings.png", shown, members, 5000, "a run")
     found = colors(tmp_path / "ratings.png")
     assert found[BLUE] > found[ORANGE] > 50
+
+
+def test_members_that_never_learn_have_a_line_across(tmp_path: Path) -> None:
+    members = members_of({"main": 0})
+    shown = standings(members, Payoffs(PAIR), rated(members, {"random": Rating(20, 1)}))
+    draw_ratings(tmp_path / "ratings.png", shown, members, 0, "a run")
+    assert (136, 136, 136) in colors(tmp_path / "ratings.png")
 
 
 def test_ratings_without_games_are_an_empty_figure(tmp_path: Path) -> None:
