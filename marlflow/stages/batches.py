@@ -18,7 +18,8 @@ from marlflow.learner.protocol import Learner
 class DropStale:
     """Enforces on-policy freshness: drops stale rows, those with a policy lag above `max_staleness` versions.
 
-    Whole segments are dropped, and their rows counted. Rows carried over from the previous fragment may be older (docs/concepts.md).
+    Whole segments are dropped, and their rows counted. Rows carried over from the previous fragment may be older
+    (docs/concepts.md).
     """
 
     max_staleness: int
