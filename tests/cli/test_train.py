@@ -76,7 +76,7 @@ def test_hydra_shows_the_configuration(marlflow: Marlflow, tmp_path: Path) -> No
     assert said.code == 0
     (n_step,) = [line for line in said.out.splitlines() if "n_step" in line]
     assert n_step == f"{'      n_step: 7':<47} # decisions whose rewards are summed before the bootstrap"
-    assert "# any of these ends the run; null is never" in said.out
+    assert "# the first condition that holds ends the run; null: never" in said.out
     assert not list(tmp_path.iterdir())
 
 
