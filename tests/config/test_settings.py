@@ -36,6 +36,20 @@ from marlflow.config.experiment import (
 from marlflow.config.limits import limit_problems
 from marlflow.config.ranges import RANGES, REMARKS
 from marlflow.config.settings import remarks, setting_problems
+from marlflow.league import (
+    PFSP,
+    AlphaStar,
+    DeltaUniform,
+    Fictitious,
+    LatestPast,
+    League,
+    LeaguePlayer,
+    NaiveSelfPlay,
+    PayoffSettings,
+    Pool,
+    RatingSettings,
+    SnapshotRules,
+)
 from marlflow.learner.optimizer import Adam, TorchOptimizer
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import CNN, MLP
@@ -109,6 +123,8 @@ KINDS = (
     *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
+    *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules),
+    *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP),
 )
 
 
@@ -121,7 +137,7 @@ def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> No
     numbers -= {"policies"}  # of goals, which are called return_mean
     of_torch = {"momentum", "dampening", "alpha"}
     assert numbers - RANGES.keys() == set()
-    assert RANGES.keys() - numbers == of_torch
+    assert {name.rpartition(".")[2] for name in RANGES} - numbers == of_torch
     assert {name for name, _ in REMARKS} <= numbers
 
 
