@@ -156,10 +156,8 @@ def _of_mode(league: Any) -> Commented | None:
     mode = league.get("matchmaker") if isinstance(league, Mapping) else None
     target = mode.get(_TARGET) if isinstance(mode, Mapping) else None
     path = ("matchmaker", _TARGET)
-    found = (
-        file for file in files("league").values() if any(e.path == path and e.value == target for e in file.entries)
-    )
-    return next(found, None)
+    targets = {name: [e.value for e in file.entries if e.path == path] for name, file in files("league").items()}
+    return next((file for name, file in files("league").items() if targets[name] == [target]), None)
 
 
 def _under(prefix: Path, file: Commented | None) -> Iterator[tuple[Path, Sequence[str]]]:

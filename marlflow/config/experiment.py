@@ -289,9 +289,8 @@ class Experiment:
     """Describe a whole run.
 
     `mapping` assigns policies to agents: rules, or a matchmaker for each episode. Without it a policy plays the group
-    of its name, and `default_policy` all others. With a `league`, policies play each other and their own frozen
-    versions. `learners` train several policies together; every other policy learns
-    alone.
+    of its name, and `default_policy` all others. With a `league`, policies play each other and their snapshots.
+    `learners` train several policies together; every other policy learns alone.
     """
 
     env: Env

@@ -17,6 +17,7 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.opponents import only_opponents
 from marlflow.env import EnvAdapter
 from marlflow.sampling.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
+from marlflow.sampling.matchmaker_failures import matchmaker_name
 from marlflow.sampling.matchmaking import (
     TRIAL,
     AllowedSeats,
@@ -24,7 +25,6 @@ from marlflow.sampling.matchmaking import (
     Matchmaker,
     change_of,
     deal_one,
-    matchmaker_name,
 )
 from marlflow.sampling.population import Population, PopulationMatchmaker
 

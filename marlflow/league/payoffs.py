@@ -186,13 +186,12 @@ class Payoffs:
         """Return the roles of `profile` in the order in which its cell has them."""
         if not self.symmetric:
             return list(range(len(profile)))
-        in_order = sorted(self._roles_of, key=lambda roles: [profile[role] for role in roles])
-        taken_by = {
-            place: role
-            for places, roles in zip(self._roles_of, in_order, strict=True)
-            for place, role in zip(places, roles, strict=True)
-        }
-        return [taken_by[place] for place in range(len(profile))]
+        roles: list[int] = [0] * len(profile)
+        in_order = sorted(self._roles_of, key=lambda of_side: [profile[role] for role in of_side])
+        for places, of_side in zip(self._roles_of, in_order, strict=True):
+            for place, role in zip(places, of_side, strict=True):
+                roles[place] = role
+        return roles
 
     def _differ(self, profile: Profile, i: int, j: int) -> bool:
         members = [tuple(profile[role] for role in self._roles_of[side]) for side in (i, j)]

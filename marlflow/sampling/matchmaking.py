@@ -6,12 +6,10 @@ depend on the number of workers or their speed.
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +21,7 @@ from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.policy.actor import EvaluationMode
 from marlflow.sampling.episodes import EVALUATION
+from marlflow.sampling.matchmaker_failures import called
 from marlflow.sampling.population import Population, PopulationChange, PopulationMatchmaker
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
@@ -121,12 +120,9 @@ class AllowedSeats:
 
 def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:
     """Return an episode's matchup; raises MatchmakerFailed if it cannot be played."""
-    where = f"matchmaker {matchmaker_name(matchmaker)}, {_describe(episode)}"
     generator = np.random.default_rng(key(seed, *episode, _STREAM))
-    try:
+    with called(matchmaker, _describe(episode)) as where:
         dealt = matchmaker(episode, tuple(seats.agents), generator)
-    except Exception as error:
-        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(seats.problems(dealt)):
         raise MatchmakerFailed(where, "; ".join(problems))
     return {agent: dealt[agent] for agent in seats.agents}
@@ -139,37 +135,16 @@ def change_of(
     agent_steps: Mapping[str, int],
 ) -> PopulationChange:
     """Return the matchmaker's change; raises MatchmakerFailed if it cannot be applied."""
-    where = f"matchmaker {matchmaker_name(matchmaker)}, change_population"
-    try:
+    with called(matchmaker, "change_population") as where:
         change = matchmaker.change_population(dict(published), dict(agent_steps))
-    except Exception as error:
-        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(population.problems(change, published)):
         raise MatchmakerFailed(where, "; ".join(problems))
     return change
 
 
-def matchmaker_name(matchmaker: object) -> str:
-    """Return the name of a matchmaker's function or class."""
-    # A functools.partial has its function in `func`.
-    named = getattr(matchmaker, "func", matchmaker)
-    return str(getattr(named, "__qualname__", type(named).__name__))
-
-
 def _describe(episode: EpisodeId) -> str:
     named = {EVALUATION: "evaluation", TRIAL: "trial"}
     return f"{named.get(episode.env, f'env {episode.env}')}, episode {episode.episode}"
-
-
-def _user_traceback(error: Exception) -> str:
-    frame: TracebackType | None = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code in (
-        deal_one.__code__,
-        change_of.__code__,
-        Dealer._observe.__code__,
-    ):
-        frame = frame.tb_next
-    return "".join(traceback.format_exception(type(error), error, frame, chain=False))
 
 
 class Dealer:
@@ -212,12 +187,14 @@ class Dealer:
         """Let the matchmaker freeze and forget entries, then redeal unbegun episodes; raises MatchmakerFailed."""
         if not isinstance(self.matchmaker, PopulationMatchmaker):
             return
+        began_s = perf_counter()
         versions = {name: published.version for name, published in weights.items()}
         change = change_of(self.matchmaker, self._population, versions, agent_steps)
         if change.freeze or change.forget:
             self._population.apply(change, weights, schedules)
             self._seats = AllowedSeats(self._agents, self._population.fits)
             self._dealt = [deque() for _ in self._dealt]
+        self.deal_s += perf_counter() - began_s
 
     def with_matchups(self, request: Request, ticks: int) -> Request:
         """Add matchups for `ticks` env steps and changes of the table of weights to `request`."""
@@ -255,12 +232,8 @@ class Dealer:
         if not results or not isinstance(self.matchmaker, ResultsMatchmaker):
             return
         began_s = perf_counter()
-        try:
+        with called(self.matchmaker, "observe"):
             self.matchmaker.observe(results)
-        except Exception as error:
-            where = f"matchmaker {matchmaker_name(self.matchmaker)}, observe"
-            reason = f"it raised {type(error).__name__}: {error}"
-            raise MatchmakerFailed(where, reason, _user_traceback(error)) from error
         self.score_s += perf_counter() - began_s
 
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:

@@ -1,4 +1,4 @@
-"""Leagues as they are configured: what each choice gives, who plays what, and what is refused before anything starts."""
+"""Leagues as they are configured: what each choice gives, who plays what, and what is refused before a run."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_each_group_has_a_policy_its_own_or_the_default_one() -> None:
 
 def test_policies_with_other_names_play_all_seats() -> None:
     made = ready(run(policies={"main": Policy(PPO()), "exploiter": Policy(DQN())}))
-    assert made.players == dict.fromkeys(["main", "exploiter"], ["player_0", "player_1"])
+    assert made.players == {"main": ["player_0", "player_1"], "exploiter": ["player_0", "player_1"]}
 
 
 def test_players_narrow_what_a_policy_plays_and_the_default_policy_plays_what_is_left() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_snapshots_are_taken_by_agent_steps_and_are_the_published_weights(tmp_pa
     snapshots = league_of(tmp_path)["members"]["snapshots"]
     assert (snapshots[0]["version"], snapshots[0]["agent_steps"]) == (0, 0)
     steps = [one["agent_steps"] for one in snapshots]
-    assert all(after - before >= 150 for before, after in zip(steps, steps[1:], strict=False))
+    assert all(after - before >= 150 for before, after in pairwise(steps))
     for one in snapshots:
         file = from_bytes(newest(tmp_path).read(f"frozen.main@{one['number']}"))
         assert (file["policy"], file["version"]) == ("main", one["version"])
@@ -168,10 +169,8 @@ def test_a_pool_of_the_newest_deals_these_and_keeps_the_files_of_all(
     members = [next(name for name in e.matchup.values() if "@" in name) for e in seen.episodes]
     numbers = [int(name.partition("@")[2]) for name in members]
     # In the order of the ends: an episode that began before a snapshot may end after one that began later.
-    assert all(
-        number >= newest_so_far - 1
-        for number, newest_so_far in zip(numbers, np.maximum.accumulate(numbers), strict=True)
-    )
+    newest_so_far = np.maximum.accumulate(numbers)
+    assert all(number >= newest - 1 for number, newest in zip(numbers, newest_so_far.tolist(), strict=True))
     assert len(frozen_files(tmp_path)) == len(league_of(tmp_path)["members"]["snapshots"]) > 3
 
 

@@ -1,5 +1,6 @@
 """Results of training episodes: each is taken once, in one order, however they arrive."""
 
+from itertools import chain
 from typing import Any
 
 from hypothesis import given
@@ -33,7 +34,7 @@ def rounds(draw: st.DrawFn) -> list[list[EpisodeResult]]:
                 if draw(st.booleans()):
                     results.append(result(env, following[env], tick))
                 following[env] += 1
-        again = draw(st.lists(st.sampled_from(earlier), max_size=3)) if (earlier := sum(played, [])) else []
+        again = draw(st.lists(st.sampled_from(earlier), max_size=3)) if (earlier := [*chain(*played)]) else []
         played.append([*results, *again])
     return played
 
