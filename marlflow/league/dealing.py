@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from marlflow.base.serialization import Tree
+from marlflow.league.league import Teammates
 from marlflow.league.members import Members
 from marlflow.league.modes import LeagueMode, LeagueView, SnapshottingMode, pick
 from marlflow.league.payoffs import Game, Payoffs
@@ -18,8 +19,6 @@ from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
 from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.receipts import EpisodeResult
-
-Teammates = Literal["self", "past", "population"]
 
 
 @dataclass(frozen=True, slots=True)

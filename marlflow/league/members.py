@@ -33,7 +33,8 @@ class Snapshot:
 class Members:
     """Everybody who can be seated, by role.
 
-    `fits` has the agents that each policy can play, `live` the policies that learn; all others never change.
+    `fits` has the agents that each policy can play, `live` the policies that learn; all others never change. Of each
+    policy the `newest` snapshots are dealt; None: all.
 
     >>> from marlflow.league.sides import default_sides
     >>> agents = ["player_0", "player_1"]
@@ -44,8 +45,10 @@ class Members:
     (['main'], ['main@1'], ['random'])
     """
 
-    def __init__(self, sides: Sides, fits: Mapping[str, Collection[str]], live: Sequence[str]) -> None:
-        self.sides = sides
+    def __init__(
+        self, sides: Sides, fits: Mapping[str, Collection[str]], live: Sequence[str], newest: int | None = None
+    ) -> None:
+        self.sides, self._newest = sides, newest
         self.snapshots: dict[str, Snapshot] = {}
         self.incarnations = dict.fromkeys(live, 0)
         self._numbers = dict.fromkeys(live, 0)
@@ -55,6 +58,9 @@ class Members:
         self._live = [[name for name in live if plays[name][role]] for role in roles]
         self._fixed = [[name for name in fits if name not in live and plays[name][role]] for role in roles]
         self._past: list[list[str]] = [[] for _ in roles]
+
+    def __len__(self) -> int:
+        return len(self._plays) + len(self.snapshots)
 
     def plays(self, member: str, role: int) -> bool:
         """Return whether a member can play a role."""
@@ -83,7 +89,7 @@ class Members:
         return self._fixed[role]
 
     def past_in(self, role: int) -> list[str]:
-        """Return the snapshots that can play a role, oldest first."""
+        """Return the snapshots that are dealt for a role, oldest first."""
         return self._past[role]
 
     def rival_roles(self, policy: str) -> list[int]:
@@ -104,6 +110,9 @@ class Members:
         for role, past in enumerate(self._past):
             if self._plays[snapshot.policy][role]:
                 past.append(snapshot.name)
+                of_policy = [name for name in past if self.snapshots[name].policy == snapshot.policy]
+                if self._newest is not None and len(of_policy) > self._newest:
+                    past.remove(of_policy[0])
 
     def state(self) -> Tree:
         """Return the roles, who plays them, all snapshots in order, and the counts of live policies."""
