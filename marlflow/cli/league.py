@@ -77,38 +77,43 @@ def _show(league: SavedLeague, run_dir: Path) -> None:
 
     with usable(league.checkpoint):
         shown = standings(league.members, league.payoffs, league.ratings, league.versions())
-    name = _name(run_dir)
+    title = _title(run_dir)
     matches = sum(cell.games for cell in league.matches.cells.values())
     basis = "" if matches else "; results are of training, exploration included"
-    print(f"{name}  epoch {league.epoch:,}   {league.games:,} games, {matches:,} matches{basis}")
+    print(f"{title}  epoch {league.epoch:,}   {league.games:,} games, {matches:,} matches{basis}")
     print(standings_text(shown, league.algorithms))
     folder = run_dir / "league"
     written = ["payoffs.parquet", "payoff.png"]
     try:
         folder.mkdir(exist_ok=True)
         write_payoffs(folder / "payoffs.parquet", league.tables)
-        draw_payoffs(folder / "payoff.png", shown, league.members, league.payoffs, name)
+        draw_payoffs(folder / "payoff.png", shown, league.members, league.payoffs, title)
         if any(row.rating is not None for row in shown.rows):
-            draw_ratings(folder / "ratings.png", shown, league.members, league.env_steps, name)
+            draw_ratings(folder / "ratings.png", shown, league.members, league.env_steps, title)
             written.append("ratings.png")
     except OSError as error:
         raise ConfigInvalid([f"{folder} cannot be written to: {error}"]) from error
     print(f"wrote {', '.join(written)} into {folder}")
 
 
-def _name(run_dir: Path) -> str:
-    """Return the name of a run: that of its configuration, or its directory's."""
-    name = _configuration(run_dir).get("name")
-    return name if isinstance(name, str) and "${" not in name else run_dir.resolve().name
+def _title(run_dir: Path) -> str:
+    """Return the environment and mode as they were chosen on the command line, or else the name of the directory."""
+    choices = _recorded(run_dir, "hydra.yaml", "hydra.runtime.choices")
+    env, mode = choices.get("env"), choices.get("league")
+    if not isinstance(env, str) or env == "python":
+        env = run_dir.resolve().name
+    return f"{env}  {mode}" if isinstance(mode, str) and mode != "none" else env
 
 
-def _configuration(run_dir: Path) -> dict[str, Any]:
-    """Return the configuration of a run from the command line as plain data, unresolved; empty if there is none."""
+def _recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
+    """Return a part of what a run from the command line recorded, as plain data, unresolved; empty without it."""
     try:
-        values = OmegaConf.to_container(OmegaConf.load(run_dir / ".hydra" / "config.yaml"), resolve=False)
+        values = OmegaConf.to_container(OmegaConf.load(run_dir / ".hydra" / file), resolve=False)
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):
         return {}
-    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+    for name in key.split(".") if key else ():
+        values = values.get(name) if isinstance(values, dict) else None
+    return {str(name): value for name, value in values.items()} if isinstance(values, dict) else {}
 
 
 def _export(league: SavedLeague, run_dir: Path, member: str, file: Path) -> None:
@@ -134,9 +139,9 @@ def _export(league: SavedLeague, run_dir: Path, member: str, file: Path) -> None
 
 
 def _policy_config(run_dir: Path, policy: str) -> Mapping[str, Any] | None:
-    """Return a policy's configuration; None if the run was started from Python."""
-    config = _configuration(run_dir)
-    policies = config.get("policies")
-    found = policies.get(policy) if isinstance(policies, dict) else None
-    found = config.get("default_policy") if found is None else found
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else None
+    """Return the algorithm and model of a policy as configured; None if the run was started from Python."""
+    found = _recorded(run_dir, "config.yaml", "policies").get(policy)
+    if found is None:
+        found = _recorded(run_dir, "config.yaml", "default_policy")
+    config = {key: found[key] for key in ("algorithm", "model") if key in found} if isinstance(found, dict) else {}
+    return config or None

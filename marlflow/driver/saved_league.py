@@ -30,7 +30,8 @@ from marlflow.runtime.checkpoints import Checkpoint
 class SavedLeague:
     """A league as it was at a checkpoint.
 
-    `algorithms` has the name of each policy's. `games` and `env_steps` are those of training games.
+    `algorithms` has the name of each policy's, `agent_steps` the number that each live policy has sampled. `games` and
+    `env_steps` are those of training games.
     """
 
     checkpoint: Checkpoint
@@ -40,6 +41,7 @@ class SavedLeague:
     matches: Payoffs
     ratings: Ratings
     algorithms: Mapping[str, str]
+    agent_steps: Mapping[str, int]
     games: int
     env_steps: int
     epoch: int
@@ -85,7 +87,8 @@ def saved_league(run_dir: Path) -> SavedLeague:
     checkpoint = newest(run_dir)
     notes = notes_of(checkpoint)
     with usable(checkpoint):
-        dealer = from_bytes(checkpoint.read(DRIVER)).get("dealer") or {}
+        driver = from_bytes(checkpoint.read(DRIVER))
+        dealer = driver.get("dealer") or {}
         state = dealer.get("matchmaker")
         if not (isinstance(state, Mapping) and {"members", "payoffs", "ratings"} <= set(state)):
             raise ConfigInvalid(
@@ -95,13 +98,15 @@ def saved_league(run_dir: Path) -> SavedLeague:
                     "marlflow train env=connect_four league=pfsp"
                 ]
             )
-        return _league(checkpoint, notes, state)
+        return _league(checkpoint, notes, driver["tally"]["policies"], state)
 
 
-def _league(checkpoint: Checkpoint, notes: Notes, state: Mapping[str, Any]) -> SavedLeague:
+def _league(checkpoint: Checkpoint, notes: Notes, totals: Mapping[str, Any], state: Mapping[str, Any]) -> SavedLeague:
     members = Members.from_state(state["members"])
     live = list(members.incarnations)
-    train, matches, ratings = Payoffs(members.sides, live), Payoffs(members.sides, live), Ratings(live)
+    is_symmetric = bool(notes.identity.get("league", {}).get("symmetric", False))
+    train, matches = (Payoffs(members.sides, live, symmetric=is_symmetric) for _ in range(2))
+    ratings = Ratings(live)
     train.load_state(state["payoffs"])
     if state.get("matches") is not None:
         matches.load_state(state["matches"]["payoffs"])
@@ -116,6 +121,7 @@ def _league(checkpoint: Checkpoint, notes: Notes, state: Mapping[str, Any]) -> S
         matches,
         ratings,
         {name: str(policy["algorithm"]) for name, policy in notes.identity["policies"].items()},
+        {policy: int(totals[policy]["agent_steps_sampled"]) for policy in live},
         int(state["games"]),
         int(state["env_steps"]),
         int(state["epoch"]),
@@ -144,9 +150,9 @@ def member_parameters(league: SavedLeague, member: str, run_dir: Path) -> Member
         raise ConfigInvalid(
             [f"the league of {run_dir} has no member {member!r}{meant(member, members.names, 'its members are')}"]
         )
-    policy = members.policy_of(member)
+    policy, snapshot = members.policy_of(member), members.snapshots.get(member)
     with usable(league.checkpoint):
-        if member in members.snapshots:
+        if snapshot is not None:
             version, scheduled, flat = _frozen(league, member)
         elif members.is_live(member):
             version, scheduled, flat = _live(league, member)
@@ -159,8 +165,9 @@ def member_parameters(league: SavedLeague, member: str, run_dir: Path) -> Member
                 "member": member,
                 "policy": policy,
                 "version": version,
-                "incarnation": _incarnation(members, member),
-                "env_steps": _env_steps(league, member),
+                "incarnation": members.incarnations[member] if snapshot is None else snapshot.incarnation,
+                "env_steps": league.env_steps if snapshot is None else snapshot.env_steps,
+                "agent_steps": league.agent_steps[policy] if snapshot is None else snapshot.agent_steps,
                 "run": league.notes.run,
                 "algorithm": about["algorithm"],
                 "model": about["model"],
@@ -197,13 +204,3 @@ def _as_parameters(flat: Any) -> Array:
     if not isinstance(flat, np.ndarray) or flat.ndim != 1 or flat.dtype != np.float32:
         raise ValueError("parameters are no float32 vector")
     return flat
-
-
-def _incarnation(members: Members, member: str) -> int:
-    snapshot = members.snapshots.get(member)
-    return members.incarnations[member] if snapshot is None else snapshot.incarnation
-
-
-def _env_steps(league: SavedLeague, member: str) -> int:
-    snapshot = league.members.snapshots.get(member)
-    return league.env_steps if snapshot is None else snapshot.env_steps

@@ -30,7 +30,8 @@ _HATCHING = "#777777"
 def draw_payoffs(out_png: Path, shown: Standings, members: Members, payoffs: Payoffs, title: str) -> None:
     """Draw the share of games that each member on side 1 (a row) wins against each on other sides, draws half a win.
 
-    Members are in the order of the standings, at most the first 64 of a side. Raises OSError.
+    If sides are interchangeable, a row has the games on any side. Members are in the order of the standings, at most
+    the first 64 of a side. Raises OSError.
     """
     first = [number for number, role in enumerate(members.sides.roles) if role.side == 0]
     others = [number for number, role in enumerate(members.sides.roles) if role.side != 0]
@@ -45,8 +46,9 @@ def draw_payoffs(out_png: Path, shown: Standings, members: Members, payoffs: Pay
     _label(axes, rows[:MOST_SHOWN], columns[:MOST_SHOWN])
     sides = members.sides.names
     look: dict[str, Any] = {"color": INK, "fontsize": 9, "parse_math": False}
-    axes.set_ylabel(f"on side 1 ({sides[0]})", **look)
-    axes.set_xlabel(f"on {'side 2' if len(sides) == 2 else 'another side'} ({', '.join(sides[1:])})", **look)
+    if not payoffs.symmetric:
+        axes.set_ylabel(f"on side 1 ({sides[0]})", **look)
+        axes.set_xlabel(f"on {'side 2' if len(sides) == 2 else 'another side'} ({', '.join(sides[1:])})", **look)
     is_cut = max(len(rows), len(columns)) > MOST_SHOWN
     cut = [f"the first {MOST_SHOWN} members of each side"] if is_cut else []
     note = [f"hatched: fewer than {FEW_GAMES} games", "gray: none, or against itself"]
@@ -69,7 +71,8 @@ def _win_rates(payoffs: Payoffs, rows: Sequence[str], columns: Sequence[str]) ->
     totals: dict[tuple[int, int], list[Outcomes]] = {}
     roles = payoffs.sides.roles
     for (role, member, _, other), pair in payoffs.pairs.items():
-        if roles[role].side == 0 and pair.outcomes.games and member in place_of_row and other in place_of_column:
+        is_shown = (payoffs.symmetric or roles[role].side == 0) and member in place_of_row and other in place_of_column
+        if is_shown and pair.outcomes.games:
             totals.setdefault((place_of_row[member], place_of_column[other]), []).append(pair.outcomes)
     rates, games = np.full((len(rows), len(columns)), np.nan), np.zeros((len(rows), len(columns)), np.int64)
     for at, outcomes in totals.items():

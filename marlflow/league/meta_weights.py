@@ -46,8 +46,8 @@ def meta_weights(members: Members, payoffs: Payoffs) -> MetaWeights:
         return _of_one_population(by_role[0], payoffs)
     profiles = int(np.prod([len(names) for names in by_role]))
     if profiles > MOST_PROFILES:
-        why = f"of {profiles:,} profiles is too much; the most are {MOST_PROFILES:,}"
-        return MetaWeights(ALPHA_RANK, note=f"no {ALPHA_RANK}: that {why}")
+        why = f"{profiles:,} combinations of members are too many; the most are {MOST_PROFILES:,}"
+        return MetaWeights(ALPHA_RANK, note=f"no {ALPHA_RANK}: {why}")
     return _of_roles(by_role, payoffs)
 
 
@@ -62,7 +62,8 @@ def _of_one_population(names: Sequence[str], payoffs: Payoffs) -> MetaWeights:
     missing = np.isnan(values)
     kept = _without_gaps(names, missing, payoffs)
     count, pairs = int(missing.sum()) // 2, len(names) * (len(names) - 1) // 2
-    gaps = f"{count:,} of {pairs:,} pairs of members have no games in both seatings"
+    where = "" if payoffs.symmetric else " in both seatings"
+    gaps = f"{count:,} of {pairs:,} pairs of members have no games{where}"
     if not _are_enough(len(kept), len(names)):
         return MetaWeights(NASH, note=f"no {NASH}: {gaps}")
     game = values[np.ix_(kept, kept)]
@@ -95,7 +96,7 @@ def _of_roles(by_role: Sequence[Sequence[str]], payoffs: Payoffs) -> MetaWeights
     game = np.stack([values_of_role[np.ix_(*kept)] for values_of_role in values])
     is_nash = len(names) == 2 and payoffs.sides.roles[0].side != payoffs.sides.roles[1].side
     method = NASH if is_nash and _has_constant_sum(names, game, payoffs) else ALPHA_RANK
-    gaps = f"{int(missing.sum()):,} of {missing.size:,} profiles have no games"
+    gaps = f"{int(missing.sum()):,} of {missing.size:,} combinations of members have no games"
     if not all(_are_enough(len(left), len(all_)) for left, all_ in zip(names, by_role, strict=True)):
         return MetaWeights(method, note=f"no {method}: {gaps}")
     mixtures = nash(game) if method == NASH else marginals(alpharank(game))

@@ -20,8 +20,9 @@ class Standing:
     """One member.
 
     `rating` is relative to that of `random` if that is known, and None without matches. `win`, `draw` and `loss` are
-    shares of the games against others, `scores` the shares won in each role with draws as half a win; all are None
-    without games, and those of a live member are decayed. `weight` is its weight in a Nash equilibrium or alpha-rank.
+    shares of the games against others, `scores` the shares won in each role with draws as half a win, empty if sides
+    are interchangeable; all are None without games, and those of a live member are decayed. `weight` is its weight in a
+    Nash equilibrium or alpha-rank.
     """
 
     member: str
@@ -38,7 +39,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """All rows, best first; the names of the roles and of the method of `weight`; and what is to be said of gaps."""
+    """All rows, best first, with the names of the roles of `scores` and of the method of `weight`.
+
+    `is_relative`: whether ratings are relative to `random`. `notes` are sentences on members without a weight.
+    """
 
     rows: tuple[Standing, ...]
     roles: tuple[str, ...]
@@ -84,13 +88,14 @@ def standings(
                 win,
                 draw,
                 loss,
-                tuple(_score(counts) for counts in by_role),
+                () if payoffs.symmetric else tuple(_score(counts) for counts in by_role),
                 weights.weights.get(name),
                 _since(members, name, versions or {}),
             )
         )
     notes = () if weights.note is None else (weights.note,)
-    return Standings(tuple(sorted(rows, key=_rank)), _role_titles(members), weights.method, is_relative, notes)
+    titles = () if payoffs.symmetric else _role_titles(members)
+    return Standings(tuple(sorted(rows, key=_rank)), titles, weights.method, is_relative, notes)
 
 
 _NONE = (0.0, 0.0, 0.0)

@@ -22,8 +22,8 @@ from tests.cli.test_resume import content
 from tests.league.population import PAIR, add_games
 from tests.league.saved import FLAT, write_checkpoint, write_league
 
+HYDRA = "hydra: {runtime: {choices: {env: connect_four, league: pfsp}}}\n"
 CONFIG = """\
-name: connect_four
 policies:
   main:
     algorithm: {_target_: marlflow.PPO, learning_rate: 1e-3}
@@ -38,6 +38,7 @@ def run(tmp_path: Path) -> Path:
     """A run with a league, which was started from the command line."""
     write_league(tmp_path / "run")
     (tmp_path / "run" / ".hydra").mkdir()
+    (tmp_path / "run" / ".hydra" / "hydra.yaml").write_text(HYDRA, encoding="utf-8")
     (tmp_path / "run" / ".hydra" / "config.yaml").write_text(CONFIG, encoding="utf-8")
     return tmp_path / "run"
 
@@ -46,7 +47,7 @@ def test_it_prints_standings_and_writes_files(marlflow: Marlflow, run: Path) -> 
     said = marlflow("league", "run")
     assert (said.code, said.err) == (0, "")
     first, titles, *rows, last = said.out.splitlines()
-    assert first == "connect_four  epoch 2   360 games, 0 matches; results are of training, exploration included"
+    assert first == "connect_four  pfsp  epoch 2   360 games, 0 matches; results are of training, exploration included"
     words = "# member by rating games win draw loss seat 1 seat 2 nash since"
     assert titles.split() == words.split()
     assert [row.split()[:2] for row in rows] == [["1", "main"], ["2", "main@2"], ["3", "main@1"], ["4", "random"]]
@@ -125,7 +126,7 @@ def test_an_export_has_parameters_and_plain_data(marlflow: Marlflow, run: Path, 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ("name: x\ndefault_policy: {algorithm: a}\n", {"algorithm": "a"}),
+        ("policies: {other: {}}\ndefault_policy: {algorithm: a, stop: b}\n", {"algorithm": "a"}),
         ("policies: {main: '${oc.env:HOME}'}\n", None),
         ("- a\n- list\n", None),
         ("a: [", None),

@@ -75,6 +75,7 @@ def test_parameters_are_those_of_the_member(tmp_path: Path) -> None:
         "version": 20,
         "incarnation": 0,
         "env_steps": 2_000,
+        "agent_steps": 1_800,
         "run": "0123456789abcdef",
         "algorithm": "ppo",
         "model": "MLP((8,))",
@@ -85,7 +86,7 @@ def test_parameters_are_those_of_the_member(tmp_path: Path) -> None:
     }
     live = member_parameters(league, "main", tmp_path)
     np.testing.assert_array_equal(live.flat, FLAT, "as published, not as learned since")
-    assert (live.description["version"], live.description["env_steps"]) == (30, league.env_steps)
+    assert [live.description[name] for name in ("version", "env_steps", "agent_steps")] == [30, 3_000, 2_700]
 
 
 def test_a_run_with_a_league_can_be_read(tmp_path: Path) -> None:

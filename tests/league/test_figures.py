@@ -53,6 +53,15 @@ def test_roles_and_sides_beyond_two_are_pooled() -> None:
     np.testing.assert_array_equal(games, [[6], [2]])
 
 
+def test_with_interchangeable_sides_a_row_has_the_games_on_any() -> None:
+    payoffs = Payoffs(PAIR, symmetric=True)
+    add_games(payoffs, "a", "b", wins=3, losses=1)
+    add_games(payoffs, "b", "a", wins=1, losses=0)
+    rates, games = _win_rates(payoffs, ["a", "b"], ["b", "a"])
+    np.testing.assert_array_equal(rates, [[3 / 5, np.nan], [np.nan, 2 / 5]])
+    np.testing.assert_array_equal(games, [[5, 0], [0, 5]])
+
+
 def test_cells_with_few_games_are_hatched() -> None:
     axes = new_figure(4, 4, "").subplots()
     _draw_cells(axes, np.array([[0.5, 0.9], [np.nan, 0.1]]), np.array([[20, 19], [0, 1]]))

@@ -172,7 +172,7 @@ def test_a_role_that_lost_all_but_one_member_to_gaps_has_no_weights() -> None:
     members, payoffs = hunt({("adversary", "agent"): WON, ("adversary", "agent@1"): WON})
     shown = standings(members, payoffs, Ratings())
     assert set(weights(shown).values()) == {None}
-    assert shown.notes == ("no nash: 2 of 4 profiles have no games",)
+    assert shown.notes == ("no nash: 2 of 4 combinations of members have no games",)
 
 
 def test_members_left_out_of_a_role_are_named() -> None:
@@ -182,7 +182,22 @@ def test_members_left_out_of_a_role_are_named() -> None:
     payoffs.add(Game(("adversary", "agent@2"), LOST, env_steps=1))
     shown = standings(members, payoffs, Ratings())
     assert weights(shown)["agent@2"] is None
-    assert shown.notes == ("nash leaves out agent@2 as agent: 1 of 6 profiles have no games",)
+    assert shown.notes == ("nash leaves out agent@2 as agent: 1 of 6 combinations of members have no games",)
+
+
+def test_interchangeable_seats_need_one_seating_and_have_no_columns() -> None:
+    members = members_of({"main": 2})
+    payoffs = Payoffs(PAIR, symmetric=True)
+    for profile, returns in circle(["main", "main@1", "main@2"], "random")[::2]:
+        payoffs.add(Game(profile, returns, env_steps=1))
+    shown = standings(members, payoffs, Ratings())
+    assert weights(shown) == pytest.approx({"main": 1 / 3, "main@1": 1 / 3, "main@2": 1 / 3, "random": 0.0})
+    assert (shown.roles, shown.notes) == ((), ())
+    assert by_name(shown)["main"].scores == ()
+    assert by_name(shown)["main"].win == 2 / 3
+    assert "seat" not in standings_text(shown)
+    few = Payoffs(PAIR, symmetric=True)
+    assert standings(members, few, Ratings()).notes == ("no nash: 6 of 6 pairs of members have no games",)
 
 
 def three(count: int) -> Members:
@@ -204,7 +219,7 @@ def test_three_players_are_weighed_by_alpha_rank() -> None:
 def test_more_profiles_than_alpha_rank_takes_are_said() -> None:
     members = three(30)
     shown = standings(members, Payoffs(members.sides), Ratings())
-    assert shown.notes == ("no alpha-rank: that of 32,768 profiles is too much; the most are 20,000",)
+    assert shown.notes == ("no alpha-rank: 32,768 combinations of members are too many; the most are 20,000",)
 
 
 def test_a_side_of_two_roles() -> None:
