@@ -27,7 +27,7 @@ def run_league(words: list[str]) -> int:
     words, export = _exported(words)
     parsed = split(words, "league", own=(EXPORT,), hydra=False)
     run_dir = _run_dir(parsed.overrides)
-    from marlflow.driver.checkpointing import skipped_checkpoints
+    from marlflow.driver.checkpointing import skipped_checkpoints, usable
     from marlflow.driver.saved_league import saved_league
 
     league = saved_league(run_dir)
@@ -35,7 +35,8 @@ def run_league(words: list[str]) -> int:
         print(notice)
     if export is not None:
         _export(league, run_dir, *export)
-    else:
+        return 0
+    with usable(league.checkpoint):
         _show(league, run_dir)
     return 0
 
@@ -70,13 +71,11 @@ def _run_dir(words: list[str]) -> Path:
 
 
 def _show(league: SavedLeague, run_dir: Path) -> None:
-    from marlflow.driver.checkpointing import usable
     from marlflow.league.figures import draw_payoffs, draw_ratings
     from marlflow.league.payoff_table import write_payoffs
     from marlflow.league.standings import standings, standings_text
 
-    with usable(league.checkpoint):
-        shown = standings(league.members, league.payoffs, league.ratings, league.versions())
+    shown = standings(league.members, league.payoffs, league.ratings, league.versions())
     title = _title(run_dir)
     matches = sum(cell.games for cell in league.matches.cells.values())
     basis = "" if matches else "; results are of training, exploration included"
@@ -127,7 +126,7 @@ def _export(league: SavedLeague, run_dir: Path, member: str, file: Path) -> None
         raise ConfigInvalid([f"there is no directory {file.parent} to write {file.name} to"])
     found = member_parameters(league, member, run_dir)
     description = {**found.description, "config": _policy_config(run_dir, found.description["policy"])}
-    data = save({"flat": found.flat}, {"format": _EXPORT_FORMAT, "member": json.dumps(description)})
+    data = save({"flat": found.flat}, {"format": _EXPORT_FORMAT, "member": json.dumps(description, default=str)})
     try:
         # "x" refuses a file that appeared since.
         with file.open("xb") as target:

@@ -58,16 +58,15 @@ class SavedLeague:
 
     def versions(self) -> dict[str, int]:
         """Return the version of each live policy; raises CheckpointUnusable."""
+        versions: dict[str, int] = {}
         with usable(self.checkpoint):
-            learners = {learner: self._learner(learner)["version"] for learner in set(self._learners().values())}
-            return {policy: learners[learner] for policy, learner in self._learners().items() if learner in learners}
+            for learner, about in self.notes.identity["learners"].items():
+                version = int(self.learner_state(learner)["version"])
+                versions |= {policy: version for policy in about["policies"] if self.members.is_live(policy)}
+        return versions
 
-    def _learners(self) -> dict[str, str]:
-        """Return the learner of each live policy."""
-        of = self.notes.identity["learners"].items()
-        return {policy: name for name, one in of for policy in one["policies"] if self.members.is_live(policy)}
-
-    def _learner(self, learner: str) -> Tree:
+    def learner_state(self, learner: str) -> Tree:
+        """Return the saved state of a learner."""
         return from_bytes(self.checkpoint.read(learner_file(learner)))
 
 
@@ -196,7 +195,7 @@ def _live(league: SavedLeague, policy: str) -> tuple[int, dict[str, float], Arra
         raise ConfigInvalid(
             [f"learner {learner!r} keeps the parameters of several policies together, {policy!r} among them{instead}"]
         )
-    state = from_bytes(league.checkpoint.read(learner_file(learner)))
+    state = league.learner_state(learner)
     return int(state["version"]), {}, _as_parameters(state["published"])
 
 

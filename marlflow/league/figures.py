@@ -24,6 +24,7 @@ MOST_SHOWN = 64
 """The most members in a heatmap; numbers in more cells than these would not be readable."""
 _CELL_IN, _CHARACTER_IN = 0.3, 0.07
 _UNPLAYED = "#EEEEEE"
+_MOST_BARS = 40
 _HATCHING = "#777777"
 
 
@@ -110,7 +111,9 @@ def _write_number(axes: Axes, at: tuple[int, int], rate: float, is_dark: bool, i
     box: dict[str, Any] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6.5}
     color = "white" if is_dark and not is_hatched else INK
-    axes.text(*at, f"{rate:.2f}".removeprefix("0"), bbox=box if is_hatched else None, color=color, **look)
+    text = axes.text(*at, f"{rate:.2f}".removeprefix("0"), bbox=box if is_hatched else None, color=color, **look)
+    # It takes no room besides the axes; measuring thousands of these would take seconds.
+    text.set_in_layout(False)
 
 
 def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
@@ -143,7 +146,7 @@ def draw_ratings(out_png: Path, shown: Standings, members: Members, env_steps: i
             axes.annotate(name, at_left, xycoords=axes.get_yaxis_transform(), parse_math=False, **note)
     axes.set_xlabel("env steps of the league", color=INK)
     axes.set_ylabel(f"rating above {REFERENCE}" if shown.is_relative else "rating", color=INK)
-    axes.set_title("dots: snapshots; stars: live members; bars: one standard deviation", **NOTE)
+    axes.set_title("line: snapshots; stars: live members; bars or shaded: one standard deviation", **NOTE)
     finish_axes(axes)
     last = max([1, env_steps, *(one.env_steps for one in members.snapshots.values())])
     axes.set_xlim(left=0, right=1.03 * last)
@@ -159,12 +162,14 @@ def _draw_lineage(
     points = [(steps, rating) for steps, name in snapshots if name in rated and (rating := rated[name].rating)]
     bars: dict[str, Any] = {"color": color, "elinewidth": 0.8, "label": policy.replace("$", r"\$")}
     if points:
-        steps, mus = [steps for steps, _ in points], [rating.mu for _, rating in points]
-        sigmas = [rating.sigma for _, rating in points]
-        size = 5 if len(points) <= 20 else 3
+        steps, mus, sigmas = np.array([[steps, rating.mu, rating.sigma] for steps, rating in points]).T
         # Unclipped, so that the axis does not hide half of a snapshot of the initial parameters.
-        axes.errorbar(steps, mus, yerr=sigmas, marker="o", markersize=size, linewidth=1.2, clip_on=False, **bars)
-        bars.pop("label")
+        look: dict[str, Any] = {"linewidth": 1.2, "clip_on": False, "color": color, "label": bars.pop("label")}
+        if len(points) <= _MOST_BARS:
+            axes.errorbar(steps, mus, yerr=sigmas, marker="o", markersize=5, elinewidth=0.8, **look)
+        else:
+            axes.plot(steps, mus, **look)
+            axes.fill_between(steps, mus - sigmas, mus + sigmas, color=color, alpha=0.15, linewidth=0)
     if policy in rated and (rating := rated[policy].rating):
-        look: dict[str, Any] = {"marker": "*", "markersize": 14, "markeredgecolor": "white", "linestyle": "none"}
-        axes.errorbar([env_steps], [rating.mu], yerr=[rating.sigma], zorder=4, **look, **bars)
+        star: dict[str, Any] = {"marker": "*", "markersize": 14, "markeredgecolor": "white", "linestyle": "none"}
+        axes.errorbar([env_steps], [rating.mu], yerr=[rating.sigma], zorder=4, **star, **bars)

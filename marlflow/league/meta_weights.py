@@ -19,6 +19,8 @@ from marlflow.league.solvers import nash
 NASH, ALPHA_RANK = "nash", "alpha-rank"
 _STANDARD_ERRORS = 3.0
 _MOST_NAMED = 4
+_MOST_MEMBERS = 500
+"""The most members whose linear program is solved: it takes some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,15 @@ def meta_weights(members: Members, payoffs: Payoffs) -> MetaWeights:
 
 
 def _of_one_population(names: Sequence[str], payoffs: Payoffs) -> MetaWeights:
-    differences = np.full((len(names), len(names)), np.nan)
-    for (i, j), _ in np.ndenumerate(differences):
-        means, _ = payoffs.returns((names[i], names[j]))
-        differences[i, j] = (means[0] - means[1]) / 2
-    # Each member has each seat half of the time; a member against itself gains nothing.
-    values = (differences - differences.T) / 2
+    values = np.full((len(names), len(names)), np.nan)
     np.fill_diagonal(values, 0.0)
+    place_of = {name: place for place, name in enumerate(names)}
+    for one, other in {(one, other) for _, one, _, other in payoffs.pairs if one < other}:
+        first, _ = payoffs.returns((one, other))
+        second, _ = payoffs.returns((other, one))
+        # Each member has each seat half of the time; a member against itself gains nothing.
+        gain = (first[0] - first[1] + second[1] - second[0]) / 4
+        values[place_of[one], place_of[other]], values[place_of[other], place_of[one]] = gain, -gain
     missing = np.isnan(values)
     kept = _without_gaps(names, missing, payoffs)
     count, pairs = int(missing.sum()) // 2, len(names) * (len(names) - 1) // 2
@@ -66,6 +70,8 @@ def _of_one_population(names: Sequence[str], payoffs: Payoffs) -> MetaWeights:
     gaps = f"{count:,} of {pairs:,} pairs of members have no games{where}"
     if not _are_enough(len(kept), len(names)):
         return MetaWeights(NASH, note=f"no {NASH}: {gaps}")
+    if len(kept) > _MOST_MEMBERS:
+        return MetaWeights(NASH, note=f"no {NASH}: {len(kept):,} members are too many; the most are {_MOST_MEMBERS:,}")
     game = values[np.ix_(kept, kept)]
     mixture = nash(np.stack([game, -game]))[0]
     note = f"{NASH} is over {len(kept)} of {len(names)} members: {gaps}" if count else None
@@ -74,14 +80,15 @@ def _of_one_population(names: Sequence[str], payoffs: Payoffs) -> MetaWeights:
 
 def _without_gaps(names: Sequence[str], missing: Array, payoffs: Payoffs) -> list[int]:
     """Return the members that are left if those with most missing pairs, then with fewest games, are taken out."""
-    games = _games_of(payoffs)
-    kept = list(range(len(names)))
-    while True:
-        gaps = missing[np.ix_(kept, kept)].sum(axis=1)
-        if not gaps.any():
-            return kept
-        worst = max(range(len(kept)), key=lambda place: (gaps[place], -games.get(names[kept[place]], 0)))
-        del kept[worst]
+    games_by_name = _games_of(payoffs)
+    games = np.array([games_by_name.get(name, 0) for name in names])
+    gaps, is_kept = missing.sum(axis=1), np.ones(len(names), bool)
+    while gaps.any():
+        # The last key is the first to sort by.
+        worst = np.lexsort((games, -gaps))[0]
+        is_kept[worst] = False
+        gaps = np.where(is_kept, gaps - missing[:, worst], 0)
+    return [int(place) for place in np.flatnonzero(is_kept)]
 
 
 def _are_enough(kept: int, members: int) -> bool:

@@ -20,7 +20,7 @@ from marlflow.league.payoffs import Payoffs
 from tests.cli.conftest import Marlflow
 from tests.cli.test_resume import content
 from tests.league.population import PAIR, add_games
-from tests.league.saved import FLAT, write_checkpoint, write_league
+from tests.league.saved import FLAT, played, state_of, write_checkpoint, write_league
 
 HYDRA = "hydra: {runtime: {choices: {env: connect_four, league: pfsp}}}\n"
 CONFIG = """\
@@ -240,6 +240,13 @@ def test_a_folder_that_cannot_be_written_to_is_said_after_the_standings(marlflow
     assert said.code == 2
     assert "main@2" in said.out
     assert said.err.startswith("error: run/league cannot be written to: ")
+
+
+def test_numbers_that_cannot_be_drawn_name_the_checkpoint(marlflow: Marlflow, run: Path) -> None:
+    write_checkpoint(run, {"matchmaker": {**state_of(played()), "env_steps": 10**400}}, env_steps=9_000)
+    said = marlflow("league", "run")
+    assert said.code == 2
+    assert said.err.startswith("error: run/checkpoints/9000 cannot be used")
 
 
 def test_another_command_says_whose_flag_export_is(marlflow: Marlflow) -> None:

@@ -97,14 +97,15 @@ def rated(members: Members, values: dict[str, Rating]) -> Ratings:
     return ratings
 
 
-def test_ratings_have_a_line_for_each_live_policy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [5, 300])
+def test_ratings_have_a_line_for_each_live_policy(count: int, tmp_path: Path) -> None:
     agents = {"adversary": ["adversary_0"], "agent": ["agent_0"]}
     members = Members(default_sides(["adversary_0", "agent_0"]), agents, live=list(agents))
-    for step in range(5):
+    for step in range(count):
         members.add("adversary", step, step * 1000, step * 1000)
     values = {name: Rating(20 + place, 1) for place, name in enumerate(members.names)}
     shown = standings(members, Payoffs(members.sides), rated(members, values))
-    draw_ratings(tmp_path / "ratings.png", shown, members, 5000, "a run")
+    draw_ratings(tmp_path / "ratings.png", shown, members, 1000 * count, "a run")
     found = colors(tmp_path / "ratings.png")
     assert found[BLUE] > found[ORANGE] > 50
 
