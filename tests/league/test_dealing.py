@@ -1,6 +1,7 @@
 """The league's matchmaker: turns, seats, team-mates, what it counts, and when it freezes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -145,6 +146,29 @@ def test_trials_and_evaluation_are_no_turns() -> None:
     seats = Counter(matchup["player_0"] == "main" for env in (-1, -2) for matchup in deal(matchmaker, 100, env))
     assert to_bytes(matchmaker.state()) == before
     assert min(seats.values()) > 50
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=12))
+def test_turns_that_are_dealt_again_do_not_count_twice(rounds: list[tuple[int, int]]) -> None:
+    """Three environments; in each round some episodes are dealt ahead and some of them end, the others anew."""
+    matchmaker = matchmaker_of(members_of({"main": 1, "other": 1}))
+    ended: list[Launch] = []
+    first = 0
+    for dealt, most_played in rounds:
+        launched: dict[tuple[int, int], Launch] = {}
+        for env in range(3):
+            for episode in range(first, first + dealt):
+                launched[env, episode] = matchmaker._next_turn(EpisodeId(env, episode), np.random.default_rng(0))
+        played = min(most_played, dealt)
+        for episode in range(first, first + played):
+            for env in range(3):
+                ended.append(launched[env, episode])
+                matchmaker.observe([replace(versus("main", "other"), env=env, episode=episode)])
+        first += played
+    turns = Counter(ended)
+    for launch, count in matchmaker._turns.items():
+        ahead = [one for of_env in matchmaker._open.values() for one in of_env.values()]
+        assert count == turns[launch] + ahead.count(launch)
 
 
 def test_games_are_counted_by_the_mean_return_of_each_role() -> None:
