@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from math import fsum
 from typing import Any
 
@@ -121,13 +120,15 @@ class LeagueMatchmaker:
         """Count training games, in order."""
         roles = self.members.sides.roles
         for result in results:
-            returns = tuple(fsum(result.returns[agent] for agent in role.agents) / len(role.agents) for role in roles)
+            # An agent that never had its turn has no return.
+            totals = [fsum(result.returns.get(agent, 0.0) for agent in role.agents) for role in roles]
+            returns = tuple(total / len(role.agents) for total, role in zip(totals, roles, strict=True))
             game = Game(self.members.sides.profile(result.matchup), returns, result.env_steps)
             self.payoffs.add(game)
             of_env = self._open.get(result.env, {})
             # In the order of dealing; episodes before this one will have no result.
-            for episode in list(takewhile(lambda number, last=result.episode: number <= last, of_env)):
-                del of_env[episode]
+            while of_env and (first := next(iter(of_env))) <= result.episode:
+                del of_env[first]
             self.games += 1
             self._env_steps += result.env_steps
 

@@ -181,6 +181,12 @@ def test_games_are_counted_by_the_mean_return_of_each_role() -> None:
     assert matchmaker.payoffs.win_probability("hunter", "prey") == 0.6
 
 
+def test_an_agent_that_never_had_its_turn_has_a_return_of_0() -> None:
+    matchmaker = matchmaker_of(members_of({"main": 1}))
+    matchmaker.observe([result({"player_0": "main", "player_1": "main@1"}, {"player_0": -1.0})])
+    assert [role.mean for role in matchmaker.payoffs.cells["main", "main@1"].roles] == [-1.0, 0.0]
+
+
 def test_the_initial_policies_are_frozen_first_and_then_by_agent_steps() -> None:
     matchmaker = matchmaker_of(members_of({"main": 0, "other": 0}), rules=SnapshotRules(every_agent_steps=100))
 
