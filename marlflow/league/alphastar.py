@@ -1,7 +1,8 @@
 """AlphaStar's league: main policies, and exploiters that find their weaknesses and begin again.
 
-Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, Nature 575, Methods
-("Multi-agent learning") and the pseudocode in its supplement, which differ in places; the comments say where.
+Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, Nature 575, Methods.
+The branches are those of the pseudocode in its supplement. Where the text is reported to differ, the text's numbers are
+the defaults, and comments have the pseudocode's, which also takes no snapshot of an exploiter within a phase.
 """
 
 from __future__ import annotations
